@@ -1,0 +1,61 @@
+# Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench sim clean
+
+PYTHONS := python3.11 python3.12 python3.13 python3
+INSTALLED := .venv/.installed
+BIN := .venv/bin
+
+PEERS ?= 4
+MINUTES ?= 5
+SEEDS ?= 1000
+WORKERS ?= 2
+HYPOTHESIS_PROFILE ?= ci
+export HYPOTHESIS_PROFILE
+
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(INSTALLED) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this machine
+	@$(BIN)/muster swarm --peers $(PEERS) --minutes $(MINUTES)
+
+# Unit tests share the cores between workers, each with one thread; a swarm wants the cores for itself.
+test: $(INSTALLED) ## run all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm" -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m swarm
+
+check: $(INSTALLED) ## formatting, lint, types and the direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED) ## run the benchmarks, one after the other
+	@for script in $(sort $(wildcard tests/bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
+	@$(BIN)/python -m coordinator.virtual --seeds $(SEEDS)
+
+clean: ## remove .venv, builds and caches (never keys, checkpoints or reports)
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find peer dht coordinator dashboard tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@if ! { $(BIN)/python -c '$(FITS)' && $(BIN)/python -m pip --version; } >/dev/null 2>&1; then \
+		python=; \
+		for candidate in $(PYTHONS); do \
+			if $$candidate -c '$(FITS)' 2>/dev/null; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "Muster needs Python 3.11, 3.12 or 3.13 and found none of them: install one (on Debian or Ubuntu: sudo apt install python3 python3-venv)." >&2; exit 1; \
+		fi; \
+		if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+			echo "$$python has no venv module: install it (on Debian or Ubuntu: sudo apt install $$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'))." >&2; exit 1; \
+		fi; \
+		$$python -m venv --clear .venv; \
+	fi
+	@echo "Installing Muster and what it needs into .venv; the first time this takes some minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

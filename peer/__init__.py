@@ -1,0 +1,1 @@
+"""Does the work: learner, model, data, merge, transports, checkpoints and the command line."""

@@ -1,0 +1,35 @@
+"""What ships is what the tests ran: the wheel holds the whole house, and generated pages are current."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from peer import config_docs
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("dht", "coordinator", "peer", "dashboard")
+PRESET = "peer/presets/tiny.toml"
+
+
+def test_wheel_holds_the_house_and_nothing_else(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+        metadata = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
+        preset = archive.read(PRESET)
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    source = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    assert shipped == source | {PRESET}
+    assert shipped >= {f"{package}/py.typed" for package in PACKAGES}
+    assert preset == (ROOT / "examples/tiny.toml").read_bytes()
+    assert metadata >= {"METADATA", "entry_points.txt", "licenses/LICENSE"}
+
+
+def test_configuration_page_is_current() -> None:
+    assert (ROOT / "docs/config.md").read_text(encoding="utf-8") == config_docs.render()

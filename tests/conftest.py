@@ -1,0 +1,59 @@
+"""Rules for every test: which examples Hypothesis draws, and that nothing is skipped quietly where it counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast an example runs depends on who else uses the machine, so no profile judges by time.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", settings.get_profile("untimed"))
+settings.register_profile("ci", settings.get_profile("untimed"), derandomize=True, print_blob=True)
+settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=5000)
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+settings.load_profile(PROFILE)
+
+MARKERS_THAT_MAY_SKIP = ("browser", "netns", "docker", "gpu")
+SWARM_TESTS = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remember the swarm tests before `-m` deselects them."""
+    config.stash[SWARM_TESTS] = [item.nodeid for item in items if item.get_closest_marker("swarm")]
+
+
+@pytest.fixture
+def swarm_tests(request: pytest.FixtureRequest) -> list[str]:
+    """Names of all collected tests that start a real swarm, also of those that this run leaves out."""
+    return request.config.stash[SWARM_TESTS]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under the `ci` profile a skipped test fails, unless a marker says what the machine may lack."""
+    report = yield
+    excused = hasattr(report, "wasxfail") or any(map(item.get_closest_marker, MARKERS_THAT_MAY_SKIP))
+    if report.skipped and not excused:
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for whole modules, which have no markers yet when they skip themselves."""
+    report = yield
+    if report.skipped:
+        _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if PROFILE == "ci":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"not allowed to skip without one of the markers {MARKERS_THAT_MAY_SKIP}: {reason}"
