@@ -1,0 +1,153 @@
+"""Addresses under which peers are reached: libp2p multiaddresses, checked once, with errors in words.
+
+hivemind carries a multiaddress class of its own; addresses cross over to it as text.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import Enum
+
+from multiaddr import Multiaddr
+
+from dht.errors import PeerError, UsageError
+from dht.identity import PeerId, public_key_of
+
+ADDRESS_CHARACTERS_MAX = 384  # a relayed address with a long DNS name still fits
+_HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
+_PORT_PROTOCOLS = ("tcp", "udp")
+_EXAMPLE = "/ip4/203.0.113.7/tcp/7331"
+
+Part = tuple[str, str | None]
+
+
+class Reach(Enum):
+    """From where an address can be dialled."""
+
+    LOOPBACK = "loopback"
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """A multiaddress that ends in `/p2p/<peer id>`; make one with `parse`."""
+
+    text: str
+    peer_id: PeerId
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> PeerAddress:
+        """Check and normalise `text`; raises UsageError with one sentence that says what is wrong."""
+        parts = _parts_of(text)
+        if not parts or parts[-1][0] != "p2p":
+            raise UsageError(f"{text!r} does not end in /p2p/ and a peer id; ask for the full address")
+        peer_id = PeerId(parts[-1][1] or "")
+        try:
+            public_key_of(peer_id)
+        except PeerError as error:
+            raise UsageError(f"{text!r} names no Muster peer: {error}") from None
+        _check_endpoint(text, parts)
+        return cls(_join(parts), peer_id)
+
+    @property
+    def host(self) -> str:
+        """IP address or DNS name; of the relay, if the address is relayed."""
+        return self._parts()[0][1] or ""
+
+    @property
+    def port(self) -> int:
+        """TCP or UDP port at `host`."""
+        return int(self._parts()[1][1] or 0)
+
+    @property
+    def relayed(self) -> bool:
+        """True if the peer is reached through another one."""
+        return any(name == "p2p-circuit" for name, _ in self._parts())
+
+    @property
+    def reach(self) -> Reach:
+        """Who can dial this; a DNS name counts as public unless it is local by convention."""
+        if self._parts()[0][0].startswith("dns"):
+            return _reach_of_name(self.host)
+        address = ipaddress.ip_address(self.host)
+        if address.is_loopback:
+            return Reach.LOOPBACK
+        return Reach.PUBLIC if address.is_global else Reach.PRIVATE
+
+    def with_host(self, host: str) -> PeerAddress:
+        """The same endpoint under another IP address or DNS name; raises UsageError."""
+        return PeerAddress.parse(_join([_host_part(host), *self._parts()[1:]]))
+
+    def with_port(self, port: int) -> PeerAddress:
+        """The same endpoint at another port; raises UsageError."""
+        first, (transport, _), *rest = self._parts()
+        return PeerAddress.parse(_join([first, (transport, str(port)), *rest]))
+
+    def _parts(self) -> list[Part]:
+        return _parts_of(self.text)
+
+
+def check_endpoint(text: str) -> str:
+    """Normalise an address without peer id, as used to listen or announce; raises UsageError."""
+    parts = _parts_of(text)
+    if any(name == "p2p" for name, _ in parts):
+        raise UsageError(f"{text!r} names a peer, but only a place such as {_EXAMPLE} fits here")
+    _check_endpoint(text, parts)
+    return _join(parts)
+
+
+def host_of(endpoint: str) -> str:
+    """The IP address or name of an address that `check_endpoint` has passed."""
+    return _parts_of(endpoint)[0][1] or ""
+
+
+def port_of(endpoint: str) -> int:
+    """The port of an address that `check_endpoint` has passed."""
+    return int(_parts_of(endpoint)[1][1] or 0)
+
+
+def endpoint_at(endpoint: str, port: int) -> str:
+    """An address that `check_endpoint` has passed, moved to another port; raises UsageError."""
+    first, (transport, _), *rest = _parts_of(endpoint)
+    return check_endpoint(_join([first, (transport, str(port)), *rest]))
+
+
+def _parts_of(text: str) -> list[Part]:
+    if len(text) > ADDRESS_CHARACTERS_MAX:
+        raise UsageError(f"an address of {len(text)} characters is too long; the limit is {ADDRESS_CHARACTERS_MAX}")
+    try:
+        return [(protocol.name, value) for protocol, value in Multiaddr(text).items()]
+    except ValueError:  # every parse error of multiaddr is one; its texts repeat the whole address
+        raise UsageError(f"{text!r} is not an address; one looks like {_EXAMPLE}/p2p/12D3Koo…") from None
+
+
+def _check_endpoint(text: str, parts: list[Part]) -> None:
+    names = [name for name, _ in parts]
+    if not names or names[0] not in _HOST_PROTOCOLS:
+        raise UsageError(f"{text!r} must begin with a host, as in {_EXAMPLE}")
+    if len(names) < 2 or names[1] not in _PORT_PROTOCOLS:
+        raise UsageError(f"{text!r} has no port; write the host and then the port, as in {_EXAMPLE}")
+
+
+def _join(parts: list[Part]) -> str:
+    return "".join(f"/{name}" if value is None else f"/{name}/{value}" for name, value in parts)
+
+
+def _host_part(host: str) -> Part:
+    try:
+        return f"ip{ipaddress.ip_address(host).version}", host
+    except ValueError:
+        return "dns", host
+
+
+def _reach_of_name(name: str) -> Reach:
+    if name == "localhost" or name.endswith(".localhost"):
+        return Reach.LOOPBACK
+    if "." not in name or name.endswith((".local", ".internal", ".lan")):
+        return Reach.PRIVATE
+    return Reach.PUBLIC

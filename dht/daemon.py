@@ -1,0 +1,210 @@
+"""Owns the libp2p daemon of one peer: identity, addresses, start, restart and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
+from multiaddr import Multiaddr
+
+from dht.addresses import PeerAddress
+from dht.daemon_config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
+from dht.errors import LocalError, NetworkError, UsageError
+from dht.identity import Identity, PeerId
+from dht.locks import IdentityLock, RuntimeDirectory
+from dht.p2pd import DaemonProcess
+from dht.ports import check_ports_free, with_chosen_ports
+
+__all__ = ["Daemon", "DaemonConfig", "Relay"]
+
+CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
+DUPLICATE_CHECK_SECONDS_MAX = 10.0
+REMEMBERED_ADDRESSES_MAX = 16
+DIAL_SECONDS_MAX = 5.0
+
+
+class Daemon:
+    """A running libp2p daemon with our key. `p2p` is replaced by `restart`: ask for it each time."""
+
+    def __init__(self, config: DaemonConfig, peer_id: PeerId) -> None:
+        self._config = config
+        self._peer_id = peer_id
+        self._lock = IdentityLock(config.identity_path)
+        self._directory: RuntimeDirectory | None = None
+        self._process: DaemonProcess | None = None
+        self._p2p: Any = None
+        self._listen = config.listen
+        self._remembered: tuple[PeerAddress, ...] = ()
+
+    @classmethod
+    async def start(cls, config: DaemonConfig) -> Daemon:
+        """Start p2pd with the key at `config.identity_path` and connect it to the initial peers.
+
+        Raises UsageError (no key, key in use here or elsewhere, port taken), NetworkError (no initial peer answers)
+        or LocalError (the daemon cannot run here).
+        """
+        daemon = cls(config, Identity.load(config.identity_path).peer_id)
+        daemon._lock.acquire()
+        try:
+            check_ports_free(config.listen)
+            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config):
+                raise UsageError(
+                    f"the key {config.identity_path} is in use on another machine right now; "
+                    "stop muster there or start this one with a key of its own"
+                )
+            await daemon._launch(config.initial_peers)
+        except BaseException:
+            await daemon.close()
+            raise
+        return daemon
+
+    @property
+    def p2p(self) -> Any:
+        """The `hivemind.p2p.P2P` over the running daemon."""
+        if self._p2p is None:
+            raise LocalError("the libp2p daemon is not running")
+        return self._p2p
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._peer_id
+
+    @property
+    def initial_peers(self) -> tuple[PeerAddress, ...]:
+        """Whom the configuration names; none for the first peer of a run, which may be alone and well."""
+        return self._config.initial_peers
+
+    @property
+    def bootstrap_peers(self) -> tuple[PeerAddress, ...]:
+        """Whom to call to get into the network: the initial peers, then those remembered."""
+        return tuple(dict.fromkeys((*self._config.initial_peers, *self._remembered)))
+
+    def remember(self, addresses: Iterable[PeerAddress]) -> None:
+        """Note where live peers are, freshest first, so that a restart succeeds after the initial peers are gone."""
+        others = (address for address in addresses if address.peer_id != self._peer_id)
+        self._remembered = tuple(dict.fromkeys((*others, *self._remembered)))[:REMEMBERED_ADDRESSES_MAX]
+
+    @property
+    def client_only(self) -> bool:
+        """True if nobody can call this peer: it answers no requests and stores nothing for others."""
+        return self._config.client_only
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of p2pd, None while it is not running."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def alive(self) -> bool:
+        """True while the p2pd process really exists; hivemind's own flag stays true after its death."""
+        return self._process is not None and self._process.alive
+
+    def serves(self, p2p: Any) -> bool:
+        """True if `p2p` still leads to a live daemon; False for one from before a restart."""
+        return self.alive and p2p is self._p2p
+
+    async def visible_addresses(self) -> tuple[PeerAddress, ...]:
+        """Where others may dial us, those through our relays last; raises NetworkError if the daemon is silent."""
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS_MAX):
+                _, visible = await self.p2p._client.identify()
+        except (OSError, EOFError, P2PDaemonError, TimeoutError) as error:
+            raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
+        found = [f"{Multiaddr(address.to_bytes())}/p2p/{self._peer_id}" for address in visible]
+        found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
+        return tuple(PeerAddress.parse(text) for text in found)
+
+    async def dial(self, address: PeerAddress) -> None:
+        """Connect to a peer at this address, if not connected already; raises NetworkError."""
+        # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
+        place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
+        try:
+            async with asyncio.timeout(DIAL_SECONDS_MAX):
+                await self.p2p._client.connect(PeerID.from_base58(address.peer_id), [place])
+        except (OSError, EOFError, P2PDaemonError, TimeoutError):
+            raise NetworkError(f"{address} does not answer") from None
+
+    async def restart(self) -> None:
+        """Replace the daemon, dead or alive, by a new one at the same ports; raises UsageError or LocalError.
+
+        It comes back even if nobody can be reached: the network may only be gone for a while.
+        """
+        await self._shut_down()
+        try:
+            await self._launch(self.bootstrap_peers)
+        except NetworkError:
+            await self._shut_down()
+            await self._launch(())
+
+    async def close(self) -> None:
+        """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
+        await self._shut_down()
+        self._lock.release()
+
+    async def _launch(self, bootstrap: tuple[PeerAddress, ...]) -> None:
+        self._directory = RuntimeDirectory(self._config.runtime_parent)
+        config = replace(self._config, listen=self._listen, initial_peers=bootstrap)
+        self._process = await DaemonProcess.start(arguments(config, self._directory.path), config.startup_seconds)
+        self._p2p = await _attach(self._directory.path)
+        if not self._config.announce:
+            self._listen = with_chosen_ports(self._listen, await self.visible_addresses())
+
+    async def _shut_down(self) -> None:
+        if self._p2p is not None:
+            await _detach(self._p2p)
+            self._p2p = None
+        if self._process is not None:
+            await self._process.stop()
+            self._process = None
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+
+async def _attach(directory: Path) -> Any:
+    """hivemind's P2P over a daemon that it did not start, with its own socket in `directory`."""
+    attached: Any = type("AttachedP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
+    try:
+        async with asyncio.timeout(CONTROL_SECONDS_MAX):
+            return await attached.replicate(HivemindMultiaddr(control_address(directory)))
+    except (OSError, EOFError, P2PDaemonError, TimeoutError) as error:
+        raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
+
+
+async def _detach(p2p: Any) -> None:
+    """Close the connection to the daemon and wait for hivemind's background tasks, which it only cancels."""
+    control = p2p._client.control
+    tasks = [p2p._listen_task, control._read_task, control._write_task, *control._handler_tasks.values()]
+    running = [task for task in tasks if task is not None]
+    await p2p.shutdown()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig) -> bool:
+    """True if the initial peers can lead a nameless daemon to a live peer with this id."""
+    directory = RuntimeDirectory(config.runtime_parent)
+    process: DaemonProcess | None = None
+    p2p: Any = None
+    try:
+        process = await DaemonProcess.start(nameless_arguments(config, directory.path), config.startup_seconds)
+        p2p = await _attach(directory.path)
+        with suppress(P2PDaemonError, TimeoutError):
+            async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
+                await p2p._client.connect(PeerID.from_base58(peer_id), [])
+                return True
+        return False
+    finally:
+        if p2p is not None:
+            await _detach(p2p)
+        if process is not None:
+            await process.stop()
+        directory.close()

@@ -1,0 +1,97 @@
+"""What an operator may choose about the libp2p daemon, and the command line that comes of it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from dht.addresses import PeerAddress, check_endpoint, port_of
+from dht.errors import UsageError
+
+STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
+IDLE_SECONDS = 30  # the daemon gives up if we never connect to it
+MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on both sides of the socket
+
+
+class Relay(Enum):
+    """What this peer has to do with circuit relays. Serving costs bandwidth, so only named nodes do (design §4)."""
+
+    OFF = "off"
+    USE = "use"
+    SERVE = "serve"
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """How to start the daemon. Addresses in `listen` and `announce` carry no peer id; port 0 lets the system choose."""
+
+    identity_path: Path
+    listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
+    announce: tuple[str, ...] = ()
+    initial_peers: tuple[PeerAddress, ...] = ()
+    relay: Relay = Relay.OFF
+    relays: tuple[PeerAddress, ...] = ()
+    nat_port_map: bool = False
+    client_only: bool = False
+    startup_seconds: float = STARTUP_SECONDS
+    runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+
+    def __post_init__(self) -> None:
+        for endpoint in self.listen:
+            check_endpoint(endpoint)
+        for endpoint in self.announce:
+            if port_of(check_endpoint(endpoint)) == 0:
+                raise UsageError(f"{endpoint} cannot be announced: name the port that others can reach")
+
+
+def control_address(directory: Path) -> str:
+    """Where the daemon listens for us."""
+    return f"/unix{directory}/p2pd.sock"
+
+
+def arguments(config: DaemonConfig, directory: Path) -> list[str]:
+    """The command line of p2pd; every switch that matters is given, none left to its default."""
+    flags: dict[str, object] = {
+        "listen": control_address(directory),
+        "id": config.identity_path.absolute(),
+        "idleTimeout": f"{IDLE_SECONDS}s",
+        "persistentConnMaxMsgSize": MESSAGE_BYTES_MAX,
+        "tls": 1,
+        "connManager": 1,
+        "autonat": 1,
+        "natPortMap": int(config.nat_port_map),
+        "dhtClient" if config.client_only else "dhtServer": 1,
+        "relay": int(config.relay is not Relay.OFF),
+        "autoRelay": int(config.relay is Relay.USE),
+        "relayService": int(config.relay is Relay.SERVE),
+        "b": int(bool(config.initial_peers)),
+    }
+    # libp2p waits for several strangers' verdicts on reachability; whoever sets `relay` already knows
+    if config.relay is Relay.SERVE:
+        flags["forceReachabilityPublic"] = 1
+    if config.relay is Relay.USE:
+        flags["forceReachabilityPrivate"] = 1
+    if config.client_only:
+        flags["noListenAddrs"] = 1
+    else:
+        flags["hostAddrs"] = ",".join(config.listen)
+    for name, addresses in (
+        ("announceAddrs", config.announce),
+        ("bootstrapPeers", config.initial_peers),
+        ("trustedRelays", config.relays),
+    ):
+        if addresses:
+            flags[name] = ",".join(map(str, addresses))
+    return [f"-{name}={value}" for name, value in flags.items()]
+
+
+def nameless_arguments(config: DaemonConfig, directory: Path) -> list[str]:
+    """The command line of a daemon that only asks the initial peers a question and goes away."""
+    return [
+        f"-listen={control_address(directory)}",
+        f"-bootstrapPeers={','.join(map(str, config.initial_peers))}",
+        *("-b=1", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", f"-idleTimeout={IDLE_SECONDS}s"),
+        *(f"-relay={int(config.relay is not Relay.OFF)}", "-relayService=0"),
+    ]

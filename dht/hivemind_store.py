@@ -1,0 +1,279 @@
+"""The record store over hivemind's Kademlia DHT, run inside our own event loop (no forked DHT process).
+
+hivemind routes and carries; what is stored, believed and merged is ours: its storage has no limits, loses records
+(see `dht.table`) and lets any peer shadow a whole key through its cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from typing import Any
+
+from hivemind.dht.crypto import DHTRecord
+from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import RecordValidatorBase
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from dht.addresses import PeerAddress
+from dht.daemon import Daemon
+from dht.errors import NetworkError, PeerError
+from dht.identity import Signer
+from dht.records import Record, RecordKey, parse_record
+from dht.store import RecordWriter, StoredRecord, stored
+from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
+from dht.validation import RecordRules, check_form, check_place, check_time
+
+REPLICAS = 5
+BEAM_NODES = 10  # nodes asked on the way to the nearest; hivemind's 20 doubles the traffic and finds the same
+CALL_SECONDS_MAX = 3.0
+OPERATION_SECONDS_MAX = 10.0
+BOOTSTRAP_SECONDS_MAX = 15.0
+CLOSE_SECONDS_MAX = 2.0
+PROBED_PEERS_MAX = 3
+HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
+VERDICTS_KEPT = 2048
+
+Clock = Callable[[], float]
+
+
+class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
+    """What hivemind asks before it stores a record and before it believes an answer; independent of the clock."""
+
+    def __init__(self, rules: RecordRules) -> None:
+        @lru_cache(maxsize=VERDICTS_KEPT)  # a search meets the same record at every replica
+        def acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float) -> bool:
+            return _acceptable(place, subkey, value, expires_unix_seconds, rules)
+
+        self._acceptable = acceptable
+
+    def validate(self, record: DHTRecord) -> bool:
+        """True if the record belongs under this key and subkey and its signer wrote it."""
+        return self._acceptable(record.key, record.subkey, record.value, record.expiration_time)
+
+
+def _acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float, rules: RecordRules) -> bool:
+    try:
+        record = parse_record(value)
+    except PeerError:
+        return False
+    if place != _place_of(record.key).to_bytes() or subkey != MSGPackSerializer.dumps(record.sender):
+        return False
+    return (check_place(record, record.sender, expires_unix_seconds) or check_form(record, rules)) is None
+
+
+class TableStorage:
+    """Stands in for the two storages of hivemind's DHT node, over one bounded `RecordTable`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.table = RecordTable()
+        self._clock = clock
+
+    def store(self, *_: object) -> bool:
+        """Values without a subkey are no records."""
+        return False
+
+    def store_subkey(self, key: Any, subkey: object, value: bytes, expiration_time: float) -> bool:
+        """Keep a record that the validator has passed, if it is alive; False if it is refused."""
+        now = self._clock()
+        record = parse_record(value)
+        if check_place(record, subkey, expiration_time) or check_time(record, now):
+            return False
+        return self.table.put(key.to_bytes(), record, now)
+
+    def get(self, key: Any) -> Any:
+        """A fresh dictionary in hivemind's form: its searches merge other peers' answers into what they are given."""
+        return self._dictionary(self.table.get(key.to_bytes(), self._clock()))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """What a node that has just come near is handed over, bounded to fit one message."""
+        left_bytes = HANDOVER_BYTES_MAX
+        for place in self.table.places():
+            records = self.table.get(place, self._clock())
+            left_bytes -= sum(len(record.value) for record in records)
+            if left_bytes < 0:
+                return
+            if records:
+                yield DHTID.from_bytes(place), self._dictionary(records)
+
+    @staticmethod
+    def _dictionary(records: list[Record]) -> Any:
+        if not records:
+            return None
+        value = DictionaryDHTValue()
+        with value.freeze():
+            for record in records:
+                value.store(record.sender, record.value, record.expires_unix_seconds)
+        return ValueWithExpiration(value, value.latest_expiration_time)
+
+
+class HivemindStore:
+    """This peer's part of the DHT; see `RecordStore` for the contract."""
+
+    def __init__(self, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> None:
+        self._daemon = daemon
+        self._peer_id = signer.peer_id
+        self._writer = RecordWriter(signer, rules.work_bits)
+        self._validator = SignedRecordValidator(rules)
+        self._storage = TableStorage(clock)
+        self._clock = clock
+        self._joined: Any = None
+
+    @classmethod
+    async def start(cls, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> HivemindStore:
+        """Join the DHT over `daemon`; raises NetworkError if it has initial peers and none of them answers."""
+        store = cls(daemon, signer, rules, clock)
+        try:
+            await store.rebuild()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
+        record = await self._writer.write(key, payload, lifetime_seconds, self._clock())
+        place = _place_of(key)
+        async with self._deadline("store a record"):
+            peers = await self._nearest(place)
+            protocol = self._protocol
+            expires = record.expires_unix_seconds
+            answers = await asyncio.gather(
+                *(protocol.call_store(p, [place], [record.value], [expires], [self._peer_id]) for p in peers)
+            )
+        self._storage.table.put(place.to_bytes(), record, self._clock())
+        if peers and all(answer is None for answer in answers):
+            raise NetworkError("no other peer answers")
+        if peers and not any(answer and answer[0] for answer in answers):
+            raise NetworkError("no other peer took the record; is this machine's clock right?")
+
+    async def get(self, key: RecordKey) -> list[StoredRecord]:
+        place = _place_of(key)
+        async with self._deadline("read records"):
+            peers = await self._nearest(place)
+            answers = await asyncio.gather(*(self._protocol.call_find(p, [place]) for p in peers))
+        if peers and all(answer is None for answer in answers):
+            raise NetworkError("no other peer answers")
+        merged = RecordTable()
+        now = self._clock()
+        for record in self._storage.table.get(place.to_bytes(), now):
+            merged.put(b"", record, now)
+        for answer in answers:
+            for record in _records_in(answer, place):
+                # signature, key and subkey: hivemind asked our validator before it returned the answer
+                if check_time(record, now) is None:
+                    merged.put(b"", record, now)
+        return [stored(record) for record in merged.get(b"", now)[:ENTRIES_PER_KEY_MAX]]
+
+    async def probe(self) -> None:
+        """One real round trip: to a peer if any is known, else to our own daemon; raises NetworkError if it fails."""
+        async with self._deadline("reach a peer"):
+            table = self._protocol.routing_table
+            known = [peer for _, peer in table.get_nearest_neighbors(self._node.node_id, PROBED_PEERS_MAX)]
+            if known and any(await asyncio.gather(*(self._protocol.call_ping(peer) for peer in known))):
+                return
+            await self._bootstrap()
+            await self._daemon.visible_addresses()
+
+    async def rebuild(self) -> None:
+        """Join anew over the daemon as it is now, keeping what is stored here; raises as `start` does."""
+        await self._leave()
+        async with self._deadline("join the network", BOOTSTRAP_SECONDS_MAX):
+            self._joined = await DHTNode.create(
+                p2p=self._daemon.p2p,
+                node_id=DHTID.generate(source=self._peer_id),  # tied to the key, so that it cannot be chosen
+                num_replicas=REPLICAS,
+                wait_timeout=CALL_SECONDS_MAX,
+                cache_locally=False,
+                cache_nearest=0,
+                cache_on_store=False,
+                cache_refresh_before_expiry=0,
+                reuse_get_requests=False,
+                client_mode=self._daemon.client_only,
+                record_validator=self._validator,
+            )
+            # one storage for both: with a separate cache, one late record put there would hide everybody else's
+            self._protocol.storage = self._protocol.cache = self._storage
+            await self._bootstrap()
+
+    async def close(self) -> None:
+        await self._leave()
+
+    @property
+    def _node(self) -> Any:
+        if self._joined is None:
+            raise NetworkError("this peer has not joined the network, or has left it")
+        return self._joined
+
+    @property
+    def _protocol(self) -> Any:
+        return self._node.protocol
+
+    @asynccontextmanager
+    async def _deadline(self, what: str, seconds: float = OPERATION_SECONDS_MAX) -> AsyncIterator[None]:
+        """hivemind waits for ever on a daemon that has died; nobody here does."""
+        if not self._daemon.alive:
+            raise NetworkError(f"could not {what}: the libp2p daemon has died")
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise NetworkError(f"could not {what} within {seconds:g} seconds") from None
+
+    async def _bootstrap(self) -> None:
+        """Meet the peers we know of and, through them, our neighbours.
+
+        Raises NetworkError if none answers; but a peer that was given nobody to call may be alone.
+        """
+        known = self._daemon.bootstrap_peers
+        if not any(await asyncio.gather(*(self._meet(address) for address in known))):
+            if self._daemon.initial_peers:
+                raise NetworkError("none of the peers we know of answers")
+            return
+        await self._node.find_nearest_nodes([self._node.node_id], beam_size=BEAM_NODES, k_nearest=REPLICAS)
+
+    async def _meet(self, address: PeerAddress) -> bool:
+        with suppress(NetworkError):  # it may be connected by another address, or find its own way to us
+            await self._daemon.dial(address)
+        met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
+        return met is not None
+
+    async def _nearest(self, place: Any) -> list[Any]:
+        """hivemind ids of the peers responsible for a place; none if we are alone. Raises NetworkError."""
+        for attempt in range(2):
+            found = await self._node.find_nearest_nodes(
+                [place], k_nearest=REPLICAS, beam_size=BEAM_NODES, exclude_self=True
+            )
+            peers = list(found[place].values())
+            if peers or attempt:
+                break
+            await self._bootstrap()
+        if not peers and self._protocol.routing_table.get_nearest_neighbors(place, 1):
+            raise NetworkError("no other peer answers")  # hivemind avoids for a while whoever has just not answered
+        return peers
+
+    async def _leave(self) -> None:
+        node, self._joined = self._joined, None
+        if node is not None and self._daemon.serves(node.p2p):
+            with suppress(P2PDaemonError, TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await node.shutdown()
+
+
+def _place_of(key: RecordKey) -> Any:
+    """Where hivemind files a key."""
+    return DHTID.generate(source=key.text)
+
+
+def _records_in(answer: Any, place: Any) -> list[Record]:
+    """The records in what one peer answered, if it answered."""
+    found = answer[place][0] if answer else None
+    if found is None:
+        return []
+    return [parse_record(value) for _, (value, _) in found.value.items()]

@@ -1,0 +1,134 @@
+"""One Ed25519 key per peer: it authenticates the transport and signs every statement (design §5).
+
+The libp2p peer id of an Ed25519 key *contains* the public key, so anyone verifies a signature from the peer id alone.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import NewType, Protocol
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dht.errors import PeerError, UsageError
+
+PeerId = NewType("PeerId", str)
+"""Base58 text of a libp2p peer id (`12D3Koo…`)."""
+
+SEED_BYTES = 32
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+# libp2p protobuf PublicKey{type: Ed25519, data: 32 bytes}, wrapped in an identity multihash
+_PEER_ID_PREFIX = b"\x00\x24\x08\x01\x12\x20"
+# libp2p protobuf PrivateKey{type: Ed25519, data: 64 bytes}
+_PRIVATE_KEY_PREFIX = b"\x08\x01\x12\x40"
+
+
+class Signer(Protocol):
+    """The signing port: real keys in production, keyed hashes in the simulator."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def sign(self, data: bytes) -> bytes:
+        """A signature over `data` that `Verifier` accepts for `peer_id`."""
+        ...
+
+
+class Verifier(Protocol):
+    """The verifying half of the signing port."""
+
+    def verify(self, peer_id: PeerId, data: bytes, signature: bytes) -> bool:
+        """True if `peer_id` signed `data`; never raises on hostile input."""
+        ...
+
+
+class Identity:
+    """A peer's key pair. Immutable; the seed never leaves it except through `save` and `libp2p_private_key`."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"an Ed25519 seed has {SEED_BYTES} bytes, not {len(seed)}")
+        self._seed = seed
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self._public = self._key.public_key().public_bytes_raw()
+        self._peer_id = peer_id_of(self._public)
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._peer_id
+
+    def sign(self, data: bytes) -> bytes:
+        return self._key.sign(data)
+
+    def libp2p_private_key(self) -> bytes:
+        """The key as the protobuf that libp2p reads from an identity file."""
+        return _PRIVATE_KEY_PREFIX + self._seed + self._public
+
+    def save(self, path: Path) -> None:
+        """Write the libp2p identity file, readable by its owner only; never overwrites an existing key."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise UsageError(f"{path} already holds a key; remove it or choose another file") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self.libp2p_private_key())
+
+    @classmethod
+    def load(cls, path: Path) -> Identity:
+        """Read a libp2p identity file; raises UsageError if it is not an Ed25519 key."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise UsageError(f"there is no key file at {path}; give the right path or let muster create one") from None
+        if not data.startswith(_PRIVATE_KEY_PREFIX) or len(data) != len(_PRIVATE_KEY_PREFIX) + 64:
+            raise UsageError(f"{path} is not an Ed25519 libp2p key; move it away and let muster create one")
+        identity = cls(data[len(_PRIVATE_KEY_PREFIX) :][:SEED_BYTES])
+        if identity.libp2p_private_key() != data:
+            raise UsageError(f"{path} is damaged: its two halves do not belong together; restore it from a backup")
+        return identity
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> Identity:
+        """The key in `path`, made on first use."""
+        if path.exists():
+            return cls.load(path)
+        identity = cls(os.urandom(SEED_BYTES))
+        identity.save(path)
+        return identity
+
+
+class KeyVerifier:
+    """Verifies Ed25519 signatures from the peer id alone."""
+
+    def verify(self, peer_id: PeerId, data: bytes, signature: bytes) -> bool:
+        try:
+            public_key_of(peer_id).verify(signature, data)
+        except (InvalidSignature, PeerError):
+            return False
+        return True
+
+
+def peer_id_of(public_key: bytes) -> PeerId:
+    """The libp2p peer id that contains this 32-byte public key."""
+    return PeerId(base58.b58encode(_PEER_ID_PREFIX + public_key).decode())
+
+
+@lru_cache(maxsize=4096)
+def public_key_of(peer_id: PeerId) -> Ed25519PublicKey:
+    """The public key inside a peer id; raises PeerError if it holds none."""
+    try:
+        raw = base58.b58decode(peer_id)
+    except ValueError:
+        raise PeerError("peer id is not base58") from None
+    if len(raw) != len(_PEER_ID_PREFIX) + PUBLIC_KEY_BYTES or not raw.startswith(_PEER_ID_PREFIX):
+        raise PeerError("not an Ed25519 peer id")
+    try:
+        return Ed25519PublicKey.from_public_bytes(raw[len(_PEER_ID_PREFIX) :])
+    except ValueError:
+        raise PeerError("peer id holds no valid Ed25519 key") from None

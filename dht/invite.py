@@ -1,0 +1,132 @@
+"""An invite: everything a volunteer needs to take part, in one line of text (design §2, §8)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from dht.addresses import PeerAddress
+from dht.errors import PeerError, UsageError
+from dht.identity import PeerId, peer_id_of, public_key_of
+from dht.statement import Digest, digest_of
+from dht.wire import Wire
+
+INVITE_VERSION = 1
+ADDRESSES_MAX = 8
+TOKEN_BYTES_MAX = 512
+INVITE_BYTES_MAX = 2000  # below 2048 the first base32 letter is always `a`, so the version number has an end
+_PREFIX = "muster"
+_LENGTH_BYTES = 2
+_CHECKSUM_BYTES = 4
+_CUT_SHORT = "the invite is cut short; copy the whole line again"
+_DAMAGED = "the invite is damaged; copy the whole line again"
+
+
+class _InviteBody(Wire):
+    """What the text carries. The peer id at an address' end is left out if it is the organiser's."""
+
+    run_id: Digest
+    organiser_key: bytes = Field(min_length=32, max_length=32)
+    addresses: tuple[str, ...] = Field(min_length=1, max_length=ADDRESSES_MAX)
+    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)
+    heads_digest: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """Run, organiser and where to call; a token if the run admits by invite; the heads the issuer vouches for.
+
+    `str(invite)` is the line of text; raises UsageError if it would not fit.
+    """
+
+    run_id: bytes
+    organiser: PeerId
+    addresses: tuple[PeerAddress, ...]
+    token: bytes | None = None
+    heads_digest: bytes | None = None
+
+    def __str__(self) -> str:
+        if not 1 <= len(self.addresses) <= ADDRESSES_MAX:
+            raise UsageError(f"an invite names 1 to {ADDRESSES_MAX} addresses, not {len(self.addresses)}")
+        body = _InviteBody(
+            run_id=self.run_id,
+            organiser_key=public_key_of(self.organiser).public_bytes_raw(),
+            addresses=tuple(address.text.removesuffix(self.organiser) for address in self.addresses),
+            token=self.token,
+            heads_digest=self.heads_digest,
+        ).to_wire()
+        if len(body) > INVITE_BYTES_MAX:
+            raise UsageError("the invite is too long; name fewer addresses")
+        return f"{_PREFIX}{INVITE_VERSION}{_encode(_framed(body))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Invite:
+        """Read an invite, however it was wrapped or capitalised on its way; raises UsageError in words."""
+        try:
+            body = _InviteBody.from_wire(_unframed(_data_of("".join(text.split()).lower())))
+        except PeerError:  # the checksum is right, so whoever made it got it wrong
+            raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
+        organiser = peer_id_of(body.organiser_key)
+        addresses = tuple(_address_of(address, organiser) for address in body.addresses)
+        return cls(body.run_id, organiser, addresses, body.token, body.heads_digest)
+
+
+def _address_of(address: str, organiser: PeerId) -> PeerAddress:
+    return PeerAddress.parse(address + organiser if address.endswith("/p2p/") else address)
+
+
+def _data_of(text: str) -> str:
+    """The base32 text behind the prefix and the version number."""
+    if not text.startswith(_PREFIX):
+        if text and _PREFIX.startswith(text):
+            raise UsageError(_CUT_SHORT)
+        raise UsageError(f"this is not an invite; one begins with {_PREFIX}{INVITE_VERSION}")
+    match = re.fullmatch(r"([0-9]{1,4})(a.*)?", text.removeprefix(_PREFIX))
+    if match is None:
+        raise UsageError(_CUT_SHORT if text == _PREFIX else _DAMAGED)
+    if int(match[1]) > INVITE_VERSION:
+        raise UsageError("the invite is for a newer Muster; upgrade with: pip install --upgrade musterml")
+    if int(match[1]) < INVITE_VERSION:
+        raise UsageError(_DAMAGED)
+    return match[2] or ""
+
+
+def _framed(body: bytes) -> bytes:
+    """Length, body, checksum: what is missing can be told from what is wrong."""
+    framed = len(body).to_bytes(_LENGTH_BYTES, "big") + body
+    return framed + _checksum(framed)
+
+
+def _unframed(data: str) -> bytes:
+    raw = _decode(data)
+    if len(raw) < _LENGTH_BYTES:
+        raise UsageError(_CUT_SHORT)
+    end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+    if len(raw) < end + _CHECKSUM_BYTES:
+        raise UsageError(_CUT_SHORT)
+    if len(raw) > end + _CHECKSUM_BYTES or _encode(raw) != data:
+        raise UsageError("there is something after the end of the invite; copy only the invite itself")
+    if _checksum(raw[:end]) != raw[end:]:
+        raise UsageError(_DAMAGED)
+    return raw[_LENGTH_BYTES:end]
+
+
+def _checksum(framed: bytes) -> bytes:
+    return digest_of(b"muster-invite", framed)[:_CHECKSUM_BYTES]
+
+
+def _encode(raw: bytes) -> str:
+    return base64.b32encode(raw).decode().lower().rstrip("=")
+
+
+def _decode(data: str) -> bytes:
+    """The whole bytes in base32 text of any length, so that a cut one still gives up its beginning."""
+    try:
+        whole = data[: len(data) - (len(data) % 8 in (1, 3, 6))]  # these lengths end within a byte
+        return base64.b32decode(whole.upper() + "=" * (-len(whole) % 8))
+    except (binascii.Error, ValueError):
+        raise UsageError(_DAMAGED) from None

@@ -1,0 +1,115 @@
+"""What one process holds on this machine for as long as it lives: its key, and a private place for its sockets."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from dht.errors import LocalError, UsageError
+
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path without its closing zero
+SOCKET_NAME_BYTES_MAX = 26  # hivemind's `p2pclient-` with eleven random letters and `.sock`
+_LOCK_NAME = "lock"
+
+
+class FileLock:
+    """An exclusive lock on a file. The kernel drops it when this process dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, wait: bool = False) -> bool:
+        """Take the lock; without `wait`, False if someone else (also in this process) has it."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; the file stays, because removing it would let two holders in."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class IdentityLock:
+    """At most one process of this machine uses a key file at a time (design §5)."""
+
+    def __init__(self, identity_path: Path) -> None:
+        self._identity_path = identity_path
+        self._lock = FileLock(identity_path.with_name(identity_path.name + ".lock"))
+
+    def acquire(self) -> None:
+        """Take the key; raises UsageError if another process has it, LocalError if no lock file can be made."""
+        try:
+            taken = self._lock.acquire()
+        except OSError as error:
+            raise LocalError(f"cannot lock the key {self._identity_path}: {error.strerror}") from None
+        if not taken:
+            raise UsageError(
+                f"another muster process here already uses the key {self._identity_path}; "
+                "stop that one or start this one with another key file"
+            )
+
+    def release(self) -> None:
+        """Let another process use the key."""
+        self._lock.release()
+
+
+class RuntimeDirectory:
+    """A private directory with a short path for the sockets of one peer.
+
+    Lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so whoever comes next can tell what a
+    killed process left behind and removes it.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        root = parent / f"muster-{os.getuid()}"
+        longest = len(os.fsencode(root)) + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
+        if longest > SOCKET_PATH_BYTES_MAX:
+            raise UsageError(f"the path {parent} is too long for sockets; choose a shorter temporary directory")
+        _make_private(root)
+        gate = FileLock(root / _LOCK_NAME)
+        gate.acquire(wait=True)  # held for milliseconds: nobody may sweep between making a directory and locking it
+        try:
+            _sweep(root)
+            self.path = Path(tempfile.mkdtemp(prefix="", dir=root))
+            self._lock = FileLock(self.path / _LOCK_NAME)
+            self._lock.acquire()
+        finally:
+            gate.release()
+
+    def close(self) -> None:
+        """Remove the directory and everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.release()
+
+
+def _make_private(root: Path) -> None:
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        status = root.lstat()
+    except OSError as error:
+        raise LocalError(f"cannot make {root} for the sockets of this peer: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise LocalError(f"{root} is not a private directory of this user; remove it")
+
+
+def _sweep(root: Path) -> None:
+    """Remove the directories whose owners are gone."""
+    for directory in root.iterdir():
+        if not directory.is_dir():
+            continue
+        lock = FileLock(directory / _LOCK_NAME)
+        if lock.acquire():
+            shutil.rmtree(directory, ignore_errors=True)
+            lock.release()

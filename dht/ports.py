@@ -1,0 +1,47 @@
+"""Ports to listen on: free before the daemon starts, the same after it restarts."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from dht.addresses import PeerAddress, endpoint_at, host_of, port_of
+from dht.errors import UsageError
+
+
+def port_taken(port: int) -> UsageError:
+    """The one sentence for a port that something else listens on."""
+    return UsageError(f"port {port} is already in use; stop what listens there or choose another port")
+
+
+def check_ports_free(listen: tuple[str, ...]) -> None:
+    """Refuse a port that anything else listens on.
+
+    libp2p would share it (SO_REUSEPORT) with another daemon, or quietly listen on its other addresses only.
+    """
+    for endpoint in listen:
+        address, port = host_of(endpoint), port_of(endpoint)
+        kind = socket.SOCK_DGRAM if "/udp/" in endpoint else socket.SOCK_STREAM
+        try:
+            version = ipaddress.ip_address(address).version
+        except ValueError:
+            raise UsageError(f"{endpoint} cannot be listened on: give an IP address, not a name") from None
+        with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, kind) as probe:
+            if kind is socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise port_taken(port) from None
+                raise UsageError(f"cannot listen on {endpoint}: {error.strerror}") from None
+
+
+def with_chosen_ports(listen: tuple[str, ...], visible: tuple[PeerAddress, ...]) -> tuple[str, ...]:
+    """Put the ports that the system chose in place of port 0, so that a restart comes back where others look."""
+    chosen = {("/udp/" in address.text): address.port for address in reversed(visible) if not address.relayed}
+    return tuple(
+        endpoint_at(endpoint, chosen.get("/udp/" in endpoint, 0)) if port_of(endpoint) == 0 else endpoint
+        for endpoint in listen
+    )

@@ -1,0 +1,90 @@
+"""Signed statements: what a peer says, bound to the one place where it may be said (design §5).
+
+The signature covers `domain ‖ run id ‖ kind ‖ fragment ‖ version ‖ group ‖ sender ‖ body` in canonical encoding, so
+a statement cannot be replayed in another run, round or group. The body stays as the bytes that were signed: a reader
+that does not know a newer field still verifies and forwards it unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Annotated, TypeVar
+
+import msgpack
+from pydantic import Field
+
+from dht.errors import PeerError
+from dht.identity import PeerId, Signer, Verifier
+from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
+
+DOMAIN = f"muster/{PROTOCOL_MAJOR}"
+DIGEST_BYTES = 32
+
+Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+PeerIdText = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
+Kind = Annotated[str, Field(min_length=1, max_length=16, pattern=r"^[a-z_]+$")]
+
+Body = TypeVar("Body", bound=Wire)
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """SHA-256 over length-prefixed parts, so that no two lists of parts share a digest."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+class Context(Wire):
+    """Where a statement may be said. `group` is empty before a group exists."""
+
+    run_id: Digest
+    kind: Kind
+    fragment: int = Field(ge=0, le=0xFFFF)
+    version: int = Field(ge=0, le=2**53)
+    group: bytes = Field(max_length=DIGEST_BYTES)
+
+
+class Statement(Wire):
+    """A signed body in its context."""
+
+    context: Context
+    sender: PeerIdText
+    body: bytes = Field(max_length=MESSAGE_BYTES_MAX)
+    signature: bytes = Field(max_length=64)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Names this statement without its signature, which whoever signs could grind."""
+        return digest_of(signed_bytes(self.context, PeerId(self.sender), self.body))
+
+    def read(self, model: type[Body]) -> Body:
+        """Decode the body; raises PeerError if it is not a `model`."""
+        return model.from_wire(self.body)
+
+    def verify(self, verifier: Verifier) -> bool:
+        """True if `sender` signed this body for this context."""
+        return verifier.verify(
+            PeerId(self.sender), signed_bytes(self.context, PeerId(self.sender), self.body), self.signature
+        )
+
+
+def signed_bytes(context: Context, sender: PeerId, body: bytes) -> bytes:
+    """Exactly what a signature covers."""
+    return bytes(
+        msgpack.packb(
+            [DOMAIN, context.run_id, context.kind, context.fragment, context.version, context.group, sender, body],
+            use_bin_type=True,
+        )
+    )
+
+
+def make_statement(signer: Signer, context: Context, body: Wire) -> Statement:
+    """Sign `body` for `context`."""
+    encoded = body.to_wire()
+    if len(encoded) > MESSAGE_BYTES_MAX:
+        raise PeerError(f"a {context.kind} statement of {len(encoded)} bytes is over the limit")
+    signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
+    return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)

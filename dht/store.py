@@ -1,0 +1,96 @@
+"""The record store: a port with an in-memory and a hivemind implementation, both held to one contract test."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from dht.identity import PeerId, Signer
+from dht.records import Record, RecordBody, RecordKey, make_record
+from dht.validation import CLOCK_TOLERANCE_SECONDS
+from dht.work import WORK_EPOCH_MILLISECONDS, find_work
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One peer's live record under a key. The signature has been verified; the payload is whatever the peer wrote."""
+
+    sender: PeerId
+    payload: bytes
+    issued_unix_seconds: float
+    expires_unix_seconds: float
+
+
+class RecordStore(Protocol):
+    """An untrusted meeting place (design §6.1): it helps to find peers and to time things, and certifies nothing.
+
+    **Expiry.** A record is readable from `put` until `lifetime_seconds` later on the reader's clock, never longer, and
+    with clocks that differ by up to 30 s correspondingly shifted. A later `put` of the same peer under the same key
+    replaces it at once, whatever the two lifetimes; an older one that arrives late changes nothing. Replicas may
+    lose records when peers leave, so whoever wants to stay readable puts again well before expiry.
+    """
+
+    async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
+        """Publish `payload` under `key` as this peer; raises NetworkError if no other peer took it though some exist.
+
+        Raises ValueError if payload or lifetime are over the limits of the key's kind.
+        """
+        ...
+
+    async def get(self, key: RecordKey) -> list[StoredRecord]:
+        """The valid, live records under `key`, one per sender, ordered by sender, at most `ENTRIES_PER_KEY_MAX`.
+
+        Raises NetworkError if no other peer answered though some exist.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop taking part; safe to call twice."""
+        ...
+
+
+class RecordWriter:
+    """Makes this peer's records: strictly later each time, with the work that the run asks for."""
+
+    def __init__(self, signer: Signer, work_bits: int) -> None:
+        self._signer = signer
+        self._work_bits = work_bits
+        self._issued_unix_milliseconds = 0
+        self._work: dict[RecordKey, tuple[int, int]] = {}
+
+    async def write(self, key: RecordKey, payload: bytes, lifetime_seconds: float, now_unix_seconds: float) -> Record:
+        """A signed record issued now; raises ValueError over the limits. Slow once per key and hour if work is due."""
+        issued = self._next_issue(int(now_unix_seconds * 1000))
+        body = RecordBody(
+            payload=payload,
+            issued_unix_milliseconds=issued,
+            lifetime_milliseconds=round(lifetime_seconds * 1000),
+            work=await self._work_for(key, issued),
+        )
+        return make_record(self._signer, key, body)
+
+    def _next_issue(self, now_unix_milliseconds: int) -> int:
+        """Later than the last, unless that was so far ahead that everybody refused it: then the clock was wrong."""
+        last = self._issued_unix_milliseconds
+        if last <= now_unix_milliseconds + CLOCK_TOLERANCE_SECONDS * 1000:
+            now_unix_milliseconds = max(now_unix_milliseconds, last + 1)
+        self._issued_unix_milliseconds = now_unix_milliseconds
+        return now_unix_milliseconds
+
+    async def _work_for(self, key: RecordKey, issued_unix_milliseconds: int) -> int:
+        if self._work_bits == 0:
+            return 0
+        epoch = issued_unix_milliseconds // WORK_EPOCH_MILLISECONDS
+        known_epoch, work = self._work.get(key, (-1, 0))
+        if known_epoch != epoch:
+            work = await asyncio.to_thread(
+                find_work, key, self._signer.peer_id, issued_unix_milliseconds, self._work_bits
+            )
+            self._work[key] = (epoch, work)
+        return work
+
+
+def stored(record: Record) -> StoredRecord:
+    """What a reader sees of a record that was checked."""
+    return StoredRecord(record.sender, record.body.payload, record.issued_unix_seconds, record.expires_unix_seconds)

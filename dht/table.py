@@ -1,0 +1,72 @@
+"""The records that one place holds: the newest of each peer and key, until it expires. Pure and bounded.
+
+Replaces hivemind's `TimedStorage`, which has no limits and forgets a record when an older one of the same peer that it
+has refused would have expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dht.identity import PeerId
+from dht.records import Record
+
+ENTRIES_PER_KEY_MAX = 256
+ENTRIES_MAX = 16384  # 64 MiB of the largest records
+SWEEP_SECONDS = 1.0
+
+
+class RecordTable:
+    """Keeps records that the caller has checked. A place is whatever bytes the caller looks a key up by."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, dict[PeerId, Record]] = {}
+        self._entries = 0
+        self._swept_unix_seconds = float("-inf")
+
+    def put(self, place: bytes, record: Record, now_unix_seconds: float) -> bool:
+        """Keep `record` if it was issued later than what its sender has here and there is room; True if it is here."""
+        held = self._places.get(place, {}).get(record.sender)
+        if held is not None:
+            if held.value == record.value:
+                return True
+            if held.body.issued_unix_milliseconds >= record.body.issued_unix_milliseconds:
+                return False
+        elif not self._make_room(place, now_unix_seconds):
+            return False
+        else:
+            self._entries += 1
+        self._places.setdefault(place, {})[record.sender] = record
+        return True
+
+    def get(self, place: bytes, now_unix_seconds: float) -> list[Record]:
+        """The live records of a place, ordered by sender."""
+        records = self._places.get(place, {}).values()
+        return sorted((r for r in records if r.expires_unix_seconds > now_unix_seconds), key=lambda r: r.sender)
+
+    def places(self) -> Iterator[bytes]:
+        """Every place that holds a record, perhaps an expired one."""
+        return iter(tuple(self._places))
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def _make_room(self, place: bytes, now_unix_seconds: float) -> bool:
+        if not self._is_full(place):
+            return True
+        if now_unix_seconds >= self._swept_unix_seconds + SWEEP_SECONDS:
+            self._sweep(now_unix_seconds)
+        return not self._is_full(place)
+
+    def _is_full(self, place: bytes) -> bool:
+        return self._entries >= ENTRIES_MAX or len(self._places.get(place, {})) >= ENTRIES_PER_KEY_MAX
+
+    def _sweep(self, now_unix_seconds: float) -> None:
+        self._swept_unix_seconds = now_unix_seconds
+        for place, records in tuple(self._places.items()):
+            live = {sender: r for sender, r in records.items() if r.expires_unix_seconds > now_unix_seconds}
+            self._entries -= len(records) - len(live)
+            if live:
+                self._places[place] = live
+            else:
+                del self._places[place]

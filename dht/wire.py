@@ -1,0 +1,92 @@
+"""Canonical encoding of everything that is signed, stored or sent.
+
+A `Wire` model is encoded as the msgpack array of its fields in order of declaration, models and tuples inside it
+likewise; there are no maps, no pickles and no NaN. One value therefore has exactly one encoding, and a newer minor
+version may append fields: an older reader ignores what it does not know, a newer one fills in defaults.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Self, Union, get_args, get_origin
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dht.errors import PeerError
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+MESSAGE_BYTES_MAX = 1 << 20  # no control message, record or manifest is larger; tensors travel as parts
+
+Converter = Callable[[Any], Any]
+
+
+class Wire(BaseModel):
+    """Base of every model that crosses a process border: frozen, strict, nothing unknown inside."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    def to_wire(self) -> bytes:
+        """The one canonical encoding of this value."""
+        return bytes(msgpack.packb(_plain(self), use_bin_type=True))
+
+    @classmethod
+    def from_wire(cls, data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> Self:
+        """Decode `data`; raises PeerError unless it is a well-formed encoding of at most `bytes_max` bytes."""
+        if len(data) > bytes_max:
+            raise PeerError(f"{cls.__name__} of {len(data)} bytes is over the limit of {bytes_max}")
+        try:
+            plain = msgpack.unpackb(data, raw=False, use_list=False, max_map_len=0, max_ext_len=0)
+        except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+            raise PeerError(f"{cls.__name__} is not valid msgpack: {type(error).__name__}") from None
+        return cls.from_plain(plain)
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Self:
+        """Build the model from nested tuples, as `from_wire` unpacks them; raises PeerError."""
+        if not isinstance(plain, tuple):
+            raise PeerError(f"{cls.__name__} must be an array")
+        converters = _field_converters(cls)
+        try:
+            # zip stops at the shorter side on purpose: trailing fields belong to another minor version
+            named = {name: convert(item) for (name, convert), item in zip(converters, plain, strict=False)}
+            return cls.model_validate(named)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise PeerError(f"{cls.__name__}.{where}: {first['msg']}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Wire):
+        return [_plain(getattr(value, name)) for name in type(value).model_fields]
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+@lru_cache(maxsize=256)
+def _field_converters(cls: type[Wire]) -> tuple[tuple[str, Converter], ...]:
+    return tuple((name, _converter(field.annotation)) for name, field in cls.model_fields.items())
+
+
+def _converter(annotation: Any) -> Converter:
+    """How a plain value of a field with this annotation becomes what pydantic expects; raises PeerError later."""
+    if isinstance(annotation, type) and issubclass(annotation, Wire):
+        return annotation.from_plain
+    arguments = get_args(annotation)
+    origin = get_origin(annotation)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        element = _converter(arguments[0])
+        return lambda value: tuple(map(element, value)) if isinstance(value, tuple) else value
+    if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
+        inner = _converter(next(argument for argument in arguments if argument is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,86 @@
+"""The two places where hivemind calls back into our rules, without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hivemind.dht.crypto import DHTRecord
+from hivemind.dht.routing import DHTID
+from hivemind.utils import MSGPackSerializer
+
+from dht.hivemind_store import HANDOVER_BYTES_MAX, SignedRecordValidator, TableStorage
+from dht.identity import Identity, KeyVerifier
+from dht.records import Record, RecordBody, RecordKey, make_record, presence_key
+from dht.validation import RecordRules
+from tests.dht.conftest import ALICE, BOB, RUN_ID
+
+NOW = 4_000_000_000.0  # hivemind drops what has expired by the real clock while it packs an answer
+KEY = presence_key(RUN_ID)
+RULES = RecordRules(RUN_ID, KeyVerifier())
+
+
+def record(signer: Identity, key: RecordKey = KEY, payload: bytes = b"here") -> Record:
+    issued = int(NOW * 1000)
+    return make_record(
+        signer, key, RecordBody(payload=payload, issued_unix_milliseconds=issued, lifetime_milliseconds=60_000)
+    )
+
+
+def place(key: RecordKey = KEY) -> Any:
+    return DHTID.generate(source=key.text)
+
+
+def verdict(value: bytes, subkey: object, key: RecordKey = KEY, expires: float = NOW + 60) -> bool:
+    packed = MSGPackSerializer.dumps(subkey)
+    return SignedRecordValidator(RULES).validate(DHTRecord(place(key).to_bytes(), packed, value, expires))
+
+
+def test_the_validator_accepts_exactly_what_the_signer_filed() -> None:
+    value = record(ALICE).value
+    assert verdict(value, ALICE.peer_id)
+    assert not verdict(value, BOB.peer_id)
+    assert not verdict(value, None)
+    assert not verdict(value, ALICE.peer_id, key=presence_key(RUN_ID, 1))
+    assert not verdict(value, ALICE.peer_id, expires=NOW + 61)
+    assert not verdict(value[:-1], ALICE.peer_id)
+    assert not verdict(MSGPackSerializer.dumps(value), ALICE.peer_id)
+
+
+def test_the_validator_does_not_look_at_the_clock() -> None:
+    """One entry at the edge of two clocks must not cost a replica's whole answer."""
+    issued = int((NOW - 1_000_000) * 1000)
+    body = RecordBody(payload=b"", issued_unix_milliseconds=issued, lifetime_milliseconds=1000)
+    assert verdict(make_record(ALICE, KEY, body).value, ALICE.peer_id, expires=(issued + 1000) / 1000)
+
+
+def test_the_storage_keeps_live_records_only_and_no_plain_values() -> None:
+    storage = TableStorage(lambda: NOW)
+    value = record(ALICE).value
+    assert not storage.store(place(), value, NOW + 60)
+    assert storage.get(place()) is None
+    assert not storage.store_subkey(place(), BOB.peer_id, value, NOW + 60)
+    assert not storage.store_subkey(place(), ALICE.peer_id, value, NOW + 59)
+    assert storage.store_subkey(place(), ALICE.peer_id, value, NOW + 60)
+    late = TableStorage(lambda: NOW + 60)
+    assert not late.store_subkey(place(), ALICE.peer_id, value, NOW + 60)
+    early = TableStorage(lambda: NOW - 31)
+    assert not early.store_subkey(place(), ALICE.peer_id, value, NOW + 60)
+
+
+def test_what_a_search_merges_into_an_answer_does_not_reach_the_storage() -> None:
+    storage = TableStorage(lambda: NOW)
+    storage.store_subkey(place(), ALICE.peer_id, record(ALICE).value, NOW + 60)
+    storage.get(place()).value.store(BOB.peer_id, b"anything", NOW + 1000)
+    assert [sender for sender, _ in storage.get(place()).value.items()] == [ALICE.peer_id]
+
+
+def test_a_handover_fits_one_message() -> None:
+    storage = TableStorage(lambda: NOW)
+    for shard in range(8):
+        key = presence_key(RUN_ID, shard)
+        for number in range(64):
+            entry = record(Identity(number.to_bytes(32, "big")), key, bytes(3000))
+            assert storage.store_subkey(place(key), entry.sender, entry.value, entry.expires_unix_seconds)
+    handed_over = [MSGPackSerializer.dumps(item.value) for _, item in storage.items()]
+    assert 1 < len(handed_over) < 8
+    assert sum(map(len, handed_over)) < 1.1 * HANDOVER_BYTES_MAX

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dht.errors import LocalError, UsageError
+from dht.locks import IdentityLock, RuntimeDirectory
+
+HOLD = """
+import sys
+from pathlib import Path
+from dht.locks import IdentityLock, RuntimeDirectory
+IdentityLock(Path(sys.argv[1]) / "identity").acquire()
+directory = RuntimeDirectory(Path(sys.argv[1]))
+(directory.path / "p2pd.sock").touch()
+print(directory.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_key_is_used_once_at_a_time(tmp_path: Path) -> None:
+    first, second = IdentityLock(tmp_path / "identity"), IdentityLock(tmp_path / "identity")
+    first.acquire()
+    with pytest.raises(UsageError, match="already uses the key"):
+        second.acquire()
+    IdentityLock(tmp_path / "other").acquire()
+    first.release()
+    second.acquire()
+    second.release()
+    second.release()
+
+
+def test_a_lock_that_cannot_be_made_is_our_fault(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="cannot lock the key"):
+        IdentityLock(tmp_path / "missing" / "identity").acquire()
+
+
+def test_a_runtime_directory_is_private_and_leaves_nothing(short_folder: Path) -> None:
+    directory = RuntimeDirectory(short_folder)
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.path.parent.stat().st_mode) == 0o700
+    (directory.path / "p2pd.sock").touch()
+    directory.close()
+    assert not directory.path.exists()
+
+
+def test_what_a_killed_process_held_is_freed_and_swept(short_folder: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(short_folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        left = Path(holder.stdout.readline().strip())
+        with pytest.raises(UsageError, match="already uses the key"):
+            IdentityLock(short_folder / "identity").acquire()
+        while_alive = RuntimeDirectory(short_folder)
+        assert (left / "p2pd.sock").exists()
+        os.kill(holder.pid, signal.SIGKILL)
+    assert (left / "p2pd.sock").exists()
+    after = RuntimeDirectory(short_folder)
+    assert not left.exists()
+    assert while_alive.path.exists()
+    lock = IdentityLock(short_folder / "identity")
+    lock.acquire()
+    lock.release()
+    while_alive.close()
+    after.close()
+
+
+def test_a_path_too_long_for_sockets_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too long for sockets"):
+        RuntimeDirectory(tmp_path / ("x" * 80))
+
+
+def test_a_directory_that_others_can_read_is_not_trusted(short_folder: Path) -> None:
+    root = short_folder / "shared" / f"muster-{os.getuid()}"
+    root.mkdir(parents=True)
+    root.chmod(0o777)
+    with pytest.raises(LocalError, match="not a private directory"):
+        RuntimeDirectory(short_folder / "shared")
