@@ -1,0 +1,142 @@
+"""What the protocol core asks its shell to do. Plain values; the shell answers with events (`coordinator.events`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.certificate import Certificate
+from coordinator.messages import Message
+from dht.identity import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """One roster of one attempt: the name under which the shell keeps what belongs to it."""
+
+    fragment: int
+    version: int
+    roster_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message; `payload` names tensor bytes by their root, to go along."""
+
+    to: PeerId
+    message: Message
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`"""
+
+    key: RoundKey
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceInput:
+    """One member's partition as the reducer may use it."""
+
+    member: int  # index into the input set
+    root: bytes
+    weight: float
+    squared_norms: tuple[float, ...]  # every segment of the contribution
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Merge one partition. → `Reduced`"""
+
+    key: RoundKey
+    partition: int
+    partitions: int
+    turn: int
+    inputs: tuple[ReduceInput, ...]
+    inputs_min: int  # with fewer admissible ones the partition is void
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """A merged partition as every member applies it."""
+
+    root: bytes
+    included: tuple[int, ...]
+    squared_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Take the outer step on the side, without touching the learner. → `Applied`"""
+
+    key: RoundKey
+    results: tuple[PartitionResult | None, ...]
+    members: tuple[ReduceInput, ...]  # `root` unused; weights and norms of the whole input set
+
+
+@dataclass(frozen=True, slots=True)
+class RecordVote:
+    """Write this vote to disk before it is sent. → `VoteRecorded`"""
+
+    record: VoteRecord
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRecord:
+    """What a voter must remember across a crash (design §6.2 step 9)."""
+
+    fragment: int
+    version: int
+    parent: bytes
+    attempt: int
+    roster_id: bytes
+    roster: tuple[PeerId, ...]
+    outcome: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Make a certified state the anchor and bring the learner along at its next step boundary (step 10)."""
+
+    certificate: Certificate
+    applied: RoundKey | None  # the round whose applied state this is; None: the fetched state
+    snapshot: RoundKey | None  # the round whose snapshot of ours was included; None: we were not in it, rebase
+    counted: tuple[bool, ...] = ()  # per partition: were we included
+    frozen: tuple[bool, ...] = ()  # per partition: void
+
+
+@dataclass(frozen=True, slots=True)
+class FetchState:
+    """Get anchor and momentum of a certified version from one of `holders`. → `StateFetched` or `FetchFailed`"""
+
+    certificate: Certificate
+    holders: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """This round is over: snapshots, parts, results and applied state of `key` may go."""
+
+    key: RoundKey
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A new version was certified here: write its head to the record store, if we are one of the first in order."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something worth a line on the event tape."""
+
+    event: str
+    fragment: int
+    version: int
+    details: dict[str, object] = field(default_factory=dict)
+
+
+Action = Send | Encode | Reduce | Apply | RecordVote | Adopt | FetchState | Discard | Publish | Tell

@@ -1,0 +1,203 @@
+"""One member's attempt at a round, from the accepted roster to a certificate or an abstention (design §6.2).
+
+Composes the steps: `Exchange` (4–7), `Chair` (the leader's part), `Verdict` (8–9). What comes before its turn is kept
+in a bounded list and tried again; what was lost is repeated by `_remind`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, Adopt
+from coordinator.certificate import Certificate
+from coordinator.chain import Chain
+from coordinator.chair import Chair
+from coordinator.core import Core
+from coordinator.events import Applied, Encoded, Reduced, VoteRecorded
+from coordinator.exchange import Exchange
+from coordinator.group import Group, read_commit
+from coordinator.messages import NeedNote, PartNote
+from coordinator.outcome import read_check
+from coordinator.timeline import RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
+from coordinator.verdict import Verdict
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+EARLY_MESSAGES_MAX = 256
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Everything one member knows of one group."""
+
+    core: Core
+    chain: Chain
+    group: Group
+    timeline: Timeline
+    exchange: Exchange = field(init=False)
+    verdict: Verdict = field(init=False)
+    chair: Chair = field(init=False)
+    early: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
+    retry_at: float = field(init=False)
+    gone: set[PeerId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
+        self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange)
+        self.chair = Chair(self.core, self.group, self.timeline)
+        self.retry_at = self.timeline.at(RETRY_SHARE)
+
+    # -- what the attempt amounts to
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self.verdict.ballot.certificate()
+
+    @property
+    def voted(self) -> bool:
+        return self.verdict.vote is not None
+
+    def locked(self, now: float) -> bool:
+        """We voted here and a certificate may still come of it: no other attempt yet (step 9)."""
+        return self.voted and not self.verdict.ballot.hopeless() and now < self.timeline.lock_end
+
+    def adoption(self, certificate: Certificate) -> Adopt | None:
+        """How to adopt this certificate, if it is this group's and we contributed to it or hold its state."""
+        if certificate.outcome.roster_id != self.group.key.roster_id:
+            return None
+        counted = certificate.outcome.included_in(self.core.me)
+        return Adopt(
+            certificate,
+            applied=self.group.key if self.verdict.holds(certificate) else None,
+            snapshot=self.group.key if any(counted) and self.exchange.commit is not None else None,
+            counted=counted,
+            frozen=tuple(partition is None for partition in certificate.outcome.partitions),
+        )
+
+    # -- events
+
+    def start(self, now: float) -> list[Action]:
+        return self.exchange.start() + self._settle(now)
+
+    def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
+        """A statement or part of this group; raises PeerError if it does not belong or is false."""
+        if self._too_early(message):
+            if len(self.early) < EARLY_MESSAGES_MAX:
+                self.early.append((sender, message, root))
+            return []
+        return self._dispatch(sender, message, root, now) + self._settle(now)
+
+    def _too_early(self, message: Statement | PartNote) -> bool:
+        after_bundle = isinstance(message, PartNote) or message.context.kind in (
+            "result",
+            "check",
+            "redo",
+            "proposal",
+        )
+        if after_bundle and self.exchange.inputs is None:
+            return True
+        return isinstance(message, PartNote) and message.turn == 1 and not self.exchange.redone
+
+    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
+        if isinstance(message, PartNote):
+            self.exchange.on_part(sender, message, root)
+            return []
+        kind = message.context.kind
+        if kind == "commit":
+            if self.chair.leads and sender not in self.chair.commits:
+                read_commit(message, self.group, self.core.codec, message.verify(self.core.verifier))
+                self.chair.add_commit(message)
+            return []
+        if kind == "bundle":
+            return self._on_bundle(message, now)
+        if kind == "result":
+            self.exchange.on_result(message, root)
+            return []
+        if kind == "check" and self.exchange.inputs is not None:
+            self.chair.add_check(read_check(message, self.group, self.exchange.inputs, self.core.verifier))
+            return []
+        if kind == "vote":
+            self.verdict.ballot.add_vote(message)
+            return []
+        if kind == "abstain":
+            self.verdict.ballot.add_abstention(message)
+            return []
+        return self.verdict.on_leader_statement(message)
+
+    def _on_bundle(self, statement: Statement, now: float) -> list[Action]:
+        actions = self.exchange.on_bundle(statement)
+        early, self.early = self.early, []
+        for sender, message, root in early:
+            try:
+                actions += self.receive(sender, message, root, now)
+            except PeerError:
+                continue  # false or out of place; it would have been refused on arrival, too
+        return actions
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        return self.exchange.on_encoded(event) + self._settle(now)
+
+    def on_reduced(self, event: Reduced, now: float) -> list[Action]:
+        return self.exchange.on_reduced(event) + self._settle(now)
+
+    def on_applied(self, event: Applied) -> list[Action]:
+        return self.verdict.on_applied(event)
+
+    def on_vote_recorded(self, _: VoteRecorded) -> list[Action]:
+        return self.verdict.on_vote_recorded()
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a member: wait for nothing of its."""
+        if peer not in self.group.voters:
+            return []
+        self.gone.add(peer)
+        self.exchange.lose(peer)
+        return self._settle(now)
+
+    def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
+        """Serve a member's request for something of this group."""
+        if sender not in self.group.voters:
+            return []
+        return self.exchange.answer(sender, need)
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        actions = self._settle(now)
+        if now >= self.retry_at:
+            self.retry_at = now + RETRY_SHARE * self.timeline.deadline_seconds
+            actions += self._remind()
+        return actions
+
+    def next_deadline(self) -> float:
+        return self.retry_at  # all other times of the timeline are met at this resolution or by messages
+
+    def abstain(self) -> list[Action]:
+        """Give this group up; nothing we send here after this can be a vote."""
+        return self.verdict.abstain()
+
+    def _settle(self, now: float) -> list[Action]:
+        """Do everything that has become possible."""
+        actions = self.exchange.decide(now)
+        actions += self.verdict.decide(frozenset(self.gone), self._check_to(now), now)
+        if self.core.me in self.group.proposers() and self._chairs(now):
+            actions += self.chair.decide(self.exchange.inputs, frozenset(self.gone), now)
+        return actions
+
+    def _chairs(self, now: float) -> bool:
+        return self.chair.leads or self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
+
+    def _check_to(self, now: float) -> tuple[PeerId, ...]:
+        """Checks go to the leader, and to the second proposer once the leader is silent or lost."""
+        proposers = self.group.proposers()
+        late = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
+        return proposers if late else proposers[:1]
+
+    def _remind(self) -> list[Action]:
+        actions = self.verdict.remind()
+        if not actions:
+            actions = self.exchange.remind()
+        if self.core.me in self.group.proposers():
+            actions += self.chair.remind(frozenset(self.verdict.ballot.votes))
+        return actions

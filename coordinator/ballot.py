@@ -1,0 +1,73 @@
+"""Votes and abstentions of one group, and the certificate they add up to (design §6.2 step 9, §6.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.certificate import Certificate, Outcome, Vote
+from coordinator.group import Group
+from dht.errors import PeerError
+from dht.identity import PeerId, Verifier
+from dht.statement import Statement
+
+
+@dataclass(slots=True)
+class Ballot:
+    """Counts each voter once: its first vote, or its abstention."""
+
+    group: Group
+    verifier: Verifier
+    votes: dict[PeerId, tuple[Vote, Statement]] = field(default_factory=dict)
+    abstained: set[PeerId] = field(default_factory=set)
+    outcomes: dict[bytes, Outcome] = field(default_factory=dict)
+
+    def know(self, outcome: Outcome) -> None:
+        """An outcome that was proposed; votes name it by digest only."""
+        self.outcomes.setdefault(outcome.digest, outcome)
+
+    def add_vote(self, statement: Statement) -> None:
+        """Count a vote; raises PeerError if it does not belong here."""
+        sender = self._sender(statement)
+        vote = statement.read(Vote)
+        if sender in self.votes:
+            return
+        if not statement.verify(self.verifier):
+            raise PeerError("a vote that its sender did not sign")
+        self.votes[sender] = (vote, statement)
+
+    def add_abstention(self, statement: Statement) -> None:
+        """Count an abstention; raises PeerError if it does not belong here."""
+        sender = self._sender(statement)
+        if sender in self.abstained:
+            return
+        if not statement.verify(self.verifier):
+            raise PeerError("an abstention that its sender did not sign")
+        self.abstained.add(sender)
+
+    def _sender(self, statement: Statement) -> PeerId:
+        sender, context, key = PeerId(statement.sender), statement.context, self.group.key
+        if sender not in self.group.voters or context.group != key.roster_id:
+            raise PeerError("a ballot of another group")
+        if (context.fragment, context.version) != (key.fragment, key.version):
+            raise PeerError("a ballot for another version")
+        return sender
+
+    def hopeless(self) -> bool:
+        """True once no certificate can come of this group any more, whatever silent voters do."""
+        return self.group.hopeless(frozenset(self.abstained - self.votes.keys()))
+
+    def certificate(self) -> Certificate | None:
+        """The certificate, once enough voters signed one outcome and one state that we know."""
+        tally: dict[tuple[bytes, bytes], set[PeerId]] = {}
+        for sender, (vote, _) in self.votes.items():
+            tally.setdefault((vote.outcome, vote.state), set()).add(sender)
+        for (digest, state), senders in tally.items():
+            outcome = self.outcomes.get(digest)
+            if outcome is not None and self.group.certifies(frozenset(senders)):
+                votes = tuple(self.votes[sender][1] for sender in sorted(senders))
+                return Certificate(outcome=outcome, state=state, votes=votes)
+        return None
+
+    def undecided_outcome(self) -> bool:
+        """Whether votes name an outcome that we have not seen."""
+        return any(vote.outcome not in self.outcomes for vote, _ in self.votes.values())

@@ -1,0 +1,192 @@
+"""Certificates: the only thing that makes a version exist (design §6.3).
+
+Pure functions: what an outcome is, how many votes make it real, and why a certificate is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from functools import cached_property
+
+from pydantic import Field
+
+from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
+from dht.errors import PeerError
+from dht.identity import PeerId, Verifier
+from dht.statement import Digest, PeerIdText, Statement, digest_of
+from dht.wire import Wire
+
+NO_TRUST_TABLE = digest_of(b"muster-trust", b"everybody")
+"""Digest of the trust table in runs where every roster member is a voter."""
+
+
+class PartitionOutcome(Wire):
+    """Who reduced a partition, to which bytes, from whose inputs (indices into the input set)."""
+
+    reducer: PeerIdText
+    root: Digest
+    included: tuple[int, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
+
+
+class Contributor(Wire):
+    """One member's certified work since its previous one on this fragment."""
+
+    peer: PeerIdText
+    tokens: int = Field(ge=0)
+    steps: int = Field(ge=0)
+
+
+class Outcome(Wire):
+    """Everything a round decided except the bytes of the new state; voters sign its digest. Void partitions are None."""
+
+    fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
+    version: int = Field(ge=1)
+    parent: Digest
+    attempt: int = Field(ge=0)
+    minor: bool
+    roster_id: Digest
+    roster: tuple[PeerIdText, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    input_set: Digest
+    contributors: tuple[Contributor, ...] = Field(  # the input set in order
+        min_length=1, max_length=PEERS_PER_GROUP_MAX
+    )
+    partitions: tuple[PartitionOutcome | None, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    coin: Digest
+    active_set: Digest
+    trust: Digest
+
+    @cached_property
+    def digest(self) -> bytes:
+        return digest_of(b"muster-outcome", self.to_wire())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that this version certifies: those of members whose input is in at least one partition."""
+        return sum(contributor.tokens for contributor in self.included())
+
+    def included(self) -> tuple[Contributor, ...]:
+        """Members of the input set that went into at least one partition."""
+        indices = set().union(*(partition.included for partition in self.partitions if partition is not None))
+        return tuple(one for member, one in enumerate(self.contributors) if member in indices)
+
+    def included_in(self, peer: PeerId) -> tuple[bool, ...]:
+        """Per partition, whether this peer's contribution is in it."""
+        member = next((index for index, one in enumerate(self.contributors) if one.peer == peer), -1)
+        return tuple(partition is not None and member in partition.included for partition in self.partitions)
+
+    @cached_property
+    def roster_ids(self) -> frozenset[PeerId]:
+        return frozenset(PeerId(peer) for peer in self.roster)
+
+
+class Vote(Wire):
+    """A voter's word: this outcome, applied to the parent, gives this state."""
+
+    outcome: Digest
+    state: Digest
+
+
+class Certificate(Wire):
+    """An outcome with the votes that make it a version."""
+
+    outcome: Outcome
+    state: Digest
+    votes: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Names the version. Never covers the signatures: whoever assembles them could grind (design §6.1)."""
+        return digest_of(b"muster-version", self.outcome.digest, self.state)
+
+    @property
+    def fragment(self) -> int:
+        return self.outcome.fragment
+
+    @property
+    def version(self) -> int:
+        return self.outcome.version
+
+    @cached_property
+    def voters(self) -> frozenset[PeerId]:
+        """Keys that signed."""
+        return frozenset(PeerId(vote.sender) for vote in self.votes)
+
+    def beacon(self) -> bytes:
+        """Public randomness of the next round (design §6.1)."""
+        return digest_of(
+            b"muster-beacon",
+            self.fragment.to_bytes(4, "big"),
+            self.version.to_bytes(8, "big"),
+            self.digest,
+            self.outcome.coin,
+        )
+
+
+def votes_needed(voters: int) -> int:
+    """More than two thirds of the roster's voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
+    return 2 * voters // 3 + 1
+
+
+def more_than_share(present: int, active: int, share: float) -> bool:
+    """True if `present` of the active set exceed the manifest's `min_share`."""
+    return present > share * active
+
+
+def is_minor(roster: Collection[PeerId], active: Set[PeerId], share: float) -> bool:
+    """A roster that cannot exceed `min_share` of the active set can only certify a minor version."""
+    return not more_than_share(len(active & frozenset(roster)), len(active), share)
+
+
+def enough_votes(voters: Set[PeerId], roster: Set[PeerId], active: Set[PeerId], share: float) -> bool:
+    """Whether these voters certify: two thirds of the roster and, unless the roster is minor, the active share."""
+    inside = voters & roster
+    if len(inside) < votes_needed(len(roster)):
+        return False
+    return is_minor(roster, active, share) or more_than_share(len(inside & active), len(active), share)
+
+
+def active_set_digest(active: Collection[PeerId]) -> bytes:
+    """Digest of an active set, independent of order."""
+    return digest_of(b"muster-active", *(peer.encode() for peer in sorted(active)))
+
+
+def refusal(
+    certificate: Certificate, run_id: bytes, parent: bytes, active: Set[PeerId], share: float, verifier: Verifier
+) -> str | None:
+    """Why this certificate does not follow `parent`, whose active set is `active`; None if it does."""
+    outcome = certificate.outcome
+    if outcome.parent != parent:
+        return "names another parent"
+    if len(outcome.roster_ids) != len(outcome.roster):
+        return "roster names a peer twice"
+    if outcome.active_set != active_set_digest(active):
+        return "names another active set"
+    if outcome.trust != NO_TRUST_TABLE:
+        return "names another trust table"
+    if outcome.minor != is_minor(outcome.roster_ids, active, share):
+        return "is wrong about being minor"
+    if outcome.minor and outcome.version == 1:
+        return "a first version is never minor"
+    if not {contributor.peer for contributor in outcome.contributors} <= set(outcome.roster):
+        return "a contributor is not in the roster"
+    if len(certificate.voters) != len(certificate.votes):
+        return "a voter signed twice"
+    for vote in certificate.votes:
+        if not _is_vote_for(certificate, vote, run_id, verifier):
+            return f"the vote of {vote.sender} does not count"
+    if not enough_votes(certificate.voters, outcome.roster_ids, active, share):
+        return "has too few votes"
+    return None
+
+
+def _is_vote_for(certificate: Certificate, vote: Statement, run_id: bytes, verifier: Verifier) -> bool:
+    outcome, context = certificate.outcome, vote.context
+    if (context.run_id, context.kind, context.group) != (run_id, "vote", outcome.roster_id):
+        return False
+    if (context.fragment, context.version) != (outcome.fragment, outcome.version - 1):
+        return False
+    try:
+        body = vote.read(Vote)
+    except PeerError:
+        return False
+    return (body.outcome, body.state) == (outcome.digest, certificate.state) and vote.verify(verifier)

@@ -1,0 +1,123 @@
+"""One fragment's chain of certificates, and what follows from it alone (design §6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinator.certificate import Certificate, refusal
+from dht.identity import PeerId, Verifier
+from dht.statement import digest_of
+
+ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
+CHAIN_KEPT = 1024  # certificates kept in memory per fragment; older ones are only needed by full replays
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of the manifest decides whether a certificate is valid."""
+
+    run_id: bytes
+    founders: frozenset[PeerId]
+    min_share: float
+    verifier: Verifier
+
+
+@dataclass(slots=True)
+class Chain:
+    """Certificates of one fragment from `start` on. Grows by verified certificates only."""
+
+    rules: Rules
+    fragment: int
+    genesis: bytes
+    certificates: list[Certificate] = field(default_factory=list)
+    version: int = field(init=False)
+    _active: frozenset[PeerId] | None = field(init=False, default=None)
+    _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.version = self.certificates[-1].version if self.certificates else 0
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the newest version; the genesis state digest at version 0."""
+        return self.certificates[-1].digest if self.certificates else self.genesis
+
+    @property
+    def state(self) -> bytes:
+        """Digest of the newest state's bytes."""
+        return self.certificates[-1].state if self.certificates else self.genesis
+
+    def active_set(self) -> frozenset[PeerId]:
+        """Voters in the rosters of the newest certificates, back to and including the last minor one."""
+        if self._active is None:
+            self._active = self._compute_active_set()
+        return self._active
+
+    def _compute_active_set(self) -> frozenset[PeerId]:
+        if not self.certificates:
+            return self.rules.founders
+        active: set[PeerId] = set()
+        for certificate in reversed(self.certificates[-ACTIVE_CERTIFICATES:]):
+            active |= certificate.outcome.roster_ids
+            if certificate.outcome.minor:
+                break
+        return frozenset(active)
+
+    def beacon(self) -> bytes:
+        """Public randomness that orders leaders and reducers of the next version."""
+        if self.certificates:
+            return self.certificates[-1].beacon()
+        return digest_of(b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
+
+    def leaders(self) -> tuple[PeerId, ...]:
+        """The active set in beacon order; attempt k belongs to the k-th, cyclically."""
+        if self._leaders is None:
+            self._leaders = beacon_order(self.beacon(), self.active_set())
+        return self._leaders
+
+    def refusal(self, certificate: Certificate) -> str | None:
+        """Why `certificate` is not the next version here; None if it is."""
+        if certificate.fragment != self.fragment or certificate.version != self.version + 1:
+            return "is not the next version of this fragment"
+        rules = self.rules
+        return refusal(certificate, rules.run_id, self.digest, self.active_set(), rules.min_share, rules.verifier)
+
+    def append(self, certificate: Certificate) -> None:
+        """Add a certificate that `refusal` accepts; the caller has checked."""
+        self.certificates.append(certificate)
+        self.version, self._active, self._leaders = certificate.version, None, None
+        del self.certificates[:-CHAIN_KEPT]
+
+    def truncated(self, version: int) -> Chain:
+        """A copy of this chain that ends at `version`; raises ValueError below the first certificate kept."""
+        if version < self.first_version or version > self.version:
+            raise ValueError(f"version {version} is not kept")
+        kept = [certificate for certificate in self.certificates if certificate.version <= version]
+        return Chain(self.rules, self.fragment, self.genesis, kept)
+
+    @property
+    def first_version(self) -> int:
+        """The oldest version to which `truncated` can go back."""
+        if not self.certificates or self.certificates[0].version == 1:
+            return 0
+        return self.certificates[0].version + ACTIVE_CERTIFICATES - 1
+
+    def digest_at(self, version: int) -> bytes | None:
+        """Digest of an older version, or None where it is not kept."""
+        if version == 0 and self.first_version == 0:
+            return self.genesis
+        index = version - self.certificates[0].version if self.certificates else -1
+        return self.certificates[index].digest if 0 <= index < len(self.certificates) else None
+
+    def after(self, version: int, count: int) -> tuple[Certificate, ...]:
+        """At most `count` certificates that follow `version`, oldest first; empty where not kept."""
+        if not self.certificates or version + 1 < self.certificates[0].version:
+            return ()
+        start = version + 1 - self.certificates[0].version
+        return tuple(self.certificates[start : start + count])
+
+
+def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Peers by `H(beacon ‖ peer id)`."""
+    return tuple(sorted(peers, key=lambda peer: digest_of(beacon, peer.encode())))

@@ -1,0 +1,77 @@
+"""Talking to the peer that runs on this machine: one JSON line each way over a Unix socket that only its owner can open.
+
+The client lives here so that the dashboard can use it; the server is in `peer.control_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import LocalError, UsageError
+
+SOCKET_NAME = "control.sock"
+REPLY_BYTES_MAX = 8 << 20
+TIMEOUT_SECONDS = 10.0
+
+Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop"]
+
+
+def ask(data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+    """Send a command to the peer whose data directory this is; returns its reply.
+
+    Raises UsageError if no peer runs there, LocalError if it does not answer or reports a failure.
+    """
+    path = data_directory / SOCKET_NAME
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_seconds)
+        try:
+            _connect(connection, path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise UsageError(f"no peer is running with data directory {data_directory}; start one first") from None
+        except OSError as error:
+            raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
+        try:
+            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            reply = _read_line(connection)
+        except OSError:
+            raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
+    if not isinstance(reply, dict):
+        raise LocalError("the peer gave an answer that is not an object")
+    if "error" in reply:
+        raise LocalError(str(reply["error"]))
+    return reply
+
+
+def snapshot(data_directory: Path, command: Literal["status", "final"] = "status") -> PeerSnapshot:
+    """The peer's own view of itself; `final` has digests hashed from the tensors."""
+    seconds = TIMEOUT_SECONDS if command == "status" else 6 * TIMEOUT_SECONDS
+    try:
+        return PeerSnapshot.model_validate(ask(data_directory, command, seconds)["snapshot"])
+    except (KeyError, ValidationError):
+        raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect by a path relative to its folder if the absolute one is longer than a socket address may be."""
+    connection.connect(str(path))
+
+
+def _read_line(connection: socket.socket) -> Any:
+    buffer = bytearray()
+    while not buffer.endswith(b"\n"):
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            break
+        buffer += chunk
+        if len(buffer) > REPLY_BYTES_MAX:
+            raise LocalError("the peer's answer is too long")
+    try:
+        return json.loads(buffer)
+    except ValueError:
+        raise LocalError("the peer's answer is not JSON") from None

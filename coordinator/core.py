@@ -1,0 +1,73 @@
+"""What every part of a peer's protocol core shares: who we are, the run, and whom we believe to be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coordinator.actions import RoundKey, Send
+from coordinator.chain import Rules
+from coordinator.manifest import Manifest, PaceSpec
+from coordinator.messages import NONCE_BYTES, Message
+from coordinator.presence import PresenceTable
+from coordinator.quorum import GraceEstimates
+from dht.identity import PeerId, Signer, Verifier
+from dht.statement import Context, Statement, make_statement
+from dht.wire import Wire
+
+RandomBytes = Callable[[int], bytes]
+
+DEADLINE_DOUBLINGS_MAX = 3  # a void attempt doubles the next deadline, at most to × 8 (design §6.2)
+
+
+@dataclass(slots=True)
+class Core:
+    """Shared by all fragments of one peer's protocol core. No I/O; time comes with every call."""
+
+    manifest: Manifest
+    signer: Signer
+    verifier: Verifier
+    random_bytes: RandomBytes
+    unix_offset_seconds: float  # unix time = monotonic time + this
+    contributes: bool = True
+    dialable: bool = True
+    boot: bytes = field(init=False)
+    rules: Rules = field(init=False)
+    presence: PresenceTable = field(init=False)
+    steps: int = 0
+    steps_seen: float = 0.0  # when `steps` was true
+    steps_per_second: float = 0.0
+    estimates: GraceEstimates = field(default_factory=GraceEstimates)
+
+    def __post_init__(self) -> None:
+        self.boot = self.random_bytes(NONCE_BYTES)
+        self.rules = Rules(self.manifest.run_id, self.manifest.founder_ids, self.pace.min_share, self.verifier)
+        self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
+
+    @property
+    def me(self) -> PeerId:
+        return self.signer.peer_id
+
+    @property
+    def pace(self) -> PaceSpec:
+        return self.manifest.config.pace
+
+    @property
+    def codec(self) -> str:
+        return self.manifest.config.outer.contribution_codec
+
+    def unix_seconds(self, now: float) -> float:
+        return now + self.unix_offset_seconds
+
+    def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
+        """Sign a statement about (fragment, version)."""
+        context = Context(run_id=self.rules.run_id, kind=kind, fragment=key.fragment, version=key.version, group=group)
+        return make_statement(self.signer, context, body)
+
+    def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
+        """One Send per peer; ourselves included if listed (the engine hands those back at once)."""
+        return [Send(peer, message, payload) for peer in peers]
+
+    def deadline_seconds(self, voids: int) -> float:
+        """Deadline of an attempt after `voids` void ones."""
+        return self.pace.round_seconds * 2.0 ** min(voids, DEADLINE_DOUBLINGS_MAX)

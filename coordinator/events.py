@@ -1,0 +1,120 @@
+"""What happens to the protocol core: messages, presence, the learner's progress, and answers to its actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.actions import RoundKey
+from coordinator.messages import Message
+from coordinator.presence import Presence
+from dht.identity import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message from an authenticated sender. `payload_root` is what the bytes beside it really hash to."""
+
+    sender: PeerId
+    message: Message
+    payload_root: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceSeen:
+    """A valid presence record was read."""
+
+    peer: PeerId
+    presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """The transport lost this peer. A hint about timing only."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The learner has made `steps` inner steps in all, at `steps_per_second` lately."""
+
+    steps: int
+    steps_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The answer to `Encode`. `steps` is 0 where nothing was trained since the last counted snapshot."""
+
+    key: RoundKey
+    tokens: int
+    steps: int
+    window_first: int
+    window_count: int
+    part_roots: tuple[bytes, ...]
+    squared_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The answer to `Reduce`; `root` is None where too few inputs were admissible."""
+
+    key: RoundKey
+    partition: int
+    turn: int
+    root: bytes | None
+    included: tuple[int, ...]
+    coefficients: tuple[float, ...] = ()
+    squared_norms: tuple[float, ...] = ()
+    encoding_error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The answer to `Apply`: digest of the state the outer step leads to."""
+
+    key: RoundKey
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRecorded:
+    """The vote of this round is on disk."""
+
+    key: RoundKey
+
+
+@dataclass(frozen=True, slots=True)
+class StateFetched:
+    """The state of this version is here and hashes to what its certificate says."""
+
+    fragment: int
+    digest: bytes  # of the certificate
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """None of the holders gave the state."""
+
+    fragment: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Received
+    | PresenceSeen
+    | PeerGone
+    | Progress
+    | Encoded
+    | Reduced
+    | Applied
+    | VoteRecorded
+    | StateFetched
+    | FetchFailed
+    | Tick
+)

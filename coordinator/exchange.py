@@ -1,0 +1,206 @@
+"""Steps 4–7 of a round as one member lives them: commit, scatter, reduce, return (design §6.2).
+
+Sans-IO and idempotent: messages may come twice and in any order within what `Attempt` hands on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, Encode, Send
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.events import Encoded, Reduced
+from coordinator.group import Group, InputSet, read_input_set
+from coordinator.messages import NONCE_BYTES, Commit, NeedNote, PartNote, Result
+from coordinator.outcome import nonce_hash
+from coordinator.reducer import ReducerDuty
+from coordinator.timeline import INPUTS_SHARE, REDO_INPUTS_SHARE, Timeline
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResult:
+    """A merged partition whose bytes we hold."""
+
+    reducer: PeerId
+    result: Result
+    statement: Statement
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What a member has given and got so far."""
+
+    core: Core
+    chain: Chain
+    group: Group
+    timeline: Timeline
+    nonces: tuple[bytes, bytes] = field(init=False)
+    encoded: Encoded | None = None
+    commit: Statement | None = None
+    inputs: InputSet | None = None
+    duties: dict[tuple[int, int], ReducerDuty] = field(default_factory=dict)
+    results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
+    redone: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.nonces = (self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES))
+
+    def start(self) -> list[Action]:
+        """Ask for our contribution, if we bring one."""
+        if self.core.me not in self.group.contributors:
+            return []
+        return [Encode(self.group.key, self.group.partitions)]
+
+    def on_encoded(self, event: Encoded) -> list[Action]:
+        """Commit to what was encoded."""
+        if self.commit is not None or event.steps == 0:
+            return []
+        self.encoded = event
+        body = Commit(
+            tokens=event.tokens,
+            steps=event.steps,
+            window_first=event.window_first,
+            window_count=event.window_count,
+            codec=self.core.codec,
+            part_roots=event.part_roots,
+            squared_norms=event.squared_norms,
+            nonce_hashes=(nonce_hash(self.nonces[0]), nonce_hash(self.nonces[1])),
+        )
+        self.commit = self.core.say("commit", self.group.key, self.group.key.roster_id, body)
+        return [Send(self.group.leader, self.commit)]
+
+    def on_bundle(self, statement: Statement) -> list[Action]:
+        """Accept the first valid input set: scatter our parts, take up our reducer's duties."""
+        if self.inputs is not None:
+            return []
+        inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
+        if len(inputs.peers) < self.core.pace.min_group:
+            raise PeerError("an input set smaller than min_group")
+        self.inputs = inputs
+        actions: list[Action] = []
+        for partition in range(self.group.partitions):
+            actions += self._take_up(partition, 0)
+        return actions
+
+    def on_redo(self, partitions: tuple[int, ...]) -> list[Action]:
+        """These partitions are reduced again by the next reducer in order."""
+        self.redone = frozenset(partitions)
+        actions: list[Action] = []
+        for partition in partitions:
+            actions += self._take_up(partition, 1)
+        return actions
+
+    def _take_up(self, partition: int, turn: int) -> list[Action]:
+        assert self.inputs is not None
+        if self.group.reducer(partition, turn) == self.core.me:
+            share = INPUTS_SHARE if turn == 0 else REDO_INPUTS_SHARE
+            duty = ReducerDuty(
+                self.group, self.inputs, partition, turn, self.core.pace.min_group, self.timeline.at(share)
+            )
+            self.duties[partition, turn] = duty
+        return self._part(partition, turn)
+
+    def _part(self, partition: int, turn: int) -> list[Action]:
+        """Our part of a partition, to its reducer; nothing if the input set is without us."""
+        if self.inputs is None or self.encoded is None or self.inputs.index(self.core.me) is None:
+            return []
+        note = PartNote(group=self.group.key.roster_id, partition=partition, turn=turn)
+        return [Send(self.group.reducer(partition, turn), note, self.encoded.part_roots[partition])]
+
+    def on_part(self, sender: PeerId, note: PartNote, root: bytes | None) -> None:
+        """A contributor's part for a partition that we reduce."""
+        duty = self.duties.get((note.partition, note.turn))
+        member = self.inputs.index(sender) if self.inputs is not None else None
+        if duty is None or member is None:
+            raise PeerError("a part that we do not reduce")
+        duty.arrive(member, root)
+
+    def decide(self, now: float) -> list[Action]:
+        """Start every reduction that is due."""
+        return [action for duty in self.duties.values() if (action := duty.decide(now)) is not None]
+
+    def on_reduced(self, event: Reduced) -> list[Action]:
+        """Return our merged partition to every member, ourselves included."""
+        if event.root is None or self.inputs is None:
+            return []
+        body = Result(
+            partition=event.partition,
+            turn=event.turn,
+            root=event.root,
+            included=event.included,
+            coefficients=event.coefficients,
+            squared_norms=event.squared_norms,
+            encoding_error=event.encoding_error,
+        )
+        statement = self.core.say("result", self.group.key, self.inputs.digest, body)
+        return list(self.core.to_all(self.group.members, statement, event.root))
+
+    def on_result(self, statement: Statement, root: bytes | None) -> None:
+        """Keep the first valid result of each partition and turn."""
+        result = statement.read(Result)
+        slot = (result.partition, result.turn)
+        if slot in self.results:
+            return
+        if result.partition >= self.group.partitions or self.inputs is None:
+            raise PeerError("a result of another group")
+        reducer = self.group.reducer(*slot)
+        if statement.sender != reducer or statement.context.group != self.inputs.digest:
+            raise PeerError("a result from somebody who does not reduce it")
+        enough = max(self.core.pace.min_group, self.inputs.inputs_needed_of)
+        indices = set(result.included)
+        if len(indices) != len(result.included) or len(indices) < enough:
+            raise PeerError("a result of too few inputs")
+        if not indices <= set(range(len(self.inputs.peers))):
+            raise PeerError("a result of inputs that do not exist")
+        if not statement.verify(self.core.verifier):
+            raise PeerError("a result that its reducer did not sign")
+        if root != result.root:
+            raise PeerError("result bytes that do not match their signed root")
+        self.results[slot] = HeldResult(reducer, result, statement)
+
+    def turn_of(self, partition: int) -> int:
+        return 1 if partition in self.redone else 0
+
+    def held(self) -> tuple[HeldResult | None, ...]:
+        """Per partition the result of its current turn."""
+        return tuple(self.results.get((p, self.turn_of(p))) for p in range(self.group.partitions))
+
+    def by_digest(self) -> dict[bytes, HeldResult]:
+        """Results of both turns by the digest of their statement."""
+        return {held.statement.digest: held for held in self.results.values()}
+
+    def lose(self, peer: PeerId) -> None:
+        for duty in self.duties.values():
+            duty.lose(peer)
+
+    def remind(self) -> list[Action]:
+        """Ask again for whatever is late, repeat what nobody may have heard."""
+        if self.inputs is None:
+            return [Send(self.group.leader, self.commit)] if self.commit is not None else []
+        actions: list[Action] = []
+        for (partition, turn), duty in self.duties.items():
+            if not duty.started:
+                actions += [Send(peer, self._need("part", partition, turn)) for peer in duty.missing()]
+        for partition, held in enumerate(self.held()):
+            if held is None:
+                turn = self.turn_of(partition)
+                actions.append(Send(self.group.reducer(partition, turn), self._need("result", partition, turn)))
+        return actions
+
+    def _need(self, what: str, partition: int, turn: int) -> NeedNote:
+        return NeedNote(what=what, group=self.group.key.roster_id, partition=partition, turn=turn)
+
+    def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
+        """Give a member of the group what it asks for, if we have it."""
+        if need.what == "part" and need.partition < self.group.partitions:
+            if sender == self.group.reducer(need.partition, need.turn):
+                return self._part(need.partition, need.turn)
+            return []
+        held = self.results.get((need.partition, need.turn))
+        if held is None:
+            return []
+        return [Send(sender, held.statement, held.result.root)]

@@ -1,0 +1,196 @@
+"""A group: the members of one attempt at a round, as their leader's roster fixes it (design §6.2 steps 2–3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from coordinator.actions import RoundKey
+from coordinator.certificate import enough_votes, is_minor, votes_needed
+from coordinator.chain import Chain, beacon_order
+from coordinator.messages import Bundle, Commit, Join, Roster
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+JOIN_TOLERANCE_SECONDS = 30  # clocks of honest peers agree this well (`muster doctor` checks)
+
+
+@dataclass(frozen=True)
+class Group:
+    """An accepted roster with everything that follows from it and from the chain."""
+
+    key: RoundKey
+    attempt: int
+    revision: int
+    leader: PeerId
+    members: tuple[PeerId, ...]  # in beacon order
+    contributors: frozenset[PeerId]
+    reducers: tuple[PeerId, ...]  # partition j belongs to reducers[j]
+    boots: Mapping[PeerId, bytes]
+    active: frozenset[PeerId]
+    min_share: float
+    beacon: bytes
+    parent: bytes
+    statement: Statement
+
+    @cached_property
+    def voters(self) -> frozenset[PeerId]:
+        """Roster members with trust > 0."""
+        return frozenset(self.members)
+
+    @property
+    def partitions(self) -> int:
+        return len(self.reducers)
+
+    @property
+    def minor(self) -> bool:
+        return is_minor(self.voters, self.active, self.min_share)
+
+    @property
+    def votes_needed(self) -> int:
+        return votes_needed(len(self.voters))
+
+    def certifies(self, voters: frozenset[PeerId]) -> bool:
+        return enough_votes(voters, self.voters, self.active, self.min_share)
+
+    def hopeless(self, abstained: frozenset[PeerId]) -> bool:
+        """True once these abstentions make a certificate of this group impossible."""
+        return not self.certifies(self.voters - abstained)
+
+    def more_than_a_third(self, peers: frozenset[PeerId]) -> bool:
+        return 3 * len(peers & self.voters) > len(self.voters)
+
+    def more_than_two_thirds(self, peers: frozenset[PeerId]) -> bool:
+        return len(peers & self.voters) >= self.votes_needed
+
+    def reducer(self, partition: int, turn: int) -> PeerId:
+        """Who reduces a partition, at first (turn 0) or again (turn 1: the next in order)."""
+        return self.reducers[(partition + turn) % len(self.reducers)]
+
+    def proposers(self) -> tuple[PeerId, ...]:
+        """The leader, then whoever may propose once if the leader is silent."""
+        rest = tuple(member for member in self.members if member != self.leader)
+        return (self.leader, *rest[:1])
+
+
+def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
+    """The body of a join for the next version of this chain; raises PeerError with the reason it does not count."""
+    context = statement.context
+    if (context.run_id, context.kind) != (chain.rules.run_id, "join"):
+        raise PeerError("is no join of this run")
+    if (context.fragment, context.version) != (chain.fragment, chain.version):
+        raise PeerError("joins another version")
+    if context.group != chain.digest:
+        raise PeerError("joins another base")
+    join = statement.read(Join)
+    if join.leader != leader_of(chain, join.attempt):
+        raise PeerError("names the wrong leader")
+    if join.expires_unix_seconds < unix_seconds - JOIN_TOLERANCE_SECONDS:
+        raise PeerError("has expired")
+    if not statement.verify(chain.rules.verifier):
+        raise PeerError("is not signed by its sender")
+    return join
+
+
+def leader_of(chain: Chain, attempt: int) -> PeerId:
+    """Attempt k belongs to the k-th of the active set in beacon order, cyclically."""
+    leaders = chain.leaders()
+    return leaders[attempt % len(leaders)]
+
+
+def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group:
+    """The group that a roster statement defines; raises PeerError with the reason it is refused."""
+    context = statement.context
+    if (context.run_id, context.kind, context.group) != (chain.rules.run_id, "roster", chain.digest):
+        raise PeerError("is no roster of this run")
+    if (context.fragment, context.version) != (chain.fragment, chain.version):
+        raise PeerError("is for another version")
+    roster = statement.read(Roster)
+    if statement.sender != leader_of(chain, roster.attempt):
+        raise PeerError("comes from the wrong leader")
+    if not statement.verify(chain.rules.verifier):
+        raise PeerError("is not signed by the leader")
+    joins: dict[PeerId, Join] = {}
+    for signed in roster.joins:
+        join = read_join(signed, chain, unix_seconds)
+        if join.attempt != roster.attempt:
+            raise PeerError("holds a join for another attempt")
+        joins[PeerId(signed.sender)] = join
+    if len(joins) != len(roster.joins):
+        raise PeerError("lists a member twice")
+    return _group(statement, roster, joins, chain)
+
+
+def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], chain: Chain) -> Group:
+    beacon = chain.beacon()
+    members = beacon_order(beacon, joins)
+    reducers = tuple(member for member in members if joins[member].dialable and joins[member].contributes)
+    if not reducers:
+        raise PeerError("has nobody who could reduce")
+    return Group(
+        key=RoundKey(chain.fragment, chain.version, statement.digest),
+        attempt=roster.attempt,
+        revision=roster.revision,
+        leader=PeerId(statement.sender),
+        members=members,
+        contributors=frozenset(member for member in members if joins[member].contributes),
+        reducers=reducers,
+        boots={member: join.boot for member, join in joins.items()},
+        active=chain.active_set(),
+        min_share=chain.rules.min_share,
+        beacon=beacon,
+        parent=chain.digest,
+        statement=statement,
+    )
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """The commitments of a round, as the leader's bundle fixes them; members are indices into `peers`."""
+
+    digest: bytes
+    peers: tuple[PeerId, ...]
+    commits: tuple[Commit, ...]
+    statement: Statement
+
+    def index(self, peer: PeerId) -> int | None:
+        return self.peers.index(peer) if peer in self.peers else None
+
+    @property
+    def inputs_needed_of(self) -> int:
+        """⌊2n/3⌋ of the committed inputs; the manifest's `min_group` may ask for more."""
+        return 2 * len(self.peers) // 3
+
+
+def read_commit(statement: Statement, group: Group, codec: str, verifier_ok: bool) -> Commit:
+    """The body of a member's commitment; raises PeerError with the reason it does not count."""
+    context, key = statement.context, group.key
+    if (context.kind, context.fragment, context.version) != ("commit", key.fragment, key.version):
+        raise PeerError("is no commitment to this round")
+    if context.group != key.roster_id or statement.sender not in group.contributors:
+        raise PeerError("does not belong to this group")
+    commit = statement.read(Commit)
+    if commit.codec != codec or len(commit.part_roots) != group.partitions:
+        raise PeerError("commits in the wrong form")
+    if not verifier_ok:
+        raise PeerError("is not signed by its sender")
+    return commit
+
+
+def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain) -> InputSet:
+    """The input set that a bundle fixes; raises PeerError with the reason it is refused."""
+    context, key, rules = statement.context, group.key, chain.rules
+    if (context.run_id, context.kind, context.group) != (rules.run_id, "bundle", key.roster_id):
+        raise PeerError("is no bundle of this group")
+    if statement.sender != group.leader or not statement.verify(rules.verifier):
+        raise PeerError("is not signed by the leader")
+    bundle = statement.read(Bundle)
+    commits: dict[PeerId, Commit] = {}
+    for signed in bundle.commits:
+        valid = signed.context.run_id == rules.run_id and signed.verify(rules.verifier)
+        commits[PeerId(signed.sender)] = read_commit(signed, group, codec, valid)
+    if len(commits) != len(bundle.commits):
+        raise PeerError("holds two commitments of one member")
+    return InputSet(statement.digest, tuple(commits), tuple(commits.values()), statement)

@@ -1,0 +1,113 @@
+"""SHA-256 Merkle trees: one digest stands for many pieces, and each piece proves itself (design §6.1, §6.2).
+
+Leaves are consecutive pieces of `leaf_bytes` (the last may be shorter); empty data is one empty leaf. A leaf hashes
+as `H(0x00 ‖ piece)`, an inner node as `H(0x01 ‖ left ‖ right)`, so that neither can pass for the other. A node without
+a sibling moves up one level unchanged. (This is the tree of RFC 6962 §2.1.) The root does not say how many leaves
+there are: whoever verifies knows that from the layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_LEAF = b"\x00"
+_NODE = b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class MerkleTree:
+    """Every digest of a tree, from the leaves (`levels[0]`) to the root: build once, open many leaves."""
+
+    levels: tuple[tuple[bytes, ...], ...]
+
+    @property
+    def root(self) -> bytes:
+        return self.levels[-1][0]
+
+    @property
+    def leaves(self) -> tuple[bytes, ...]:
+        """The leaf digests in order; whoever holds the root can check such a list with `root_of_leaves`."""
+        return self.levels[0]
+
+    def path(self, index: int) -> tuple[bytes, ...]:
+        """The siblings from leaf `index` up to the root; raises IndexError if there is no such leaf."""
+        if not 0 <= index < len(self.leaves):
+            raise IndexError(f"leaf {index} of {len(self.leaves)}")
+        siblings: list[bytes] = []
+        for level in self.levels[:-1]:
+            sibling = index ^ 1
+            if sibling < len(level):
+                siblings.append(level[sibling])
+            index //= 2
+        return tuple(siblings)
+
+
+def merkle_tree(data: bytes | memoryview, leaf_bytes: int) -> MerkleTree:
+    """The whole tree over `data` cut into leaves of `leaf_bytes`."""
+    if leaf_bytes < 1:
+        raise ValueError("a leaf has at least one byte")
+    view = memoryview(data).cast("B")
+    sha256 = hashlib.sha256
+    starts = range(0, max(len(view), 1), leaf_bytes)
+    return _tree([sha256(_LEAF + view[start : start + leaf_bytes]).digest() for start in starts])
+
+
+def merkle_root(data: bytes | memoryview, leaf_bytes: int) -> bytes:
+    """The root over `data` cut into leaves of `leaf_bytes`."""
+    return merkle_tree(data, leaf_bytes).root
+
+
+def merkle_path(data: bytes | memoryview, leaf_bytes: int, index: int) -> tuple[bytes, ...]:
+    """The siblings that prove leaf `index`; hashes all of `data`, so keep a `MerkleTree` to open many."""
+    return merkle_tree(data, leaf_bytes).path(index)
+
+
+def root_of_leaves(digests: Sequence[bytes]) -> bytes:
+    """The root over leaf digests, as `MerkleTree.leaves` lists them; needs at least one."""
+    if not digests:
+        raise ValueError("a tree has at least one leaf")
+    return _tree(digests).root
+
+
+def leaf_count(data_bytes: int, leaf_bytes: int) -> int:
+    """How many leaves a tree over `data_bytes` has."""
+    return max(1, -(-data_bytes // leaf_bytes))
+
+
+def leaf_digest(piece: bytes | memoryview) -> bytes:
+    """The digest of one leaf."""
+    return hashlib.sha256(_LEAF + piece).digest()
+
+
+def verify_leaf(root: bytes, piece: bytes | memoryview, index: int, leaves: int, path: Sequence[bytes]) -> bool:
+    """True if `piece` is leaf `index` of the `leaves` under `root`; never raises on hostile input."""
+    if not 0 <= index < leaves:
+        return False
+    digest, level = leaf_digest(piece), leaves
+    siblings = iter(path)
+    while level > 1:
+        if index ^ 1 < level:
+            sibling = next(siblings, None)
+            if sibling is None:
+                return False
+            digest = _node(sibling, digest) if index & 1 else _node(digest, sibling)
+        index //= 2
+        level = (level + 1) // 2
+    return next(siblings, None) is None and digest == root
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(_NODE + left + right).digest()
+
+
+def _tree(leaves: Sequence[bytes]) -> MerkleTree:
+    levels = [tuple(leaves)]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        above = [_node(left, right) for left, right in zip(below[::2], below[1::2], strict=False)]
+        if len(below) % 2:
+            above.append(below[-1])
+        levels.append(tuple(above))
+    return MerkleTree(tuple(levels))

@@ -1,0 +1,166 @@
+"""What peers say to each other in a round (design §6.2), in the order in which it is said.
+
+Statements are signed bodies in a context (`dht.statement`). Notes are unsigned: requests, and things that prove
+themselves (certificates) or are proven by somebody's signed commitment (parts). Tensor bytes travel beside a message
+as its payload and are named by their Merkle root.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from coordinator.certificate import Certificate
+from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
+from dht.statement import Digest, PeerIdText, Statement
+from dht.wire import Wire
+
+NONCE_BYTES = 16
+PARTITIONS_MAX = PEERS_PER_GROUP_MAX
+SEGMENTS_MAX = 1 << 14
+CHAIN_PAGE_MAX = 32
+LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
+
+Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Partition = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
+Turn = Annotated[int, Field(ge=0, le=1)]
+FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
+
+
+class Join(Wire):
+    """«I hold this base and want to take part.» Goes to the first leaders in order; its context's group is the base."""
+
+    attempt: Attempt
+    leader: PeerIdText
+    boot: Nonce
+    dialable: bool
+    contributes: bool  # False for a witness: it votes, but brings no outer gradient
+    expires_unix_seconds: Count
+
+
+class Roster(Wire):
+    """The leader's list of members, about the base in its context. Its digest names the roster in later contexts."""
+
+    attempt: Attempt
+    revision: int = Field(ge=0, le=8)
+    joins: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class Commit(Wire):
+    """A member's contribution, fixed before anybody sees anybody else's (step 4)."""
+
+    tokens: Count
+    steps: Count
+    window_first: Count
+    window_count: Count
+    codec: str = Field(max_length=16)
+    part_roots: tuple[Digest, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
+    squared_norms: tuple[float, ...] = Field(max_length=SEGMENTS_MAX)
+    nonce_hashes: tuple[Digest, ...] = Field(min_length=2, max_length=2)
+
+
+class Bundle(Wire):
+    """All commitments of a round, signed by the leader: the input set. Its digest names the group from here on."""
+
+    commits: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class PartNote(Wire):
+    """Partition j of the sender's contribution, for reducer j; the payload is its encoded bytes (step 5)."""
+
+    group: Digest  # the roster
+    partition: Partition
+    turn: Turn
+
+
+class Result(Wire):
+    """A reducer's merged partition; the payload is its encoded bytes (step 7)."""
+
+    partition: Partition
+    turn: Turn
+    root: Digest
+    included: tuple[int, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    coefficients: tuple[float, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
+    squared_norms: tuple[float, ...] = Field(max_length=SEGMENTS_MAX)
+    encoding_error: float = Field(ge=0)
+
+
+class Check(Wire):
+    """What a member holds and what it misses (step 8): digests of result statements, which cover their roots.
+
+    `phase` 1 answers a redo. Projections and openings will go here.
+    """
+
+    phase: Turn
+    results: tuple[Digest | None, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
+    complaints: tuple[Partition, ...] = Field(max_length=PARTITIONS_MAX)
+    nonce: Nonce | None
+
+
+class Redo(Wire):
+    """The leader has these partitions reduced once more, by the next reducer in order."""
+
+    partitions: tuple[Partition, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
+    checks: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class Proposal(Wire):
+    """The agreed results (None: void) and the checks they rest on (step 9). Voters recompute the outcome."""
+
+    results: tuple[Digest | None, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
+    checks: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class Abstain(Wire):
+    """«I will not vote in this group any more.»"""
+
+    attempt: Attempt
+
+
+class NeedNote(Wire):
+    """Asks for something of this group that has not arrived: a part or a result."""
+
+    what: str = Field(max_length=8, pattern=r"^(part|result)$")
+    group: Digest
+    partition: Partition
+    turn: Turn
+
+
+class CertificateNote(Wire):
+    """«This version exists.» Proves itself."""
+
+    certificate: Certificate
+
+
+class AskChainNote(Wire):
+    """Asks for the certificates that follow what the asker holds; `known` are its newest digests, newest first."""
+
+    fragment: FragmentIndex
+    version: Count
+    known: tuple[Digest, ...] = Field(max_length=LINEAGE_DEPTH_MAX + 1)
+
+
+class ChainNote(Wire):
+    """Consecutive certificates of one fragment, oldest first, after the newest one that both sides know."""
+
+    fragment: FragmentIndex
+    certificates: tuple[Certificate, ...] = Field(max_length=LINEAGE_DEPTH_MAX)
+
+
+Note = PartNote | NeedNote | CertificateNote | AskChainNote | ChainNote
+Message = Statement | Note
+
+STATEMENT_BODIES: dict[str, type[Wire]] = {
+    "join": Join,
+    "roster": Roster,
+    "commit": Commit,
+    "bundle": Bundle,
+    "result": Result,
+    "check": Check,
+    "redo": Redo,
+    "proposal": Proposal,
+    "abstain": Abstain,
+}

@@ -1,0 +1,86 @@
+"""The duty of a reducer: gather one partition of every contribution, then have it merged (design §6.2 step 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.actions import Reduce, ReduceInput
+from coordinator.group import Group, InputSet
+from coordinator.weights import weights_of
+from dht.identity import PeerId
+
+
+def reduce_inputs(inputs: InputSet) -> tuple[ReduceInput, ...]:
+    """The whole input set as weighted inputs, without the bytes of any partition."""
+    weights = weights_of([(commit.tokens, commit.steps) for commit in inputs.commits])
+    return tuple(
+        ReduceInput(member, b"", weight, commit.squared_norms)
+        for member, (weight, commit) in enumerate(zip(weights, inputs.commits, strict=True))
+    )
+
+
+@dataclass(slots=True)
+class ReducerDuty:
+    """One partition in one turn. Inputs that are missing or do not match their commitment are left out."""
+
+    group: Group
+    inputs: InputSet
+    partition: int
+    turn: int
+    inputs_min: int
+    deadline: float
+    arrived: set[int] = field(default_factory=set)
+    hopeless: set[int] = field(default_factory=set)
+    started: bool = False
+
+    def arrive(self, member: int, root: bytes | None) -> None:
+        """A part came; it counts if its bytes are those that the member committed."""
+        if root == self.inputs.commits[member].part_roots[self.partition]:
+            self.arrived.add(member)
+        else:
+            self.hopeless.add(member)
+
+    def lose(self, peer: PeerId) -> None:
+        """The transport lost a contributor: its part will not come in time."""
+        member = self.inputs.index(peer)
+        if member is not None and member not in self.arrived:
+            self.hopeless.add(member)
+
+    def missing(self) -> list[PeerId]:
+        """Contributors whose part may still come."""
+        outstanding = set(range(len(self.inputs.peers))) - self.arrived - self.hopeless
+        return [self.inputs.peers[member] for member in sorted(outstanding)]
+
+    def decide(self, now: float) -> Reduce | None:
+        """Reduce once everything that can come has come, or time is up and enough is there."""
+        if self.started or (self.missing() and now < self.deadline):
+            return None
+        if len(self.arrived) < self._needed:
+            return None
+        self.started = True
+        return Reduce(
+            key=self.group.key,
+            partition=self.partition,
+            partitions=self.group.partitions,
+            turn=self.turn,
+            inputs=self._inputs(),
+            inputs_min=self._needed,
+        )
+
+    @property
+    def _needed(self) -> int:
+        """max(min_group, ⌊2n/3⌋), design §6.2 step 6."""
+        return max(self.inputs_min, self.inputs.inputs_needed_of)
+
+    def _inputs(self) -> tuple[ReduceInput, ...]:
+        whole: Sequence[ReduceInput] = reduce_inputs(self.inputs)
+        return tuple(
+            ReduceInput(
+                member,
+                self.inputs.commits[member].part_roots[self.partition],
+                whole[member].weight,
+                whole[member].squared_norms,
+            )
+            for member in sorted(self.arrived)
+        )

@@ -1,0 +1,80 @@
+"""What a peer tells about itself on its control socket: the one model behind status, views, reports and dashboards.
+
+A snapshot is for people on the same machine; nothing in it is a claim that another peer would believe.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Phase = Literal["idle", "joining", "in a round", "bound by a vote", "catching up"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FragmentStatus(_Frozen):
+    """One fragment at this peer."""
+
+    version: int
+    held_version: int
+    head: str = Field(description="hex digest of the newest certified version")
+    state: str = Field(description="hex digest of the state that we hold, as certified")
+    phase: Phase
+    reason: str = ""
+
+
+class Evaluation(_Frozen):
+    """Held-out loss of certified anchors."""
+
+    versions: int
+    tokens_certified: int
+    wall_seconds: float
+    loss: float = Field(description="nats per token")
+
+
+class CertifiedWork(_Frozen):
+    """Sums over the certificates that this peer has seen since it started."""
+
+    versions: int = 0
+    minor: int = 0
+    tokens: int = 0
+    members: int = Field(0, description="contributors, summed over versions")
+    steps: int = Field(0, description="steps of the contributor with most steps, summed over versions")
+    round_seconds: float = Field(0.0, description="roster to certificate, summed over own rounds")
+    rounds: int = Field(0, description="own rounds in `round_seconds`")
+
+
+class PeerSnapshot(_Frozen):
+    """Everything about one running peer."""
+
+    peer_id: str
+    run_id: str
+    name: str
+    role: Literal["host", "learner"]
+    state: str = Field(description="in words: starting, training, catching up, paused, draining, finished, hosting")
+    note: str = Field("", description="what is happening now, in one line")
+    pid: int
+    wall_seconds: float
+    steps: int = 0
+    steps_per_second: float = 0.0
+    tokens: int = 0
+    loss: float | None = None
+    learner_cpu_seconds: float = 0.0
+    training_seconds: float = Field(0.0, description="wall time between first and last inner step")
+    peer_cpu_seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    peers_live: int = 0
+    rounds_in_flight: int = 0
+    fragments: tuple[FragmentStatus, ...] = ()
+    certified: CertifiedWork = CertifiedWork()
+    credited_tokens: dict[str, int] = Field(default_factory=dict, description="certified tokens by contributor")
+    adoption_delays_steps: tuple[int, ...] = Field((), description="newest delays between snapshot and adoption")
+    evaluations: tuple[Evaluation, ...] = ()
+    events: dict[str, int] = Field(default_factory=dict)
+    digests_from_tensors: tuple[str, ...] = Field((), description="state digests hashed from the tensors themselves")
+    sample: str = Field("", description="text generated from the certified anchors, at the end of a run")

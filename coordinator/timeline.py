@@ -1,0 +1,38 @@
+"""When things are due inside one attempt: shares of its deadline, counted from the roster's receipt.
+
+With everybody there nothing waits for these; they only say when to go on without whoever is silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+JOIN_SHARE = 0.5  # without a roster by then, the next attempt begins
+BUNDLE_SHARE = 0.2
+INPUTS_SHARE = 0.4
+CHECK_SHARE = 0.52
+REDO_INPUTS_SHARE = 0.64
+RECHECK_SHARE = 0.72
+PROPOSE_SHARE = 0.8
+SECOND_PROPOSE_SHARE = 0.88
+RETRY_SHARE = 0.08
+LOCK_DEADLINES = 3  # after this many deadlines a voter may enter another attempt (design §6.2 step 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Absolute times of one attempt as one member sees them."""
+
+    start: float
+    deadline_seconds: float
+
+    def at(self, share: float) -> float:
+        return self.start + share * self.deadline_seconds
+
+    @property
+    def end(self) -> float:
+        return self.at(1.0)
+
+    @property
+    def lock_end(self) -> float:
+        return self.at(LOCK_DEADLINES)

@@ -1,0 +1,60 @@
+"""A network that delays, loses, repeats, reorders and partitions, from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coordinator.messages import Message
+from coordinator.virtual.clock import VirtualClock
+from dht.identity import PeerId
+
+Deliver = Callable[[PeerId, Message, bytes | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFaults:
+    """How bad every link is."""
+
+    delay_min_seconds: float = 0.005
+    delay_max_seconds: float = 0.05
+    loss: float = 0.0
+    duplication: float = 0.0
+
+
+@dataclass(slots=True)
+class VirtualNetwork:
+    """Carries messages between virtual peers. `side` of a peer is its partition; equal sides can talk."""
+
+    clock: VirtualClock
+    random: random.Random
+    faults: LinkFaults
+    inboxes: dict[PeerId, Deliver] = field(default_factory=dict)
+    sides: dict[PeerId, int] = field(default_factory=dict)
+    blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)
+    filter: Callable[[PeerId, PeerId, Message], bool] | None = None
+    sent: int = 0
+
+    def connected(self, one: PeerId, other: PeerId) -> bool:
+        return self.sides.get(one, 0) == self.sides.get(other, 0) and (one, other) not in self.blocked
+
+    def delay_seconds(self) -> float:
+        faults = self.faults
+        return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
+
+    def send(self, sender: PeerId, to: PeerId, message: Message, payload: bytes | None) -> None:
+        """Deliver a message later, perhaps twice, perhaps never."""
+        self.sent += 1
+        if not self.connected(sender, to) or (self.filter is not None and not self.filter(sender, to, message)):
+            return
+        if self.faults.loss and self.random.random() < self.faults.loss:
+            return
+        copies = 2 if self.faults.duplication and self.random.random() < self.faults.duplication else 1
+        for _ in range(copies):
+            self.clock.after(self.delay_seconds(), lambda: self._arrive(sender, to, message, payload))
+
+    def _arrive(self, sender: PeerId, to: PeerId, message: Message, payload: bytes | None) -> None:
+        inbox = self.inboxes.get(to)
+        if inbox is not None and self.connected(sender, to):
+            inbox(sender, message, payload)

@@ -1,0 +1,144 @@
+"""One seeded run of a virtual swarm: peers, faults, invariants (design §3, §6.5).
+
+Everything random comes from the seed, so a seed that fails fails again. `Simulation(seed)` draws a whole world; scenarios
+build theirs by hand with `World`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from coordinator.events import PeerGone
+from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig
+from coordinator.virtual.clock import VirtualClock
+from coordinator.virtual.invariants import Watcher, check_bounds, check_converged, check_tokens
+from coordinator.virtual.keys import KeyedSigner, KeyedVerifier, virtual_peer_id
+from coordinator.virtual.network import LinkFaults, VirtualNetwork
+from coordinator.virtual.peer import Surroundings, VirtualPeer
+from dht.identity import Identity, KeyVerifier, PeerId, Signer, Verifier
+from dht.statement import digest_of
+
+CALM = LinkFaults()
+HOUR_SECONDS = 3600.0
+
+
+def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], Verifier]:
+    """Keys of the virtual peers: keyed hashes, or real Ed25519."""
+    if real_keys:
+        seeds = [digest_of(b"identity", seed.to_bytes(8, "big"), bytes([number])) for number in range(count)]
+        return [Identity(one) for one in seeds], KeyVerifier()
+    secret = digest_of(b"simulation", seed.to_bytes(8, "big"))
+    signers: list[Signer] = [KeyedSigner(virtual_peer_id(number, seed), secret) for number in range(count)]
+    return signers, KeyedVerifier(secret)
+
+
+def make_manifest(pace: PaceSpec, founders: Sequence[PeerId], seed: int) -> Manifest:
+    """A manifest for virtual peers."""
+    config = RunConfig(name="virtual", seed=seed, versions=10**6, model=ModelSpec(), pace=pace)
+    genesis = tuple(digest_of(b"genesis", bytes([fragment])) for fragment in range(pace.fragments))
+    return Manifest(
+        config=config,
+        organiser=founders[0],
+        founders=tuple(founders),
+        data_digest=digest_of(b"no data"),
+        genesis=genesis,
+        created_unix_seconds=0,
+    )
+
+
+@dataclass(slots=True)
+class World:
+    """Virtual peers with a clock and a network; watched all the time."""
+
+    pace: PaceSpec
+    rates: Sequence[float]
+    founders: Sequence[int]
+    seed: int = 0
+    faults: LinkFaults = CALM
+    witnesses: frozenset[int] = frozenset()
+    real_keys: bool = False
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    random: random.Random = field(init=False)
+    network: VirtualNetwork = field(init=False)
+    watcher: Watcher = field(init=False)
+    peers: list[VirtualPeer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        signers, verifier = make_signers(len(self.rates), self.seed, self.real_keys)
+        manifest = make_manifest(self.pace, [signers[number].peer_id for number in self.founders], self.seed)
+        self.network = VirtualNetwork(self.clock, self.random, self.faults)
+        self.watcher = Watcher(self.pace.round_seconds)
+        directory: dict[PeerId, VirtualPeer] = {}
+        world = Surroundings(manifest, self.clock, self.network, self.random, verifier, directory, self.watcher)
+        self.peers = [
+            VirtualPeer(world, signer, rate, contributes=number not in self.witnesses)
+            for number, (signer, rate) in enumerate(zip(signers, self.rates, strict=True))
+        ]
+        directory.update({peer.me: peer for peer in self.peers})
+
+    def run(self, seconds: float) -> None:
+        """Let this much virtual time pass."""
+        until = self.clock.now + seconds
+        while self.clock.step(until):
+            pass
+
+    def run_until_versions(self, versions: int, seconds_max: float) -> bool:
+        """Run until this many versions, over all fragments, were certified; False if time ran out first."""
+        until = self.clock.now + seconds_max
+        while self.versions() < versions:
+            if not self.clock.step(until):
+                return False
+        return True
+
+    def versions(self) -> int:
+        """Versions certified so far, over all fragments and branches."""
+        return len(self.watcher.certified)
+
+    def crash(self, peer: VirtualPeer) -> None:
+        """End a peer's life; most of the others notice by their transport, some only by its silence."""
+        peer.crash()
+        for other in self.peers:
+            if other.alive and self.random.random() < 0.7:
+                self.clock.after(self.random.uniform(0.05, 1.0), partial(self._notice, other, peer))
+
+    def _notice(self, other: VirtualPeer, peer: VirtualPeer) -> None:
+        if other.alive and not peer.alive:
+            other.handle(PeerGone(peer.me))
+
+    def settle(self, seconds_max: float) -> None:
+        """Faults are over: start the dead, heal the network, and wait until versions advance and agree again."""
+        self.network.sides.clear()
+        self.network.blocked.clear()
+        self.network.filter = None
+        for peer in self.peers:
+            if not peer.alive:
+                peer.start()
+        before = self.versions()
+        if not self.run_until_versions(before + 2 * self.pace.fragments, seconds_max):
+            raise AssertionError(f"no progress after healing: {before} versions, then {self.versions()}")
+        self.quiesce(seconds_max)
+
+    def quiesce(self, seconds_max: float) -> None:
+        """Open no further rounds and wait for those in flight; then judge."""
+        for peer in self.peers:
+            if peer.engine is not None:
+                peer.engine.drain()
+        until = self.clock.now + seconds_max
+        while self.clock.now < until:
+            self.run(self.pace.presence_seconds)
+            if self._at_rest():
+                break
+        check_converged(self.peers)
+        check_tokens(self.peers)
+        check_bounds(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
+
+    def _at_rest(self) -> bool:
+        live = [peer.engine for peer in self.peers if peer.engine is not None]
+        heads = {engine.heads() for engine in live}
+        return len(heads) == 1 and all(
+            machine.ready and not machine.busy for engine in live for machine in engine.machines
+        )
