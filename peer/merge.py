@@ -1,0 +1,145 @@
+"""How contributions become one outer gradient: `mean` and `rda` (DiLoCo 2604.21428 §D.2), one partition at a time.
+
+No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per tensor,
+which follows from committed numbers alone, and adds in roster order: element by element, multiplication and addition
+each rounded to float32, so that anybody's recomputation gives the same bytes (`byzantine.md` §5.3). What needs the
+whole tensor, the length of the merged direction, is put right by the members afterwards.
+All numbers here are computed in float64 in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.fragments import FragmentLayout, TensorSpec
+
+CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
+NORM_MIN = 1e-12  # an input shorter than this has no direction
+DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """`directional` rules merge unit vectors, tensor by tensor, and give the result the inputs' mean length.
+
+    RDA is directional, and takes embeddings by plain weighted mean.
+    """
+
+    name: str
+    directional: bool
+
+    def is_directional(self, tensor: TensorSpec) -> bool:
+        return self.directional and not tensor.embedding
+
+    def factor(self, tensor: TensorSpec, share: float, norm: float) -> np.float32:
+        """What a reducer multiplies an input's elements by: its share, over its norm if directional; φ(0) = 0."""
+        if not self.is_directional(tensor):
+            return np.float32(share)
+        return np.float32(share / norm if norm >= NORM_MIN else 0.0)
+
+
+MERGES: Mapping[str, MergeRule] = MappingProxyType(
+    {rule.name: rule for rule in (MergeRule("mean", directional=False), MergeRule("rda", directional=True))}
+)
+"""Every merge rule of this module by the name that a manifest gives it."""
+
+
+def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """w / Σw as float32 values, in order; all zero if the weights are."""
+    total = math.fsum(weights)
+    return tuple(float(np.float32(weight / total)) if total > 0 else 0.0 for weight in weights)
+
+
+def combine(vectors: Sequence[Tensor], factors: Sequence[Sequence[np.float32]], spans: Sequence[slice]) -> Tensor:
+    """Σ factor · vector over at least one vector, in order: float32[n]; `factors[k][i]` is for vector i in `spans[k]`.
+
+    The spans lie side by side and cover the vectors.
+    """
+    arrays = [vector.numpy() for vector in vectors]
+    total = torch.empty_like(vectors[0])
+    sums, product = total.numpy(), np.empty(CHUNK_ELEMENTS, np.float32)
+    for span, span_factors in zip(spans, factors, strict=True):
+        for start in range(span.start, span.stop, CHUNK_ELEMENTS):
+            chunk = slice(start, min(start + CHUNK_ELEMENTS, span.stop))
+            np.multiply(arrays[0][chunk], span_factors[0], out=sums[chunk])
+            for array, factor in zip(arrays[1:], span_factors[1:], strict=True):
+                sums[chunk] += np.multiply(array[chunk], factor, out=product[: chunk.stop - chunk.start])
+    return total
+
+
+def direction_scale(radius: float, squared_norm: float, share: float = 1.0) -> np.float32:
+    """What turns a merged direction into a vector of length `radius`; 0 where directions cancelled.
+
+    `squared_norm` belongs to the live part of the tensor, `share` says how much of the squared length that part holds.
+    """
+    length = math.sqrt(squared_norm)
+    if length < DIRECTION_MIN * math.sqrt(share) or length == 0:
+        return np.float32(0)
+    return np.float32(radius * math.sqrt(share) / length)
+
+
+def squared_norm(vector: Tensor) -> float:
+    """‖x‖² of float32[n] in float64, the same number on every machine.
+
+    Squares of float32 are exact; they are added by folding the upper half of a chunk onto the lower one, element by
+    element, in an order that no library chooses.
+    """
+    values = vector.numpy()
+    total = 0.0
+    for start in range(0, values.size, CHUNK_ELEMENTS):
+        squares = values[start : start + CHUNK_ELEMENTS].astype(np.float64)
+        squares *= squares
+        while squares.size > 1:
+            half = (squares.size + 1) // 2
+            squares[: squares.size - half] += squares[half:]
+            squares = squares[:half]
+        total += float(squares[0])
+    return total
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Σwv / Σw; 0 without weight."""
+    total = math.fsum(weights)
+    return (
+        math.fsum(weight * value for value, weight in zip(values, weights, strict=True)) / total if total > 0 else 0.0
+    )
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The smallest value that at least half of the weight does not exceed; 0 without weight."""
+    half, reached = math.fsum(weights) / 2, 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        reached += weight
+        if weight > 0 and reached >= half:
+            return value
+    return 0.0
+
+
+def reference_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Σ w v / Σ w over whole fragments in float64: what `mean` must come to."""
+    stacked = torch.stack([vector.double() for vector in vectors])
+    shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    return (shares[:, None] * stacked).sum(0)
+
+
+def reference_rda(layout: FragmentLayout, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """RDA over whole fragments in float64: (Σ w‖v‖ / Σ w) · φ(Σ w φ(v) / Σ w) per tensor, embeddings by mean."""
+    merged = reference_mean(vectors, weights)
+    for tensor, start in zip(layout.tensors, layout.offsets, strict=False):
+        if tensor.embedding:
+            continue
+        pieces = [vector[start : start + tensor.elements].double() for vector in vectors]
+        norms = [float(piece.norm()) for piece in pieces]
+        units = [piece / norm if norm >= NORM_MIN else piece * 0 for piece, norm in zip(pieces, norms, strict=True)]
+        direction = reference_mean(units, weights)
+        length = float(direction.norm())
+        phi = direction / length if length >= DIRECTION_MIN else direction * 0
+        merged[start : start + tensor.elements] = weighted_mean(norms, weights) * phi
+    return merged

@@ -1,0 +1,248 @@
+"""The tensor side of a round, without any I/O: encode, admit, reduce, put together, step (design §6.2 steps 4 to 9).
+
+Everybody encodes first; then hashes, measures and merges the *decoded* bytes, so what is committed is what counts.
+Squared norms are lists "per segment" in the order of `Partitioning.segments`. Members are numbered as in the input set,
+and that order is the order of every sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coordinator.merkle import merkle_root
+from dht.errors import LocalError, PeerError
+from peer.codec import Buffer, Codec
+from peer.fragments import Partitioning
+from peer.merge import MergeRule, combine, direction_scale, squared_norm, weight_shares, weighted_mean, weighted_median
+from peer.outer_optimizer import OuterState, outer_step
+
+NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
+SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
+
+
+class Member(Protocol):
+    """What counts of a member's commitment: its weight, and the squared norm of every segment."""
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def squared_norms(self) -> tuple[float, ...]: ...
+
+
+class PartitionResult(Protocol):
+    """A reduced partition as everybody holds it: encoded bytes, and the members included."""
+
+    @property
+    def data(self) -> Buffer: ...
+
+    @property
+    def included(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A member's encoded outer gradient: one part and Merkle root per partition; `decoded` is what the others see."""
+
+    parts: tuple[bytes, ...]
+    part_roots: tuple[bytes, ...]
+    squared_norms: tuple[float, ...]
+    decoded: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedPartition:
+    """What a reducer publishes: everything but `data` is signed. `coefficients` has one share per included member."""
+
+    data: bytes
+    root: bytes
+    included: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    squared_norms: tuple[float, ...]
+    encoding_error: float
+
+
+def encode_contribution(outer_gradient: Tensor, partitioning: Partitioning, codec: Codec) -> Contribution:
+    """Encode float32[elements] part by part; raises LocalError if it is not finite or absurdly long."""
+    parts = tuple(codec.encode(outer_gradient[partitioning.span(j)]) for j in range(partitioning.partitions))
+    decoded = torch.empty_like(outer_gradient)
+    for j, part in enumerate(parts):
+        decoded[partitioning.span(j)] = codec.decode(part, partitioning.elements(j))
+    squared_norms = tuple(squared_norm(decoded[segment.start : segment.stop]) for segment in partitioning.segments)
+    if any(value > SQUARED_NORM_MAX for value in squared_norms):
+        raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
+    return Contribution(parts, tuple(merkle_root(part, codec.leaf_bytes) for part in parts), squared_norms, decoded)
+
+
+def admit(
+    data: Buffer, root: bytes, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
+) -> Tensor | str:
+    """Decode partition `partition` of a contribution or result, or say why it does not count.
+
+    It counts if length, Merkle root and the squared norms of its segments are as committed and every value is finite.
+    What does not count is left out, never replaced by zeros (design §6.2 step 6).
+    """
+    if len(data) != codec.encoded_bytes(partitioning.elements(partition)):
+        return "wrong length"
+    if merkle_root(data, codec.leaf_bytes) != root:
+        return "bytes do not match the committed root"
+    try:
+        vector = codec.decode(data, partitioning.elements(partition))
+    except PeerError as error:
+        return str(error)
+    measured = _segment_norms(vector, partitioning, partition)
+    if len(measured) != len(squared_norms):
+        return "wrong number of norms"
+    if not all(map(_norm_matches, measured, squared_norms)):
+        return "a norm is not as committed"
+    return vector
+
+
+def reduce_partition(
+    vectors: Mapping[int, Tensor],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    partition: int,
+    codec: Codec,
+) -> ReducedPartition:
+    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once."""
+    included = tuple(sorted(vectors))
+    counted = [members[index] for index in included]
+    shares = weight_shares([member.weight for member in counted])
+    whole = slice(0, partitioning.elements(partition))
+    factors, spans = merge_plan(counted, shares, rule, partitioning, partition, whole)
+    merged = combine([vectors[index] for index in included], factors, spans)
+    data = codec.encode(merged)
+    decoded = codec.decode(data, len(merged))
+    length = math.sqrt(squared_norm(merged))
+    return ReducedPartition(
+        data=data,
+        root=merkle_root(data, codec.leaf_bytes),
+        included=included,
+        coefficients=shares,
+        squared_norms=_segment_norms(decoded, partitioning, partition),
+        encoding_error=math.sqrt(squared_norm(decoded - merged)) / length if length else 0.0,
+    )
+
+
+def merge_plan(
+    members: Sequence[Member],
+    shares: Sequence[float],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    partition: int,
+    window: slice,
+) -> tuple[list[list[np.float32]], list[slice]]:
+    """Factors and spans for `combine`, for elements `window` of a partition.
+
+    The whole partition for its reducer; one leaf's elements (`Codec.leaf_elements`) for a spot check, which then
+    combines and encodes just these and must find the leaf's bytes (design §6.2 step 8).
+    """
+    norms = [_tensor_norms(member, partitioning) for member in members]
+    first = partitioning.bounds[partition] + window.start
+    factors, spans = [], []
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        start, stop = max(segment.start - first, 0), min(segment.stop - first, window.stop - window.start)
+        if start < stop:
+            tensor = partitioning.layout.tensors[segment.tensor]
+            spans.append(slice(start, stop))
+            factors.append(
+                [rule.factor(tensor, share, own[segment.tensor]) for share, own in zip(shares, norms, strict=True)]
+            )
+    return factors, spans
+
+
+def merged_gradient(
+    partitioning: Partitioning,
+    results: Sequence[PartitionResult | None],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    codec: Codec,
+) -> Tensor:
+    """The merged outer gradient, float32[elements], from one result per partition; None is void and stays zero.
+
+    `members` is the whole input set; a tensor's length counts members that some live partition of it includes. Lengths
+    of merged directions are measured here, not taken from the reducers: `squared_norm` is the same on every machine,
+    and nobody can tell two members two numbers. Raises PeerError if a result does not decode: `admit` it first.
+    """
+    merged = torch.zeros(partitioning.layout.elements)
+    for partition, result in enumerate(results):
+        if result is not None:
+            merged[partitioning.span(partition)] = codec.decode(result.data, partitioning.elements(partition))
+    offsets = partitioning.layout.offsets
+    for index, tensor in enumerate(partitioning.layout.tensors):
+        if rule.is_directional(tensor):
+            scale = _tensor_scale(index, merged, partitioning, results, members)
+            piece = merged[offsets[index] : offsets[index + 1]].numpy()
+            piece *= scale
+    return merged
+
+
+def apply_merged(
+    state: OuterState, merged: Tensor, partitioning: Partitioning, void: AbstractSet[int], rates: tuple[float, float]
+) -> OuterState:
+    """The outer step with `rates` = (η, μ); void partitions are frozen: anchor and momentum stay bit for bit."""
+    new = OuterState.empty_like(state.anchor)
+    for partition in range(partitioning.partitions):
+        span = partitioning.span(partition)
+        own = OuterState(state.anchor[span], state.momentum[span])
+        out = OuterState(new.anchor[span], new.momentum[span])
+        if partition in void:
+            out.anchor.copy_(own.anchor)
+            out.momentum.copy_(own.momentum)
+        else:
+            outer_step(own, merged[span], *rates, out=out)
+    return new
+
+
+def _segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
+    first = partitioning.bounds[partition]
+    return tuple(
+        squared_norm(vector[segment.start - first : segment.stop - first])
+        for segment in partitioning.segments[partitioning.segment_span(partition)]
+    )
+
+
+def _norm_matches(measured: float, committed: float) -> bool:
+    return committed <= SQUARED_NORM_MAX and abs(measured - committed) <= NORM_TOLERANCE * max(measured, committed)
+
+
+def _tensor_norms(member: Member, partitioning: Partitioning) -> list[float]:
+    return [math.sqrt(total) for total in partitioning.tensor_sums(member.squared_norms)]
+
+
+def _tensor_scale(
+    tensor: int,
+    merged: Tensor,
+    partitioning: Partitioning,
+    results: Sequence[PartitionResult | None],
+    members: Mapping[int, Member],
+) -> np.float32:
+    """What gives a tensor's merged direction its length: the inputs' weighted mean norm.
+
+    A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
+    they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
+    """
+    own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
+    live = [(at, segment) for at, segment in own if results[segment.partition] is not None]
+    kept = [result for _, segment in own if (result := results[segment.partition]) is not None]
+    counted = [members[index] for index in sorted({index for result in kept for index in result.included})]
+    weights = [member.weight for member in counted]
+    squares = [sum(member.squared_norms[at] for at, _ in own) for member in counted]
+    share = 1.0
+    if len(live) < len(own):
+        held = [sum(member.squared_norms[at] for at, _ in live) for member in counted]
+        shares = [part / square if square > 0 else 0.0 for part, square in zip(held, squares, strict=True)]
+        share = weighted_median(shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)])
+    radius = weighted_mean([math.sqrt(square) for square in squares], weights)
+    squared_length = sum(squared_norm(merged[segment.start : segment.stop]) for _, segment in live)
+    return direction_scale(radius, squared_length, share)

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.merkle import merkle_root, merkle_tree, verify_leaf
+from dht.errors import LocalError, PeerError
+from peer.codec import CODECS
+from peer.fragments import FragmentLayout, Partitioning, TensorSpec
+from peer.merge import MERGES, combine, reference_mean, reference_rda, squared_norm
+from peer.outer_optimizer import OuterState, outer_step
+from peer.reduction import (
+    Contribution,
+    ReducedPartition,
+    admit,
+    apply_merged,
+    encode_contribution,
+    merge_plan,
+    merged_gradient,
+    reduce_partition,
+)
+
+torch.set_num_threads(1)
+FP32, INT8, INT4 = CODECS["fp32"], CODECS["int8"], CODECS["int4"]
+RDA, MEAN = MERGES["rda"], MERGES["mean"]
+LAYOUT = FragmentLayout(
+    0, (TensorSpec("embedding", (20, 8), embedding=True), TensorSpec("gain", (16,)), TensorSpec("matrix", (60, 16)))
+)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A member as the input set describes it."""
+
+    weight: float
+    squared_norms: tuple[float, ...]
+
+
+def draws(layout: FragmentLayout, count: int, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(layout.elements, generator=generator) * (index + 1) for index in range(count)]
+
+
+def contribute(vectors, cut, codec=FP32) -> list[Contribution]:
+    return [encode_contribution(vector, cut, codec) for vector in vectors]
+
+
+def members_of(contributions, weights) -> dict[int, Committed]:
+    return {
+        index: Committed(weight, contribution.squared_norms)
+        for index, (weight, contribution) in enumerate(zip(weights, contributions, strict=True))
+    }
+
+
+def reduce_all(contributions, members, rule, cut, codec=FP32, leave_out=()) -> list[ReducedPartition]:
+    """What every reducer publishes; `leave_out` has (partition, member) pairs that did not arrive."""
+    return [
+        reduce_partition(
+            {
+                index: contribution.decoded[cut.span(partition)]
+                for index, contribution in enumerate(contributions)
+                if (partition, index) not in leave_out
+            },
+            members,
+            rule,
+            cut,
+            partition,
+            codec,
+        )
+        for partition in range(cut.partitions)
+    ]
+
+
+def merge_all(vectors, weights, rule, cut, codec=FP32) -> torch.Tensor:
+    contributions = contribute(vectors, cut, codec)
+    members = members_of(contributions, weights)
+    return merged_gradient(cut, reduce_all(contributions, members, rule, cut, codec), members, rule, codec)
+
+
+def relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).norm()) / max(float(other.double().norm()), 1e-30)
+
+
+shapes = st.lists(st.integers(1, 7), max_size=3).map(tuple)
+layouts = st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=6).map(
+    lambda found: FragmentLayout(0, tuple(TensorSpec(f"t{n}", shape, emb) for n, (shape, emb) in enumerate(found)))
+)
+
+weight_lists = st.lists(st.integers(1, 1000).map(float), min_size=1, max_size=6)
+
+
+@given(layouts, weight_lists, st.integers(1, 9), st.integers(0, 99))
+def test_the_segment_form_is_the_reference_merge(layout, weights, partitions, seed):
+    vectors = draws(layout, len(weights), seed)
+    cut = Partitioning.of(layout, partitions)
+    # measured against the inputs' length: where they cancel, what is left of them is rounding on either side
+    size = max(float(vector.norm()) for vector in vectors)
+    for rule, expected in ((MEAN, reference_mean(vectors, weights)), (RDA, reference_rda(layout, vectors, weights))):
+        assert float((merge_all(vectors, weights, rule, cut).double() - expected).norm()) < 1e-6 * size
+
+
+@given(layouts, weight_lists, st.integers(2, 9), st.integers(0, 99))
+def test_the_mean_is_the_same_bytes_for_every_partition_count(layout, weights, partitions, seed):
+    vectors = draws(layout, len(weights), seed)
+    whole = merge_all(vectors, weights, MEAN, Partitioning.of(layout, 1))
+    assert torch.equal(merge_all(vectors, weights, MEAN, Partitioning.of(layout, partitions)), whole)
+
+
+@pytest.mark.parametrize("rule", [MEAN, RDA])
+@pytest.mark.parametrize("codec", [FP32, INT4])
+def test_no_thread_count_changes_a_byte(rule, codec):
+    layout = FragmentLayout(0, (TensorSpec("a", (300, 512)),))
+    cut, vectors, outcomes = Partitioning.of(layout, 2), draws(layout, 3), set()
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        contributions = contribute(vectors, cut, codec)
+        members = members_of(contributions, [1.0, 2.0, 3.0])
+        results = reduce_all(contributions, members, rule, cut, codec)
+        merged = merged_gradient(cut, results, members, rule, codec)
+        outcomes.add((*(result.root for result in results), merged.numpy().tobytes()))
+    torch.set_num_threads(1)
+    assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_contribution_commits_to_its_decoded_bytes(name):
+    cut, codec = Partitioning.of(LAYOUT, 3), CODECS[name]
+    vector = draws(LAYOUT, 1)[0]
+    contribution = encode_contribution(vector, cut, codec)
+    assert len(contribution.parts) == len(contribution.part_roots) == 3
+    assert len(contribution.squared_norms) == len(cut.segments)
+    for partition, (part, root) in enumerate(zip(contribution.parts, contribution.part_roots, strict=True)):
+        assert root == merkle_root(part, codec.leaf_bytes)
+        decoded = codec.decode(part, cut.elements(partition))
+        assert torch.equal(decoded, contribution.decoded[cut.span(partition)])
+        own = contribution.squared_norms[cut.segment_span(partition)]
+        assert torch.equal(admit(part, root, own, cut, partition, codec), decoded)
+    for segment, norm in zip(cut.segments, contribution.squared_norms, strict=True):
+        exact = float(contribution.decoded[segment.start : segment.stop].double().square().sum())
+        assert norm == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_a_diverged_outer_gradient_is_our_own_fault(value):
+    vector = draws(LAYOUT, 1)[0]
+    vector[5] = value
+    with pytest.raises(LocalError):
+        encode_contribution(vector, Partitioning.of(LAYOUT, 2), FP32)
+
+
+class TestAdmission:
+    cut = Partitioning.of(LAYOUT, 2)
+
+    def committed(self, codec=FP32) -> tuple[bytes, bytes, tuple[float, ...]]:
+        contribution = encode_contribution(draws(LAYOUT, 1)[0], self.cut, codec)
+        return contribution.parts[1], contribution.part_roots[1], contribution.squared_norms[self.cut.segment_span(1)]
+
+    def test_a_wrong_length(self):
+        part, root, norms = self.committed()
+        assert admit(part[:-4], root, norms, self.cut, 1, FP32) == "wrong length"
+
+    def test_other_bytes(self):
+        part, root, norms = self.committed()
+        reason = admit(part[:-1] + bytes([part[-1] ^ 1]), root, norms, self.cut, 1, FP32)
+        assert reason == "bytes do not match the committed root"
+
+    @pytest.mark.parametrize("codec", [FP32, CODECS["fp16"], INT8, INT4])
+    def test_committed_garbage(self, codec):
+        part, _, norms = self.committed(codec)
+        garbage = b"\xff" * len(part)
+        reason = admit(garbage, merkle_root(garbage, codec.leaf_bytes), norms, self.cut, 1, codec)
+        assert isinstance(reason, str)
+        assert "not finite" in reason
+
+    @given(st.floats(1e-3, 1e3).filter(lambda factor: abs(factor - 1) > 1e-3), st.data())
+    def test_a_norm_that_is_not_as_committed(self, factor, data):
+        part, root, norms = self.committed()
+        at = data.draw(st.integers(0, len(norms) - 1))
+        lie = (*norms[:at], norms[at] * factor, *norms[at + 1 :])
+        assert admit(part, root, lie, self.cut, 1, FP32) == "a norm is not as committed"
+
+    @pytest.mark.parametrize("lie", [float("nan"), float("inf"), -1.0, 0.0])
+    def test_a_norm_that_cannot_be(self, lie):
+        part, root, norms = self.committed()
+        assert admit(part, root, (lie, *norms[1:]), self.cut, 1, FP32) == "a norm is not as committed"
+
+    def test_a_missing_norm(self):
+        part, root, norms = self.committed()
+        assert admit(part, root, norms[1:], self.cut, 1, FP32) == "wrong number of norms"
+
+    def test_a_norm_measured_in_another_order_is_fine(self):
+        part, root, norms = self.committed()
+        nearly = tuple(norm * (1 + 1e-6) for norm in norms)
+        assert isinstance(admit(part, root, nearly, self.cut, 1, FP32), torch.Tensor)
+
+    def test_absurd_size_even_if_true(self):
+        vector = draws(LAYOUT, 1)[0] * 1e20
+        part = FP32.encode(vector[self.cut.span(1)])
+        norms = tuple(
+            squared_norm(vector[segment.start : segment.stop])
+            for segment in self.cut.segments[self.cut.segment_span(1)]
+        )
+        assert admit(part, merkle_root(part, FP32.leaf_bytes), norms, self.cut, 1, FP32) == "a norm is not as committed"
+
+    def test_zeros_are_a_contribution(self):
+        contribution = encode_contribution(torch.zeros(LAYOUT.elements), self.cut, INT4)
+        norms = contribution.squared_norms[self.cut.segment_span(0)]
+        admitted = admit(contribution.parts[0], contribution.part_roots[0], norms, self.cut, 0, INT4)
+        assert torch.equal(admitted, torch.zeros(self.cut.elements(0)))
+
+
+def test_a_result_is_admitted_like_a_contribution_and_reports_its_error():
+    cut, weights = Partitioning.of(LAYOUT, 3), [1.0, 2.0]
+    contributions = contribute(draws(LAYOUT, 2), cut)
+    members = members_of(contributions, weights)
+    exact = reduce_all(contributions, members, RDA, cut)
+    for partition, result in enumerate(reduce_all(contributions, members, RDA, cut, INT4)):
+        decoded = admit(result.data, result.root, result.squared_norms, cut, partition, INT4)
+        wanted = FP32.decode(exact[partition].data, cut.elements(partition))
+        assert result.encoding_error == pytest.approx(relative(decoded, wanted), rel=1e-5)
+        assert exact[partition].encoding_error == 0
+        assert result.included == (0, 1)
+        assert result.coefficients == pytest.approx((1 / 3, 2 / 3))
+
+
+def test_what_is_missing_is_left_out_and_not_a_zero():
+    cut, vectors = Partitioning.of(LAYOUT, 2), draws(LAYOUT, 3)
+    contributions = contribute(vectors, cut)
+    members = members_of(contributions, [1.0, 2.0, 4.0])
+    results = reduce_all(contributions, members, MEAN, cut, leave_out={(0, 1)})
+    assert [result.included for result in results] == [(0, 2), (0, 1, 2)]
+    merged = merged_gradient(cut, results, members, MEAN, FP32)
+    first, second = cut.span(0), cut.span(1)
+    assert relative(merged[first], reference_mean([vectors[0], vectors[2]], [1.0, 4.0])[first]) < 1e-6
+    assert relative(merged[second], reference_mean(vectors, [1.0, 2.0, 4.0])[second]) < 1e-6
+
+
+def test_one_leaf_recomputes_alone_bit_for_bit():
+    """The exact spot check (design §6.2 step 8): open every input for one leaf's elements, combine, encode, compare."""
+    layout = FragmentLayout(0, (TensorSpec("a", (61, 64)), TensorSpec("b", (99, 64))))
+    cut = Partitioning.of(layout, 3)
+    contributions = contribute(draws(layout, 4), cut, INT8)
+    members = members_of(contributions, [1.0, 2.0, 3.0, 4.0])
+    for partition, result in enumerate(reduce_all(contributions, members, RDA, cut, INT4)):
+        tree = merkle_tree(result.data, INT4.leaf_bytes)
+        for index in range(len(tree.leaves)):
+            window = slice(index * INT4.leaf_elements, min((index + 1) * INT4.leaf_elements, cut.elements(partition)))
+            opened = [contribution.decoded[cut.span(partition)][window] for contribution in contributions]
+            counted = [members[member] for member in result.included]
+            plan = merge_plan(counted, result.coefficients, RDA, cut, partition, window)
+            leaf = INT4.encode(combine(opened, *plan))
+            assert verify_leaf(tree.root, leaf, index, len(tree.leaves), tree.path(index))
+
+
+def test_cancelling_and_zero_inputs_stay_finite_and_zero():
+    cut, vector = Partitioning.of(LAYOUT, 3), draws(LAYOUT, 1)[0]
+    embedding = slice(0, LAYOUT.tensors[0].elements)
+    for vectors in ([vector, -vector], [vector * 0, vector * 0]):
+        merged = merge_all(vectors, [0.1, 0.1], RDA, cut)
+        assert not merged.any()
+    merged = merge_all([vector, -vector, vector * 0], [0.1 + 0.2, 0.3, 1.0], RDA, cut)
+    assert not merged[embedding.stop :].any(), "rounding noise must not be blown up to full length"
+
+
+class TestVoidPartitions:
+    layout = FragmentLayout(0, (TensorSpec("a", (64, 32)), TensorSpec("b", (16, 32))))
+    cut = Partitioning.of(layout, 4)
+
+    def merged(self, void):
+        contributions = contribute(draws(self.layout, 6), self.cut)
+        members = members_of(contributions, [1.0] * 6)
+        results = reduce_all(contributions, members, RDA, self.cut)
+        held = [None if partition in void else result for partition, result in enumerate(results)]
+        return merged_gradient(self.cut, held, members, RDA, FP32)
+
+    def test_the_rest_of_a_torn_tensor_keeps_its_length(self):
+        complete, torn = self.merged(set()), self.merged({1})
+        span = self.cut.span(1)
+        assert not torn[span].any()
+        live = torch.ones(self.layout.elements, dtype=torch.bool)
+        live[span] = False
+        ratio = (torn[live].norm() / complete[live].norm()).item()
+        assert ratio == pytest.approx(1, abs=0.05)
+        whole = self.layout.offsets[1]
+        untouched = self.cut.bounds[3] if self.cut.bounds[3] > whole else whole
+        assert torch.equal(torn[untouched:], complete[untouched:])
+
+    def test_a_wholly_void_tensor_is_zero(self):
+        assert not self.merged({0, 1, 2, 3}).any()
+
+    def test_a_tensor_of_which_no_input_holds_the_live_part_gets_nothing(self):
+        layout = FragmentLayout(0, (TensorSpec("a", (2, 4)),))
+        cut = Partitioning.of(layout, 2)
+        contributions = contribute([torch.tensor([0.0] * 4 + [1.0] * 4)] * 3, cut)
+        members = members_of(contributions, [1.0] * 3)
+        results = reduce_all(contributions, members, RDA, cut)
+        assert not merged_gradient(cut, [results[0], None], members, RDA, FP32).any()
+
+    def test_frozen_partitions_stay_bit_for_bit(self):
+        anchor, momentum = draws(self.layout, 2, seed=9)
+        state, merged = OuterState(anchor, momentum), self.merged({1})
+        new = apply_merged(state, merged, self.cut, {1}, (0.5, 0.8))
+        whole = outer_step(state, merged, 0.5, 0.8)
+        for partition in range(4):
+            span = self.cut.span(partition)
+            expected = state if partition == 1 else whole
+            assert torch.equal(new.anchor[span], expected.anchor[span])
+            assert torch.equal(new.momentum[span], expected.momentum[span])
+        assert torch.equal(anchor, draws(self.layout, 2, seed=9)[0])
+
+    def test_without_void_partitions_it_is_the_outer_step(self):
+        anchor, momentum = draws(self.layout, 2, seed=9)
+        state, merged = OuterState(anchor, momentum), self.merged(set())
+        new, whole = apply_merged(state, merged, self.cut, set(), (0.5, 0.8)), outer_step(state, merged, 0.5, 0.8)
+        assert torch.equal(new.anchor, whole.anchor)
+        assert torch.equal(new.momentum, whole.momentum)
+
+
+@pytest.mark.parametrize("rule", [MEAN, RDA])
+def test_the_largest_admitted_inputs_do_not_overflow(rule):
+    """Nothing that passes admission may make a reducer, or the state after many rounds, infinite."""
+    cut = Partitioning.of(LAYOUT, 2)
+    vectors = [vector / vector.norm() * 0.9e18 for vector in draws(LAYOUT, 5)]
+    merged = merge_all(vectors, [1e-9, 1.0, 1.0, 3.0, 1e12], rule, cut)
+    state = OuterState(torch.zeros(LAYOUT.elements), torch.zeros(LAYOUT.elements))
+    for _ in range(50):
+        state = apply_merged(state, merged, cut, set(), (10.0, 0.9))
+    assert torch.isfinite(state.anchor).all()
+    assert merged.any()
+
+
+def test_members_without_weight_change_nothing():
+    cut, vectors = Partitioning.of(LAYOUT, 2), draws(LAYOUT, 3)
+    assert torch.equal(merge_all(vectors, [1.0, 2.0, 0.0], RDA, cut), merge_all(vectors[:2], [1.0, 2.0], RDA, cut))
+
+
+def test_a_result_that_does_not_decode_is_the_peers_fault():
+    cut = Partitioning.of(LAYOUT, 1)
+    contributions = contribute(draws(LAYOUT, 2), cut)
+    members = members_of(contributions, [1.0, 1.0])
+    result = reduce_all(contributions, members, RDA, cut)[0]
+    with pytest.raises(PeerError):
+        merged_gradient(cut, [replace(result, data=result.data[:-1])], members, RDA, FP32)
+
+
+@settings(max_examples=20)
+@given(st.permutations(range(4)))
+def test_the_order_of_arrival_does_not_matter(order):
+    cut = Partitioning.of(LAYOUT, 2)
+    contributions = contribute(draws(LAYOUT, 4), cut)
+    members = members_of(contributions, [1.0, 2.0, 3.0, 4.0])
+    arrived = {index: contributions[index].decoded[cut.span(0)] for index in order}
+    assert (
+        reduce_partition(arrived, members, RDA, cut, 0, INT8) == reduce_all(contributions, members, RDA, cut, INT8)[0]
+    )
