@@ -1,0 +1,289 @@
+"""One direction of one lane to one peer, over a byte stream that somebody else opened.
+
+Both classes are asyncio protocols rather than tasks: a small frame costs one callback and one system call on either
+side, and no timer. Deadlines are looked at by one sweep over all streams (`overdue`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from dht.errors import NetworkError, PeerError
+from peer.transport import (
+    CONTROL_PAYLOAD_BYTES_MAX,
+    Frame,
+    FrameReader,
+    Payload,
+    QueueBudget,
+    Traffic,
+    TransportConfig,
+    bytes_in,
+    frame_bytes,
+)
+
+SLICE_BYTES = 256 << 10
+
+ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
+
+
+class StreamEvents(Protocol):
+    """What a stream tells whoever keeps the peer's state."""
+
+    def stream_up(self) -> None: ...
+
+    def stream_down(self) -> None:
+        """An established stream broke, and not because we wanted it."""
+        ...
+
+    def dial_failed(self) -> None: ...
+
+    def queue_empty(self) -> None: ...
+
+    def received(self, frame: Frame) -> None: ...
+
+    def misbehaved(self, error: PeerError) -> None: ...
+
+
+class OutgoingLane(asyncio.Protocol):
+    """A bounded queue and the stream that empties it, dialled when there is something to send.
+
+    A broken stream or a failed dial drops the queue: by the time it is back the protocol has newer things to say.
+    """
+
+    def __init__(self, config: TransportConfig, traffic: Traffic, dial: Dial, events: StreamEvents) -> None:
+        self._config = config
+        self._traffic = traffic
+        self._dial = dial
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[bytes, bytes, Payload]] = deque()
+        self._budget = QueueBudget(config)
+        self._rest = memoryview(b"")  # what is still to be written of the large payload that was begun
+        self._begun_bytes = 0  # size of what is being written: one large frame, or a batch of small ones
+        self._begun_at: float | None = None  # since when the stream has not taken all of it
+        self._writer: asyncio.StreamWriter | None = None
+        self._lost: asyncio.Future[None] | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._opened_at = 0.0
+        self._backoff_seconds = 0.0
+        self._dial_not_before = 0.0
+        self._paused = False
+        self._flush_due = False
+        self._closing = False
+
+    @property
+    def congested(self) -> bool:
+        return self._budget.congested
+
+    @property
+    def busy(self) -> bool:
+        """True while anything posted has not been handed to the operating system."""
+        return bool(self._queue or self._rest or self._paused)
+
+    def post(self, prefix: bytes, header: bytes, payload: Payload) -> None:
+        """Queue one frame; never blocks."""
+        if not self._budget.take(frame_bytes(header, payload)):
+            self._traffic.frames_dropped += 1
+            return
+        self._queue.append((prefix, header, payload))
+        if self._writer is None:
+            if self._dialling is None:
+                self._dialling = self._loop.create_task(self._open())
+        elif not self._paused and not self._flush_due:
+            # not at once: frames posted in the same turn of the loop then share one write
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def overdue(self, now: float) -> bool:
+        """Has the frame being written been under way for longer than the slowest permitted link needs?"""
+        return self._begun_at is not None and now > self._begun_at + self._config.transfer_seconds_max(
+            self._begun_bytes
+        )
+
+    def abort(self) -> None:
+        """Break the stream as if the network had."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """Drop the queue, end the stream or the dial, and wait until it is over. Final."""
+        self._closing = True
+        self._drop_queue()
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.wait([self._dialling])
+        if self._lost is not None:
+            self.abort()
+            await self._lost
+
+    async def _open(self) -> None:
+        try:
+            await asyncio.sleep(self._dial_not_before - self._loop.time())
+            reader, writer = await self._dial()
+        except NetworkError:
+            self._dialling = None  # before anyone is told, who may want to send again
+            self._back_off(lived_seconds=0.0)
+            self._drop_queue()
+            self._events.dial_failed()
+            return
+        self._dialling = None
+        self._writer, self._lost = writer, self._loop.create_future()
+        self._opened_at = self._loop.time()
+        writer.transport.set_protocol(self)
+        writer.transport.set_write_buffer_limits(0)  # paused means: something is not yet with the operating system
+        self._events.stream_up()
+        if reader.at_eof():  # it ended before we listened
+            self.abort()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        while self._writer is not None and not self._writer.is_closing() and not self._paused:
+            if not (chunk := self._next_chunk()):
+                self._events.queue_empty()
+                return
+            self._traffic.bytes_sent += len(chunk)
+            self._writer.write(chunk)
+
+    def _next_chunk(self) -> bytes | memoryview:
+        """The next slice of a large payload, else as many whole small frames as fit into one write."""
+        if self._rest:
+            chunk, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
+            return chunk
+        parts: list[Payload] = []
+        begun_bytes = 0
+        while self._queue and begun_bytes < SLICE_BYTES and not self._rest:
+            prefix, header, payload = self._queue.popleft()
+            size_bytes = frame_bytes(header, payload)
+            self._budget.give_back(size_bytes)
+            begun_bytes += size_bytes
+            parts += (prefix, header)
+            if bytes_in(payload) <= CONTROL_PAYLOAD_BYTES_MAX:
+                parts.append(payload)
+            else:
+                self._rest = memoryview(payload).cast("B")
+        self._begun_bytes, self._begun_at = begun_bytes, None
+        return b"".join(parts)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._begun_at is None:
+            self._begun_at = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if not self._rest:
+            self._begun_at = None
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.abort()  # nobody has anything to say on a stream that we opened
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writer = None
+        self._paused = False
+        self._back_off(self._loop.time() - self._opened_at)
+        self._drop_queue()
+        if self._lost is not None:
+            self._lost.set_result(None)
+        if not self._closing:
+            self._events.stream_down()
+
+    def _back_off(self, lived_seconds: float) -> None:
+        # a stream that broke soon after it was opened counts like a dial that failed
+        config = self._config
+        longer = 0.0 if lived_seconds > config.backoff_seconds_max else 2 * self._backoff_seconds
+        self._backoff_seconds = min(max(longer, config.backoff_seconds_min), config.backoff_seconds_max)
+        self._dial_not_before = self._loop.time() + self._backoff_seconds
+
+    def _drop_queue(self) -> None:
+        self._traffic.frames_dropped += len(self._queue) + bool(self._rest)
+        self._queue.clear()
+        self._rest = memoryview(b"")
+        self._begun_at = None
+        self._budget.reset()
+        self._events.queue_empty()
+
+
+class IncomingStream(asyncio.BufferedProtocol):
+    """Frames from one authenticated peer. Read only: nothing is ever written back.
+
+    `scratch` may be shared by all streams of a loop: what is read into it is consumed in the same callback.
+    """
+
+    def __init__(
+        self,
+        writer: asyncio.StreamWriter,
+        config: TransportConfig,
+        scratch: memoryview,
+        traffic: Traffic,
+        events: StreamEvents,
+    ) -> None:
+        self._writer = writer
+        self._config = config
+        self._scratch = scratch
+        self._traffic = traffic
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(config.payload_bytes_max)
+        self._begun_at: float | None = None  # first byte of the unfinished frame
+        self._aborted = False
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame is in memory."""
+        return self._reader.held_bytes
+
+    async def take_over(self, reader: asyncio.StreamReader) -> None:
+        """Replace the stream's own reader, which costs a task switch per read, by this protocol."""
+        self._writer.transport.set_protocol(self)
+        self._events.stream_up()
+        reader.feed_eof()  # so that `read` returns what had arrived before, without waiting for more
+        self._take(memoryview(await reader.read()))
+
+    def overdue(self, now: float) -> bool:
+        """Has one frame been under way for longer than the slowest permitted link needs?"""
+        return self._begun_at is not None and now > self._begun_at + self._config.transfer_seconds_max(
+            self._reader.unfinished_bytes
+        )
+
+    def abort(self) -> None:
+        """End the stream from our side; not reported as `stream_down`."""
+        self._aborted = True
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """End the stream and wait until it is over."""
+        self.abort()
+        await self.lost
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._take(self._scratch[:nbytes])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if not self._aborted:
+            self._events.stream_down()
+
+    def _take(self, data: memoryview) -> None:
+        self._traffic.bytes_received += len(data)
+        try:
+            frames = self._reader.feed(data)
+        except PeerError as error:
+            self._events.misbehaved(error)
+            return
+        if not self._reader.unfinished_bytes:
+            self._begun_at = None
+        elif frames or self._begun_at is None:
+            self._begun_at = self._loop.time()
+        for frame in frames:
+            self._events.received(frame)

@@ -1,0 +1,240 @@
+"""The port that carries frames between peers, and what every implementation of it shares.
+
+A frame is a small header (one encoded control message) and a payload (tensor bytes, often empty). Sending is fire and
+forget: nothing here retries, because the round protocol does (design §6.2). Small frames and bulk frames travel in two
+lanes, each in order, so that a vote never waits behind a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.wire import MESSAGE_BYTES_MAX
+
+PREFIX_BYTES = 8  # header length and payload length, four bytes each, big-endian
+HEADER_BYTES_MAX = MESSAGE_BYTES_MAX
+CONTROL_PAYLOAD_BYTES_MAX = 64 << 10  # a frame with a larger payload takes the bulk lane
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+OnFrame: TypeAlias = Callable[[PeerId, bytes, bytes], None]
+OnGone: TypeAlias = Callable[[PeerId], None]
+
+
+class Lane(StrEnum):
+    """A class of frames that keeps its own order."""
+
+    CONTROL = "control"
+    BULK = "bulk"
+
+
+class Frame(NamedTuple):
+    header: bytes
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """Bounds of a transport. Queue bounds hold per peer and lane; one peer can never fill another's queue."""
+
+    payload_bytes_max: int = 64 << 20
+    queue_bytes_max: int = 128 << 20
+    queue_frames_max: int = 1024
+    unfinished_bytes_max: int = 512 << 20  # received of frames that are not complete, over all peers
+    peers_max: int = 128  # the least recently used peer's streams and counters go first
+    connect_timeout_seconds: float = 10.0
+    frame_seconds: float = 10.0
+    frame_bytes_per_second_min: float = float(64 << 10)
+    backoff_seconds_min: float = 0.2
+    backoff_seconds_max: float = 5.0
+    refusal_seconds: float = 30.0  # a peer that broke the framing is not listened to for so long
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.payload_bytes_max < 1 << 32:
+            raise ValueError("payload_bytes_max must fit into four bytes")
+        if min(self.queue_bytes_max, self.queue_frames_max, self.unfinished_bytes_max, self.peers_max) < 1:
+            raise ValueError("the bounds of queues, unfinished frames and peers must be at least 1")
+        if min(self.connect_timeout_seconds, self.frame_seconds, self.frame_bytes_per_second_min) <= 0:
+            raise ValueError("timeouts and the lowest rate must be positive")
+        if not 0 < self.backoff_seconds_min <= self.backoff_seconds_max:
+            raise ValueError("backoff_seconds_min must be positive and at most backoff_seconds_max")
+
+    def transfer_seconds_max(self, frame_bytes: int) -> float:
+        """How long one frame may take from its first byte to its last, however the bytes trickle in between."""
+        return self.frame_seconds + frame_bytes / self.frame_bytes_per_second_min
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went to and from one peer, in bytes on the stream (prefix, header and payload)."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_dropped: int = 0
+    congested: bool = False
+
+
+class Transport(Protocol):
+    """Carries frames to and from named peers. Lives in one event loop; no method is thread-safe."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    @property
+    def traffic(self) -> Traffic:
+        """Totals since the start; `congested` is true while any peer is."""
+        ...
+
+    def traffic_of(self, peer: PeerId) -> Traffic:
+        """A snapshot for one peer; all zeros for a peer that is unknown or was forgotten (`peers_max`)."""
+        ...
+
+    def post(self, peer: PeerId, header: bytes, payload: Payload = b"") -> None:
+        """Queue one frame and return at once.
+
+        `payload` is not copied: it must be contiguous and stay unchanged until sent. A frame beyond the bounds of the
+        queue is dropped and counted, and the peer counts as congested until its queue is half empty. Before `start`
+        and after `close` nothing is sent. Raises ValueError for a frame to ourselves, without a header or over the
+        size limits.
+        """
+        ...
+
+    async def start(self, on_frame: OnFrame, on_gone: OnGone) -> None:
+        """Begin to deliver. Both callbacks run in the event loop and must not block.
+
+        `on_frame(sender, header, payload)`: the sender is authenticated by the connection, never read from the frame.
+        `on_gone(peer)`: an established stream broke or dialling failed; a hint about timing, never proof of anything.
+        """
+        ...
+
+    async def flush(self, timeout_seconds: float) -> bool:
+        """Wait until every queue is empty and handed to the network; False if that took too long."""
+        ...
+
+    async def close(self) -> None:
+        """Drop what is queued, break every stream and wait for all of it. Idempotent."""
+        ...
+
+
+def frame_bytes(header: bytes, payload: Payload) -> int:
+    """Size of a frame on the stream, prefix included."""
+    return PREFIX_BYTES + len(header) + bytes_in(payload)
+
+
+class QueueBudget:
+    """Counts what one queue holds and says when it is full."""
+
+    def __init__(self, config: TransportConfig) -> None:
+        self._bytes_max = config.queue_bytes_max
+        self._frames_max = config.queue_frames_max
+        self._bytes = 0
+        self._frames = 0
+        self.congested = False
+
+    @property
+    def frames(self) -> int:
+        return self._frames
+
+    def take(self, frame_bytes: int) -> bool:
+        """Room for one more frame? A frame larger than the whole queue still passes alone."""
+        fits = self._frames < self._frames_max and (not self._frames or self._bytes + frame_bytes <= self._bytes_max)
+        if fits:
+            self._bytes += frame_bytes
+            self._frames += 1
+        else:
+            self.congested = True
+        return fits
+
+    def give_back(self, frame_bytes: int) -> None:
+        """One frame has left the queue."""
+        self._bytes -= frame_bytes
+        self._frames -= 1
+        if 2 * self._frames <= self._frames_max and 2 * self._bytes <= self._bytes_max:
+            self.congested = False
+
+    def reset(self) -> None:
+        """The queue was dropped whole."""
+        self._bytes = self._frames = 0
+        self.congested = False
+
+
+def bytes_in(payload: Payload) -> int:
+    """Length in bytes, also of a memoryview over wider elements."""
+    return payload.nbytes if isinstance(payload, memoryview) else len(payload)
+
+
+def lane_of(payload: Payload) -> Lane:
+    """The lane this payload travels in."""
+    return Lane.CONTROL if bytes_in(payload) <= CONTROL_PAYLOAD_BYTES_MAX else Lane.BULK
+
+
+def frame_prefix(header: bytes, payload: Payload, payload_bytes_max: int) -> bytes:
+    """The bytes that announce a frame; raises ValueError if it is over a limit or has no header."""
+    payload_bytes = bytes_in(payload)
+    if not 0 < len(header) <= HEADER_BYTES_MAX or payload_bytes > payload_bytes_max:
+        raise ValueError(f"a frame of {len(header)} + {payload_bytes} bytes is not within the limits")
+    return len(header).to_bytes(4, "big") + payload_bytes.to_bytes(4, "big")
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, however it arrives. Holds at most one unfinished frame, as far as received."""
+
+    def __init__(self, payload_bytes_max: int) -> None:
+        self._payload_bytes_max = payload_bytes_max
+        self._partial = bytearray()
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame has been received."""
+        return len(self._partial)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Whole size of the frame that has begun and not ended (the prefix while that is cut); 0 between frames."""
+        if not self._partial:
+            return 0
+        return PREFIX_BYTES if len(self._partial) < PREFIX_BYTES else self._ends(self._partial)[1]
+
+    def feed(self, data: Payload) -> list[Frame]:
+        """Frames that `data` completes; `data` may be reused afterwards.
+
+        Raises PeerError as soon as an announced length is over its limit, before anything of it is stored; the reader
+        must not be used after that.
+        """
+        view = memoryview(data)
+        frames: list[Frame] = []
+        if self._partial:
+            view = self._continue(view, frames)
+        while len(view) >= PREFIX_BYTES:
+            header_end, end = self._ends(view)
+            if len(view) < end:
+                break
+            frames.append(Frame(bytes(view[PREFIX_BYTES:header_end]), bytes(view[header_end:end])))
+            view = view[end:]
+        self._partial += view
+        return frames
+
+    def _continue(self, view: memoryview, frames: list[Frame]) -> memoryview:
+        """Bring the unfinished frame forward; returns what is left of `view`."""
+        for _ in range(2):  # first up to the end of the prefix, then up to the end of the frame
+            missing = self.unfinished_bytes - len(self._partial)
+            self._partial += view[:missing]
+            view = view[missing:]
+        if len(self._partial) == self.unfinished_bytes > PREFIX_BYTES:
+            header_end, _ = self._ends(self._partial)
+            with memoryview(self._partial) as whole:
+                frames.append(Frame(bytes(whole[PREFIX_BYTES:header_end]), bytes(whole[header_end:])))
+            self._partial = bytearray()
+        return view
+
+    def _ends(self, frame: bytearray | memoryview) -> tuple[int, int]:
+        """Offsets at which the header and the whole frame end, from its prefix."""
+        header_bytes = int.from_bytes(frame[:4], "big")
+        payload_bytes = int.from_bytes(frame[4:PREFIX_BYTES], "big")
+        if not 0 < header_bytes <= HEADER_BYTES_MAX or payload_bytes > self._payload_bytes_max:
+            raise PeerError(f"a frame of {header_bytes} + {payload_bytes} bytes is not within the limits")
+        return PREFIX_BYTES + header_bytes, PREFIX_BYTES + header_bytes + payload_bytes
