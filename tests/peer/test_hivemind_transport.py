@@ -163,10 +163,14 @@ def test_a_remote_that_writes_on_our_stream_loses_it(harness: HivemindHarness) -
 def test_a_second_stream_of_a_lane_replaces_the_first(harness: HivemindHarness) -> None:
     async def test() -> None:
         inbox = await harness.join(1)
-        streams = [await raw_stream(harness, 2, inbox, Lane.CONTROL) for _ in range(2)]
+        streams = []
+        for count in (1, 2):
+            streams.append(await raw_stream(harness, 2, inbox, Lane.CONTROL))
+            streams[-1][1].write(frame_prefix(b"x", b"", 0) + b"x")
+            await inbox.frames_are(count)
         assert await read_until_cut(streams[0][0]) == b""
         streams[1][1].write(frame_prefix(b"x", b"", 0) + b"x")
-        await inbox.frames_are(1)
+        await inbox.frames_are(3)
         assert inbox.gone == []
         for _, writer in streams:
             await close_writer(writer)

@@ -1,0 +1,62 @@
+"""Certified states in host memory: the anchor and momentum of every fragment, and recent ones for peers that ask."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from coordinator.manifest import RunConfig
+from peer.fragments import FragmentLayout, gather, named_tensors, split_fragments
+from peer.model import build_model, parameter_specs
+from peer.outer_optimizer import OuterState, state_digest
+
+STATES_SERVED = 3  # per fragment: the newest and two before it, for peers that are fetching while we go on
+
+
+class Anchors:
+    """The newest held state per fragment. States are never changed in place, so they can be shared freely."""
+
+    def __init__(self, layouts: Sequence[FragmentLayout], states: Sequence[OuterState]) -> None:
+        self.layouts = tuple(layouts)
+        self._current = list(states)
+        self._served: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
+
+    def current(self, fragment: int) -> OuterState:
+        return self._current[fragment]
+
+    def all_anchors(self) -> list[Tensor]:
+        """Anchors of all fragments in order, float32[elements] each."""
+        return [state.anchor for state in self._current]
+
+    def install(self, fragment: int, certificate: bytes, state: OuterState) -> None:
+        """Make this certified state the current one."""
+        self._current[fragment] = state
+        served = self._served[fragment]
+        served[certificate] = state
+        while len(served) > STATES_SERVED:
+            served.popitem(last=False)
+
+    def served(self, fragment: int, certificate: bytes) -> OuterState | None:
+        """A recent state by its certificate's digest, for another peer."""
+        return self._served[fragment].get(certificate)
+
+    def digest(self, fragment: int) -> bytes:
+        """State digest, hashed from the tensors now."""
+        state = self._current[fragment]
+        return state_digest(state.anchor, state.momentum)
+
+
+def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
+    """How a run's model is cut into fragments."""
+    return split_fragments(parameter_specs(config.model), config.pace.fragments)
+
+
+def genesis_states(config: RunConfig) -> list[OuterState]:
+    """Version 0 of every fragment: the seeded initial parameters, and no momentum."""
+    model = build_model(config.model, config.data.context_tokens, config.seed)
+    named = named_tensors(model)
+    anchors = [gather(layout, named) for layout in layouts_of(config)]
+    return [OuterState(anchor, torch.zeros_like(anchor)) for anchor in anchors]

@@ -1,0 +1,78 @@
+"""The parts of a peer before it runs: key and folder, manifest, and the pump around its protocol core."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import torch
+
+from coordinator.core import Core
+from coordinator.engine import Engine
+from coordinator.manifest import Manifest, RunConfig
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity, PeerId
+from peer.anchors import genesis_states
+from peer.blobs import BlobStore
+from peer.bookkeeping import Book
+from peer.data import TokenData
+from peer.golden import self_check
+from peer.options import Fault, NodeOptions
+from peer.outer_optimizer import state_digest
+from peer.pump import Pump
+from peer.round_work import RoundWork
+from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
+from peer.transport import Transport
+
+BLOB_BYTES_MIN = 64 << 20
+BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
+
+
+def prepare(options: NodeOptions) -> Identity:
+    """Check that this machine computes what others compute, and load or make its key; raises MusterError."""
+    torch.set_num_threads(1)  # the learner has a process of its own; here everything is small or waits
+    difference = self_check()
+    if difference is not None:
+        raise LocalError(f"this machine computes {difference} differently from others and cannot take part")
+    try:
+        options.data_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{options.data_directory} cannot be used: {error.strerror}; choose another --data") from None
+    return Identity.load_or_create(options.identity_path)
+
+
+def make_manifest(config: RunConfig, data: TokenData, options: NodeOptions, me: PeerId) -> Manifest:
+    """The manifest of a new run; the one from before if this data directory already hosts the same configuration."""
+    for path in sorted(options.data_directory.glob(f"run-*/{MANIFEST_FILE}")):
+        known = Manifest.from_wire(path.read_bytes())
+        if known.config == config and known.organiser == me:
+            return known
+    states = genesis_states(config)
+    return Manifest(
+        config=config,
+        organiser=me,
+        founders=options.founders or (me,),
+        data_digest=data.digest,
+        genesis=tuple(state_digest(state.anchor, state.momentum) for state in states),
+        created_unix_seconds=int(time.time()),
+    )
+
+
+def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:
+    """The protocol core with its shell, holding what was saved."""
+    config = core.manifest.config
+    largest_bytes = 4 * max(layout.elements for layout in held.anchors.layouts)
+    blobs = BlobStore(max(BLOB_BYTES_MIN, BLOB_FRAGMENTS * largest_bytes * config.pace.overlap))
+    pump = Pump(
+        engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
+        transport=transport,
+        work=RoundWork(config, held.anchors, blobs),
+        anchors=held.anchors,
+        blobs=blobs,
+        votes=directory.vote_log,
+        book=Book(),
+        fault=None if options.fault is None else Fault.parse(options.fault),
+    )
+    if held.learner_state is not None:
+        pump.overwritten = set(range(config.pace.fragments))
+    return pump

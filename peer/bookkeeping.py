@@ -1,0 +1,88 @@
+"""Sums that people look at: the learner's progress, certified work, events. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from coordinator.actions import Adopt, Tell
+from coordinator.certificate import Certificate
+from coordinator.snapshot import CertifiedWork
+from peer.learner_messages import Steps
+
+RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
+DELAYS_KEPT = 4096
+
+
+class LearnerProgress:
+    """What the learner's reports add up to."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.tokens = 0
+        self.loss: float | None = None
+        self.steps_per_second = 0.0
+        self.cpu_seconds = 0.0
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self._window: deque[tuple[float, int]] = deque(maxlen=20)
+
+    def report(self, steps: Steps, now: float) -> None:
+        """Include one report of the learner."""
+        self.cpu_seconds = steps.cpu_seconds
+        if not steps.entries:
+            return
+        if self.first_at is None:
+            self.first_at = now
+        self.last_at = now
+        for entry in steps.entries:
+            self.steps = entry.step
+            self.tokens += entry.tokens
+            self.loss = entry.loss if self.loss is None else self.loss + RATE_WEIGHT * (entry.loss - self.loss)
+        self._window.append((now, self.steps))
+        since, steps_then = self._window[0]
+        if now > since:
+            self.steps_per_second = (self.steps - steps_then) / (now - since)
+
+    @property
+    def training_seconds(self) -> float:
+        """Wall time between the first and the last step reported."""
+        return 0.0 if self.first_at is None else self.last_at - self.first_at
+
+    def rest(self) -> None:
+        """The learner was told to make no steps."""
+        self.steps_per_second = 0.0
+        self._window.clear()
+
+
+class Book:
+    """Certificates and events of this life."""
+
+    def __init__(self) -> None:
+        self.certified = CertifiedWork()
+        self.credited: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
+
+    def tell(self, action: Tell) -> None:
+        self.events[action.event] += 1
+
+    def certify(self, certificate: Certificate) -> None:
+        """Count one certified version."""
+        included = certificate.outcome.included()
+        old = self.certified
+        self.certified = CertifiedWork(
+            versions=old.versions + 1,
+            minor=old.minor + certificate.outcome.minor,
+            tokens=old.tokens + certificate.outcome.tokens,
+            members=old.members + len(included),
+            steps=old.steps + max((one.steps for one in included), default=0),
+            round_seconds=old.round_seconds,
+            rounds=old.rounds,
+        )
+        for contributor in included:
+            self.credited[contributor.peer] += contributor.tokens
+
+    def adopted(self, action: Adopt, delay_steps: int | None) -> None:
+        """The learner took a version over, this many steps after the snapshot that went into it."""
+        if action.snapshot is not None and delay_steps is not None:
+            self.delays_steps.append(delay_steps)

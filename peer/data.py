@@ -1,0 +1,153 @@
+"""What learners read: the Python standard library's own source text, byte by byte (design §11).
+
+Nothing is downloaded and nothing is cached: the text is on every machine that runs this program. Two machines with the
+same Python hold the same bytes, and `TokenData.digest` says whether they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coordinator.manifest import DataSpec
+from dht.errors import UsageError
+from dht.statement import digest_of
+
+BYTE_VOCABULARY = 256
+HELDOUT_SHARE = 0.03
+FILE_BYTES_MAX = 4 << 20
+FILES_MAX = 20_000
+
+# tests and what distributions add are absent on many machines; pydoc_data is generated prose, not source
+_SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}
+)
+# written by whoever built this Python: they hold paths of the build machine
+_SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenData:
+    """Training and held-out text as uint8 tokens, shape (tokens,), and the digest that names both."""
+
+    train: Tensor
+    heldout: Tensor
+    digest: bytes
+
+
+def load_tokens(spec: DataSpec, root: Path | None = None) -> TokenData:
+    """Read the data set of `spec`; `root` replaces the standard library's folder.
+
+    Raises UsageError if there is too little text for one training sequence and one held-out sequence.
+    """
+    train, heldout = bytearray(), bytearray()
+    hasher = hashlib.sha256(b"muster-data/1")
+    for path, content in _source_files(root or Path(sysconfig.get_path("stdlib"))):
+        hasher.update(digest_of(path.encode(), content))
+        (heldout if is_heldout(path) else train).extend(content)
+    if min(len(train), len(heldout)) <= spec.context_tokens:
+        raise UsageError(
+            f"this Python's standard library holds {len(train)} bytes of source to train on and {len(heldout)} to "
+            f"evaluate on, too few for sequences of {spec.context_tokens}; install Python with its library sources"
+        )
+    return TokenData(_tokens(train), _tokens(heldout), hasher.digest())
+
+
+def is_heldout(path: str) -> bool:
+    """True if the file at this path (relative, `/` between folders) is kept for evaluation: about 3 % of files."""
+    draw = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big")
+    return draw < int(HELDOUT_SHARE * 2**64)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWindows:
+    """One learner's endless, resumable sequence of batches; window k is a pure function of (run, peer, k).
+
+    `run_key` is the run id, so that others can redraw an assigned window and check the work (design §9).
+    """
+
+    tokens: Tensor
+    spec: DataSpec
+    run_key: bytes
+    peer_id: str
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        seed = digest_of(b"muster-window", self.run_key, self.peer_id.encode(), window.to_bytes(8, "big"))
+        return _cut(self.tokens, _starts(seed, self.spec.sequences_per_step, self._starts_count), self._length)
+
+    @property
+    def _length(self) -> int:
+        return self.spec.context_tokens + 1
+
+    @property
+    def _starts_count(self) -> int:
+        return len(self.tokens) - self._length + 1
+
+
+def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
+    """The held-out sequences of a run, the same for everyone: int64, shape (sequences, context_tokens + 1).
+
+    They are spread evenly over the held-out text, from a first offset drawn from the run's seed, and hold
+    `evaluation_tokens` predicted tokens, or as many as there are without overlap.
+    """
+    length = spec.context_tokens + 1
+    room = len(heldout) - length
+    count = max(1, min(spec.evaluation_tokens // spec.context_tokens, room // length))
+    spacing = max(1, room // count)
+    first = int(_starts(digest_of(b"muster-evaluation", seed.to_bytes(8, "big")), 1, spacing)[0])
+    return _cut(heldout, first + spacing * torch.arange(count), length)
+
+
+def entropy_baselines(data: TokenData) -> tuple[float, float]:
+    """Nats per token of the held-out text under the training text's unigrams and bigrams.
+
+    What a model that learned only frequencies would reach; a scale for losses, shown beside them.
+    """
+    train, heldout = data.train.long(), data.heldout.long()
+    unigrams = torch.bincount(train, minlength=BYTE_VOCABULARY).double() + 1
+    pairs = torch.bincount(train[:-1] * BYTE_VOCABULARY + train[1:], minlength=BYTE_VOCABULARY**2).double()
+    bigrams = pairs.view(BYTE_VOCABULARY, BYTE_VOCABULARY) + 0.05  # unseen pairs stay possible
+    unigram_nats = -(unigrams / unigrams.sum()).log()[heldout].mean()
+    bigram_nats = -(bigrams / bigrams.sum(1, keepdim=True)).log()[heldout[:-1], heldout[1:]].mean()
+    return float(unigram_nats), float(bigram_nats)
+
+
+def _source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Relative path and content of every source file, sorted by path."""
+    paths: list[str] = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS and not name.startswith("config-")]
+        sources = (name for name in names if name.endswith(".py") and not name.startswith(_SKIPPED_PREFIXES))
+        paths.extend(Path(folder, name).relative_to(root).as_posix() for name in sources)
+    if len(paths) > FILES_MAX:
+        raise UsageError(f"{root} holds {len(paths)} source files, more than {FILES_MAX}: not a standard library")
+    for path in sorted(paths):
+        try:
+            content = (root / path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"the source file {path} of this Python cannot be read: {error.strerror}") from None
+        if len(content) <= FILE_BYTES_MAX:
+            yield path, content
+
+
+def _tokens(content: bytearray) -> Tensor:
+    return torch.frombuffer(content, dtype=torch.uint8)
+
+
+def _starts(seed: bytes, count: int, bound: int) -> Tensor:
+    """`count` integers in [0, bound), drawn from `seed`; int64. The modulo's bias is below 2⁻³⁰ for any data set."""
+    stream = bytearray(hashlib.shake_256(seed).digest(8 * count))
+    draws = torch.frombuffer(stream, dtype=torch.int64)
+    return torch.remainder(draws & (2**63 - 1), bound)
+
+
+def _cut(tokens: Tensor, starts: Tensor, length: int) -> Tensor:
+    return tokens[starts[:, None] + torch.arange(length)].long()

@@ -1,0 +1,90 @@
+"""The host's evaluations: held-out loss of the certified anchors, on a low-priority thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from coordinator.manifest import RunConfig
+from coordinator.snapshot import Evaluation
+from peer.data import TokenData
+from peer.evaluation import Evaluator
+
+Answer = TypeVar("Answer")
+
+NICENESS = 10
+SAMPLE_TOKENS = 240
+SAMPLE_PROMPT = "def "
+CYCLES = 2  # of all fragments between two evaluations
+BUSY_SHARE = 0.1  # evaluations take at most this share of the time
+REST_SECONDS_MIN = 0.2
+QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a run stands; `complete` if the newest version of every fragment is here."""
+
+    versions: int
+    tokens: int
+    wall_seconds: float
+    complete: bool
+
+
+class EvaluationLoop:
+    """Evaluates whenever enough versions have passed; keeps what it found."""
+
+    def __init__(self, config: RunConfig, data: TokenData, anchors: Callable[[], list[Tensor]]) -> None:
+        self._config = config
+        self._anchors = anchors
+        self._worker = ThreadPoolExecutor(1, "evaluation", initializer=_be_nice)
+        quick = config.data.model_copy(
+            update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
+        )
+        self._quick = Evaluator(config.model_copy(update={"data": quick}), data.heldout)
+        self._full = Evaluator(config, data.heldout)
+        self.found: list[Evaluation] = []
+
+    async def run(self, mark: Callable[[], Mark]) -> None:
+        """A full evaluation first, then quick ones, each followed by a rest in proportion to what it cost."""
+        await self.evaluate(mark(), full=True)
+        loop = asyncio.get_running_loop()
+        while True:
+            started, now = loop.time(), mark()
+            if now.complete and now.versions >= self.found[-1].versions + CYCLES * self._config.pace.fragments:
+                await self.evaluate(now, full=False)
+            await asyncio.sleep(max(REST_SECONDS_MIN, (loop.time() - started) / BUSY_SHARE))
+
+    async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
+        """Loss of the anchors as they are now, in nats per token."""
+        evaluator, anchors = (self._full if full else self._quick), self._anchors()
+        loss = await self._run(lambda: evaluator.loss(anchors))
+        evaluation = Evaluation(
+            versions=mark.versions, tokens_certified=mark.tokens, wall_seconds=mark.wall_seconds, loss=loss
+        )
+        self.found.append(evaluation)
+        return evaluation
+
+    async def sample(self) -> str:
+        """A piece of text that the model writes."""
+        anchors = self._anchors()
+        generator = torch.Generator().manual_seed(self._config.seed)
+        return await self._run(lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator))
+
+    async def _run(self, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

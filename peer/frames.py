@@ -1,0 +1,77 @@
+"""Messages as frame headers: one byte that names the kind, then the canonical encoding."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from coordinator.messages import (
+    AskChainNote,
+    CertificateNote,
+    ChainNote,
+    FragmentIndex,
+    Message,
+    NeedNote,
+    PartNote,
+)
+from dht.errors import PeerError
+from dht.statement import Digest, Statement
+from dht.wire import MESSAGE_BYTES_MAX, Wire
+
+STATE_PIECE_BYTES_MAX = 4 << 20
+PIECES_MAX = 1 << 20
+
+
+class StateAsk(Wire):
+    """Asks for one piece of a certified state: anchor, then momentum, as little-endian float32."""
+
+    fragment: FragmentIndex
+    certificate: Digest
+    piece: int = Field(ge=0, lt=PIECES_MAX)
+
+
+class StatePiece(Wire):
+    """Answers StateAsk; the payload is the piece, empty if the sender does not hold that state (any more)."""
+
+    fragment: FragmentIndex
+    certificate: Digest
+    piece: int = Field(ge=0, lt=PIECES_MAX)
+    pieces: int = Field(ge=0, lt=PIECES_MAX)
+
+
+class ManifestAsk(Wire):
+    """Asks for the run's manifest, for which the newcomer has only the hash."""
+
+
+class ManifestAnswer(Wire):
+    """Answers ManifestAsk; proves itself by its hash."""
+
+    manifest: bytes = Field(max_length=MESSAGE_BYTES_MAX // 2)
+
+
+Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer
+
+# Position is the wire's kind byte: append only.
+_KINDS: tuple[type[Message | Transfer], ...] = (
+    Statement,
+    PartNote,
+    NeedNote,
+    CertificateNote,
+    AskChainNote,
+    ChainNote,
+    StateAsk,
+    StatePiece,
+    ManifestAsk,
+    ManifestAnswer,
+)
+
+
+def encode_header(message: Message | Transfer) -> bytes:
+    """The header of the frame that carries this message."""
+    return bytes([_KINDS.index(type(message))]) + message.to_wire()
+
+
+def decode_header(header: bytes) -> Message | Transfer:
+    """What `encode_header` encoded; raises PeerError on anything else."""
+    if not header or header[0] >= len(_KINDS):
+        raise PeerError("a message of a kind that this version does not know")
+    return _KINDS[header[0]].from_wire(header[1:])

@@ -1,0 +1,194 @@
+"""The learner's loop: inner steps, and between two steps whatever the peer has asked for (design §3).
+
+It never waits for its peer: commands are looked at between steps, answers wait in a bounded buffer, and reports are
+merged rather than waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dht.errors import LocalError
+from peer.data import TrainingWindows, load_tokens
+from peer.learner import Learner, StepReport, make_learner
+from peer.learner_channel import Channel
+from peer.learner_messages import (
+    STEPS_PER_REPORT_MAX,
+    TEXT_MAX,
+    Adopt,
+    Command,
+    Done,
+    LoadAll,
+    Message,
+    Pace,
+    Pause,
+    Progress,
+    Ready,
+    Refused,
+    Save,
+    SnapshotTaken,
+    Start,
+    StepEntry,
+    Steps,
+    Stop,
+    TakeSnapshot,
+)
+from peer.model import available_bytes, check_memory, required_bytes
+from peer.shared_planes import SharedPlanes
+
+REPORT_SECONDS = 0.2
+
+
+def serve(channel: Channel, planes_descriptor: int) -> None:
+    """Read Start, build the learner, say Ready, train until told to stop.
+
+    Raises PeerGoneError when the peer ends, UsageError if the run does not fit this machine, LocalError otherwise.
+    """
+    messages: list[Message] = []
+    while not messages:
+        messages = channel.receive(wait=True)
+    start, *early = messages
+    if not isinstance(start, Start):
+        raise LocalError("a learner is told first what to train")
+    os.nice(start.niceness)
+    torch.set_num_threads(start.threads)
+    torch.set_num_interop_threads(1)
+    config = start.config
+    check_memory(required_bytes(config.model, config.data, config.inner), available_bytes(start.device))
+    tokens = load_tokens(config.data)
+    windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
+    learner = make_learner(config, windows, start.device)
+    if start.state_path is not None:
+        learner.import_state(read_state(start.state_path))
+    gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
+    gc.enable()
+    loop = LearnerLoop(learner, SharedPlanes(planes_descriptor, learner.fragments), channel, start)
+    channel.send(
+        Ready(
+            startup_cpu_seconds=cpu_seconds(),
+            parameters=sum(layout.elements for layout in learner.fragments),
+            data_digest=tokens.digest,
+            step=learner.step_count,
+        )
+    )
+    loop.run(early)
+
+
+def read_state(path: str) -> dict[str, torch.Tensor]:
+    """What `Save` wrote, for `Learner.import_state`; raises LocalError if it is missing or damaged."""
+    try:
+        return dict(load_file(Path(path)))
+    except (OSError, SafetensorError) as error:
+        raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
+
+
+class LearnerLoop:
+    """Steps, and between two steps whatever the peer has asked for."""
+
+    def __init__(self, learner: Learner, planes: SharedPlanes, channel: Channel, start: Start) -> None:
+        self._learner = learner
+        self._planes = planes
+        self._channel = channel
+        self._step_seconds = start.step_seconds
+        self._paused = start.paused
+        self._stopped = False
+        self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
+        self._dropped = 0
+        self._cpu_seconds_before = cpu_seconds()
+        self._busy_seconds = 0.0
+        self._reported_at = -REPORT_SECONDS
+
+    def run(self, early: Sequence[Message]) -> None:
+        """Obey `early`, then train until told to stop.
+
+        Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
+        """
+        for message in early:
+            self._obey(message)
+        while not self._stopped:
+            if not self._paused:
+                self._step()
+            for message in self._channel.receive(wait=self._paused):
+                self._obey(message)
+        self._report()
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        report = self._learner.step()
+        ended = time.monotonic()
+        self._busy_seconds += ended - began
+        self._note(report)
+        if self._step_seconds:
+            time.sleep(max(0.0, began + self._step_seconds - ended))
+        if ended - self._reported_at >= REPORT_SECONDS and self._channel.is_idle:
+            self._reported_at = ended
+            self._report()
+
+    def _note(self, report: StepReport) -> None:
+        self._dropped += len(self._pending) == STEPS_PER_REPORT_MAX
+        self._pending.append(StepEntry(step=report.step, loss=report.loss, tokens=report.tokens))
+
+    def _report(self) -> None:
+        entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
+        used = cpu_seconds() - self._cpu_seconds_before
+        self._channel.send(
+            Steps(entries=entries, dropped=self._dropped, cpu_seconds=used, busy_seconds=self._busy_seconds)
+        )
+        self._dropped = 0
+
+    def _obey(self, message: Message) -> None:
+        if isinstance(message, Command):
+            try:
+                self._channel.send(self._answer(message))
+            except (ValueError, OSError, SafetensorError) as error:
+                self._channel.send(Refused(ticket=message.ticket, reason=str(error)[:TEXT_MAX]))
+        elif isinstance(message, Progress):
+            self._learner.set_progress(message.steps)
+        elif isinstance(message, Pace):
+            self._step_seconds = message.step_seconds
+        elif isinstance(message, Pause):
+            self._paused = message.paused
+        elif isinstance(message, Stop):
+            self._stopped = True
+        else:
+            raise LocalError(f"a learner is not told {type(message).__name__}")
+
+    def _answer(self, command: Command) -> SnapshotTaken | Done:
+        learner, at_step = self._learner, self._learner.step_count
+        if isinstance(command, TakeSnapshot | Adopt) and command.fragment >= len(learner.fragments):
+            raise ValueError(f"there is no fragment {command.fragment}")
+        if isinstance(command, TakeSnapshot):
+            counters = learner.snapshot(command.fragment, self._planes.outgoing(command.fragment))
+            return SnapshotTaken(
+                ticket=command.ticket,
+                steps=counters.steps,
+                tokens=counters.tokens,
+                window_first=counters.window_first,
+                window_count=counters.window_count,
+                at_step=at_step,
+            )
+        if isinstance(command, Adopt):
+            reference = None if command.overwrite else self._planes.reference(command.fragment)
+            incoming = self._planes.incoming(command.fragment)
+            learner.adopt(command.fragment, incoming, reference, command.counted_steps, command.counted_tokens)
+        elif isinstance(command, LoadAll):
+            learner.load_all(self._planes.all_incoming)
+        elif isinstance(command, Save):
+            save_file(learner.export_state(), command.path)
+        return Done(ticket=command.ticket, at_step=at_step)
+
+
+def cpu_seconds() -> float:
+    """CPU time that this process has used, in all its threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

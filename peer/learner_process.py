@@ -1,0 +1,74 @@
+"""The learner's own process: `python -m peer.learner_process SOCKET PLANES PARENT` (design §3).
+
+It ends when its peer does, however the peer ends. Everything heavy is imported late: first the process makes sure that
+it cannot be left behind, and that importing costs what it must.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+
+from dht.errors import MusterError, UsageError
+from peer.learner_channel import Channel, PeerGoneError
+from peer.learner_messages import TEXT_MAX, Failed
+
+_PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point; the exit code is 0 after Stop or the peer's end, else 1, and the reason went to the peer."""
+    connection, planes, parent = (int(argument) for argument in arguments)
+    die_with_parent(parent)
+    keep_freed_memory()
+    channel = Channel(socket.socket(fileno=connection))
+    try:
+        import_quickly()
+        from peer.learner_loop import serve
+
+        serve(channel, planes)
+    except PeerGoneError:
+        pass
+    except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
+        reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(MusterError):
+            channel.send(Failed(reason=reason[:TEXT_MAX], usage=isinstance(error, UsageError)))
+        return 1
+    return 0
+
+
+def import_quickly() -> None:
+    """Let the imports to come take two thirds of their time.
+
+    Nothing in a loading module is garbage, so collections would be wasted (the loop starts them again). And
+    bitsandbytes has torch compile helpers that its 8-bit optimizers do not use, which would load a compiler.
+    """
+    gc.disable()
+    import torch._dynamo
+
+    torch._dynamo.config.disable = True
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends, whatever ends it; exits if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what one step frees for the next: returning it costs 10 % of a small step in page faults."""
+    with contextlib.suppress(AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

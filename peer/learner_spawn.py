@@ -1,0 +1,97 @@
+"""Starting a learner process, and saying how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from coordinator.manifest import RunConfig
+from dht.errors import LocalError
+from peer.learner_messages import Start
+
+EXIT_SECONDS_MAX = 5.0
+COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """How this machine runs the learner; none of it changes what the run computes."""
+
+    device: str = "cpu"
+    threads: int = 1
+    niceness: int = 0  # above 0 the network goes first
+    step_seconds: float = 0.0
+    paused: bool = False
+    state_path: Path | None = None
+
+    def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
+        """What the learner is told first."""
+        return Start(
+            config=config,
+            run_key=run_key,
+            peer_id=peer_id,
+            device=self.device,
+            threads=self.threads,
+            niceness=self.niceness,
+            step_seconds=self.step_seconds,
+            paused=self.paused,
+            state_path=None if self.state_path is None else str(self.state_path),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSpawn:
+    """A started process, our end of its socket, and the unnamed file that it writes its output to."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    output: IO[bytes]
+
+    @classmethod
+    def begin(cls, planes_descriptor: int) -> Self:
+        """Start the process, which inherits the shared memory; raises LocalError."""
+        ours, theirs = socket.socketpair()
+        # a file instead of a pipe: nobody has to read it, and a full pipe would stop the learner
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        inherited = (theirs.fileno(), planes_descriptor)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "peer.learner_process", *map(str, (*inherited, os.getpid()))],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal is for the peer, which then drains
+            )
+        except OSError as error:
+            ours.close()
+            output.close()
+            raise LocalError(f"the learner process cannot be started: {error.strerror}") from None
+        finally:
+            theirs.close()
+        return cls(process, ours, output)
+
+    def reap(self) -> int:
+        """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""
+        try:
+            return self.process.wait(EXIT_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def ending(self, code: int) -> LocalError:
+        """The error that tells how the process ended unasked; `code` as `Popen.wait` returns it."""
+        if code == -signal.SIGKILL:
+            return LocalError("the learner process was killed, perhaps for want of memory")
+        if code < 0:
+            return LocalError(f"the learner process ended by signal {-code}")
+        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
+        lines = self.output.read().decode(errors="replace").strip().splitlines()
+        return LocalError(f"the learner process ended with exit code {code}" + (f": {lines[-1]}" if lines else ""))

@@ -1,0 +1,149 @@
+"""The model: a small Llama from `transformers`, with initial parameters that every machine draws alike.
+
+Names, shapes and initial values are computed without importing `transformers` (two seconds of CPU), so that a process
+that only averages parameters starts quickly; `build_model` imports it when a forward pass is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coordinator.manifest import DataSpec, InnerSpec, ModelSpec
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.fragments import TensorSpec
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
+
+FLOAT_BYTES = 4
+SHARED_PLANES = 3  # snapshots out, anchors in, references in
+RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
+    """Every trained tensor once, under its name in `LlamaForCausalLM`, in a fixed order.
+
+    The output layer is tied to the embedding and therefore not listed.
+    """
+    return tuple(_specs(spec))
+
+
+def _specs(spec: ModelSpec) -> Iterator[TensorSpec]:
+    width, inner = spec.hidden_size, spec.intermediate_size
+    yield TensorSpec("model.embed_tokens.weight", (spec.vocabulary, width), embedding=True)
+    for layer in range(spec.layers):
+        prefix = f"model.layers.{layer}"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            yield TensorSpec(f"{prefix}.self_attn.{name}.weight", (width, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.gate_proj.weight", (inner, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.up_proj.weight", (inner, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.down_proj.weight", (width, inner), embedding=False)
+        yield TensorSpec(f"{prefix}.input_layernorm.weight", (width,), embedding=False)
+        yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (width,), embedding=False)
+    yield TensorSpec("model.norm.weight", (width,), embedding=False)
+
+
+def initial_parameters(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
+    """Initial float32 values of every tensor of `parameter_specs`, by name: the state at version 0.
+
+    Norms start at one, matrices uniform within ±1/√hidden_size, from which a small Llama learns far quicker than from
+    the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come from a SHAKE-256 stream per tensor
+    through one exact conversion and one rounding, so that all machines and releases draw the same bits; torch's normal
+    numbers differ with the vector width of the CPU.
+    """
+    bound = 1 / math.sqrt(spec.hidden_size)
+    return {tensor.name: _initial_values(tensor, bound, seed) for tensor in parameter_specs(spec)}
+
+
+def _initial_values(tensor: TensorSpec, bound: float, seed: int) -> Tensor:
+    if len(tensor.shape) == 1:
+        return torch.ones(tensor.shape)
+    key = digest_of(b"muster-initial", seed.to_bytes(8, "big"), tensor.name.encode())
+    stream = bytearray(hashlib.shake_256(key).digest(4 * tensor.elements))
+    fractions = (torch.frombuffer(stream, dtype=torch.int32) >> 8).float().mul_(2.0**-23)  # [-1, 1), exact
+    return fractions.mul_(bound).view(tensor.shape)
+
+
+def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
+    """The `transformers` configuration of `spec`, as an export carries it."""
+    from transformers.models.llama.configuration_llama import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=spec.vocabulary,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+
+
+def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
+    """A `LlamaForCausalLM` in float32 on the CPU, holding `initial_parameters`; leaves global random state alone."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
+        model = LlamaForCausalLM(llama_config(spec, context_tokens))
+    initial = initial_parameters(spec, seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(initial[name])
+    return cast(nn.Module, model)
+
+
+def loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Mean cross entropy in nats of each next token; `tokens` is int64, shape (sequences, context_tokens + 1)."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def required_bytes(model: ModelSpec, data: DataSpec, inner: InnerSpec) -> int:
+    """Estimated memory of a learner's process: runtime, parameters, gradients, planes, optimizer, activations."""
+    sizes = [tensor.elements for tensor in parameter_specs(model)]
+    elements = sum(sizes)
+    optimizer = elements * (2 if inner.optimizer == "adamw8bit" else 2 * FLOAT_BYTES)
+    temporaries = 5 * FLOAT_BYTES * max(sizes)  # an 8-bit state is updated through float32 copies, tensor by tensor
+    tokens = data.context_tokens * data.sequences_per_step
+    kept_per_token = model.layers * (16 * model.hidden_size + 5 * model.intermediate_size) + 4 * model.vocabulary
+    return (
+        (2 + SHARED_PLANES) * FLOAT_BYTES * elements + optimizer + temporaries + FLOAT_BYTES * tokens * kept_per_token
+    )
+
+
+def available_bytes(device: str) -> int:
+    """Memory that a new process can have now, on this CUDA device or in RAM within the container's limit."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, int(limit) - used)
+
+
+def check_memory(needed_bytes: int, free_bytes: int) -> None:
+    """Raise UsageError if a learner that needs `needed_bytes` does not fit into `free_bytes`."""
+    if needed_bytes > free_bytes:
+        raise UsageError(
+            f"this run needs about {needed_bytes / 2**20:,.0f} MiB per learner and only "
+            f"{max(free_bytes, 0) / 2**20:,.0f} MiB are free; "
+            "close other programs, choose a smaller model or fewer tokens per step, or use another machine"
+        )

@@ -1,0 +1,145 @@
+"""One peer's place in the network: daemon, record store and transport, watched and rebuilt together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from coordinator.manifest import Manifest
+from dht.addresses import PeerAddress
+from dht.daemon_config import DaemonConfig
+from dht.errors import NetworkError, PeerError, UsageError
+from dht.identity import KeyVerifier, PeerId
+from dht.node import Node as DhtNode
+from dht.validation import RecordRules
+from dht.watchdog import WatchdogConfig, WatchdogCore, watch
+from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
+from peer.hivemind_transport import HivemindTransport
+from peer.options import NodeOptions
+from peer.transport import OnFrame, OnGone, Payload, Traffic
+
+MANIFEST_SECONDS_MAX = 30.0
+MANIFEST_RETRY_SECONDS = 0.5
+
+
+class Network:
+    """Implements `peer.transport.Transport` over whatever daemon is running now. `deliver` decides who gets frames."""
+
+    def __init__(self, dht: DhtNode, run_id: bytes, addresses: Callable[[PeerId], list[str]]) -> None:
+        self.dht = dht
+        self._run_id = run_id
+        self._addresses = addresses
+        self._on_frame: OnFrame = _ignore_frame
+        self._on_gone: OnGone = lambda peer: None
+        self._transport = HivemindTransport(dht.daemon.p2p, run_id, addresses)
+        self._past = Traffic()
+        self._watchdog: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, config: DaemonConfig, run_id: bytes, addresses: Callable[[PeerId], list[str]]) -> Network:
+        """Start daemon, record store and transport; raises UsageError, NetworkError or LocalError."""
+        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), time.time)
+        network = cls(dht, run_id, addresses)
+        try:
+            await network._transport.start(network._frame, network._gone)
+        except BaseException:
+            await dht.close()
+            raise
+        dht.after_rebuild(network._reattach)
+        loop = asyncio.get_running_loop()
+        core = WatchdogCore(WatchdogConfig(), loop.time())
+        network._watchdog = loop.create_task(watch(core, dht, loop.time, asyncio.sleep))
+        return network
+
+    # -- the transport port
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._transport.peer_id
+
+    @property
+    def traffic(self) -> Traffic:
+        now = self._transport.traffic
+        return Traffic(
+            bytes_sent=self._past.bytes_sent + now.bytes_sent,
+            bytes_received=self._past.bytes_received + now.bytes_received,
+            frames_dropped=self._past.frames_dropped + now.frames_dropped,
+            congested=now.congested,
+        )
+
+    def traffic_of(self, peer: PeerId) -> Traffic:
+        return self._transport.traffic_of(peer)
+
+    def post(self, peer: PeerId, header: bytes, payload: Payload = b"") -> None:
+        self._transport.post(peer, header, payload)
+
+    async def start(self, on_frame: OnFrame, on_gone: OnGone) -> None:
+        """Deliver to these from now on."""
+        self._on_frame, self._on_gone = on_frame, on_gone
+
+    async def flush(self, timeout_seconds: float) -> bool:
+        return await self._transport.flush(timeout_seconds)
+
+    async def close(self) -> None:
+        """Leave the network; safe to call twice."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            await asyncio.gather(self._watchdog, return_exceptions=True)
+        await self._transport.close()
+        await self.dht.close()
+
+    def _frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
+        self._on_frame(sender, header, payload)
+
+    def _gone(self, peer: PeerId) -> None:
+        self._on_gone(peer)
+
+    async def _reattach(self) -> None:
+        """The daemon is a new one: streams and handlers of the old are gone."""
+        self._past = self.traffic
+        await self._transport.close()
+        self._transport = HivemindTransport(self.dht.daemon.p2p, self._run_id, self._addresses)
+        await self._transport.start(self._frame, self._gone)
+
+    # -- what a newcomer needs first
+
+    async def fetch_manifest(self, holders: tuple[PeerAddress, ...]) -> Manifest:
+        """The run's manifest from any of `holders`; its hash is the run id. Raises NetworkError."""
+        answer: asyncio.Future[Manifest] = asyncio.get_running_loop().create_future()
+
+        def on_frame(_: PeerId, header: bytes, __: bytes) -> None:
+            try:
+                message = decode_header(header)
+                manifest = Manifest.from_wire(message.manifest) if isinstance(message, ManifestAnswer) else None
+            except PeerError:
+                return
+            if manifest is not None and manifest.run_id == self._run_id and not answer.done():
+                answer.set_result(manifest)
+
+        await self.start(on_frame, lambda peer: None)
+        deadline = asyncio.get_running_loop().time() + MANIFEST_SECONDS_MAX
+        while asyncio.get_running_loop().time() < deadline:
+            for holder in holders:
+                self.post(holder.peer_id, encode_header(ManifestAsk()))
+            done, _ = await asyncio.wait([answer], timeout=MANIFEST_RETRY_SECONDS)
+            if done:
+                return answer.result()
+        raise NetworkError("nobody named in the invite answers for this run; ask for a fresh invite")
+
+
+def daemon_config(options: NodeOptions, initial_peers: tuple[PeerAddress, ...]) -> DaemonConfig:
+    """Listen on one TCP port; raises UsageError for what is no address."""
+    if options.port is not None and not 0 < options.port < 65536:
+        raise UsageError(f"{options.port} is no port; choose one from 1 to 65535")
+    kind = "ip6" if ":" in options.listen_host else "ip4"
+    return DaemonConfig(
+        options.identity_path,
+        listen=(f"/{kind}/{options.listen_host}/tcp/{options.port or 0}",),
+        announce=options.announce,
+        initial_peers=initial_peers,
+    )
+
+
+def _ignore_frame(_: PeerId, __: bytes, ___: bytes) -> None:
+    """Frames before anybody listens; their senders repeat what matters."""

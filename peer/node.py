@@ -1,0 +1,358 @@
+"""A running peer: network, protocol core, learner and checkpoints, put together and taken apart.
+
+`host` begins a run, `join` takes part in one. Everything that decides lives in `coordinator`; everything that computes
+in `peer.round_work` and the learner; this module only connects them and says what state the peer is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import structlog
+import torch
+
+from coordinator.actions import Publish
+from coordinator.core import Core
+from coordinator.engine import Engine
+from coordinator.events import PresenceSeen, Progress
+from coordinator.manifest import Manifest, RunConfig
+from coordinator.presence import Presence, State
+from coordinator.snapshot import PeerSnapshot
+from dht.addresses import PeerAddress
+from dht.errors import NetworkError
+from dht.identity import Identity, KeyVerifier, PeerId
+from dht.invite import Invite
+from dht.records import heads_key
+from peer.assembly import build_pump, make_manifest, prepare
+from peer.bookkeeping import LearnerProgress
+from peer.checkpointer import Checkpointer
+from peer.data import TokenData, load_tokens
+from peer.evaluation_loop import EvaluationLoop, Mark
+from peer.network import Network, daemon_config
+from peer.node_status import peer_snapshot
+from peer.options import NodeOptions
+from peer.presence_loop import PresenceLoop
+from peer.pump import Pump
+from peer.run_state import RunDirectory, RunState
+from peer.stage import everyone_agrees, in_round, lagging_fragments, versions_certified
+from peer.training import Training
+
+log = structlog.get_logger(__name__)
+
+SOFTWARE = "musterml 0.1.0"
+BLOB_BYTES_MIN = 64 << 20
+BLOB_STATES_MAX = 8  # blobs kept, in sizes of the largest fragment's float32 times the group
+WATCH_SECONDS = 0.2
+ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
+AGREEMENT_LIFETIMES = 3.0  # how long a drained peer waits for the others to hold the same
+HEADS_LIFETIME_SECONDS = 600.0
+
+
+class Node:
+    """One peer of one run, from start to stop."""
+
+    def __init__(self, options: NodeOptions, identity: Identity, role: Literal["host", "learner"]) -> None:
+        self.options = options
+        self.role = role
+        self.identity = identity
+        self.state: State = "starting"
+        self.started_at = asyncio.get_running_loop().time()
+        self.training: Training | None = None
+        self.evaluations: EvaluationLoop | None = None
+        self.sample = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stopped = False
+        self._wanted_paused = False
+        self._addresses: tuple[str, ...] = ()
+        self.manifest: Manifest
+        self.network: Network
+        self.pump: Pump
+        self.presence: PresenceLoop
+        self.directory: RunDirectory
+        self.checkpointer: Checkpointer
+
+    # -- starting
+
+    @classmethod
+    async def host(cls, config: RunConfig, options: NodeOptions) -> Node:
+        """Begin a run as its organiser, or go on hosting it; raises MusterError with nothing left behind."""
+        node = cls(options, prepare(options), "host")
+        data = await asyncio.to_thread(load_tokens, config.data)
+        manifest = await asyncio.to_thread(make_manifest, config, data, options, node.identity.peer_id)
+        try:
+            node.network = await Network.open(daemon_config(options, ()), manifest.run_id, node._addresses_of)
+            await node._start(manifest, data)
+        except BaseException:
+            await node.stop(save=False)
+            raise
+        return node
+
+    @classmethod
+    async def join(cls, invite_text: str, options: NodeOptions) -> Node:
+        """Take part in the run of this invite; raises MusterError with nothing left behind."""
+        invite = Invite.parse(invite_text)
+        node = cls(options, prepare(options), "learner")
+        try:
+            config = daemon_config(options, invite.addresses)
+            node.network = await Network.open(config, invite.run_id, node._addresses_of)
+            known = RunDirectory(options.data_directory, invite.run_id).known_manifest()
+            manifest = known or await node.network.fetch_manifest(invite.addresses)
+            await node._start(manifest, None)
+        except BaseException:
+            await node.stop(save=False)
+            raise
+        return node
+
+    async def _start(self, manifest: Manifest, data: TokenData | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.manifest = manifest
+        self.directory = RunDirectory(self.options.data_directory, manifest.run_id)
+        self.directory.keep_manifest(manifest)
+        core = Core(
+            manifest,
+            self.identity,
+            KeyVerifier(),
+            os.urandom,
+            unix_offset_seconds=time.time() - loop.time(),
+            contributes=self.role == "learner",
+        )
+        held = await asyncio.to_thread(self.directory.load, manifest, core.rules)
+        self.pump = build_pump(core, held, self.network, self.directory, self.options)
+        self.pump.failed, self.pump.publish = self._fail, self._publish
+        self.checkpointer = Checkpointer(self.directory, self.pump)
+        self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
+        self.presence = PresenceLoop(
+            self.network.dht.store,
+            self.network.dht.daemon,
+            manifest.run_id,
+            self._presence,
+            lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
+        )
+        await self.network.start(self.pump.on_frame, self.pump.on_gone)
+        pace = manifest.config.pace
+        self._spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
+        if self.role == "learner":
+            await self._start_training(held)
+        elif data is not None:
+            await self._start_evaluations(data)
+        self.pump.engine.bind(held.votes, loop.time())
+        self._spawn(self._watch())
+        self._spawn(self.checkpointer.run())
+
+    async def _start_training(self, held: RunState) -> None:
+        self.training = await Training.start(
+            self.manifest,
+            self.identity.peer_id,
+            self.options,
+            held.learner_state,
+            self._on_progress,
+            asyncio.get_running_loop().time,
+        )
+        self.pump.learner = self.training.client
+        self.checkpointer.training = self.training
+        if held.learner_state is None and any(held.held):
+            await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
+        self._spawn(self.training.client.wait())
+
+    async def _start_evaluations(self, data: TokenData) -> None:
+        self.state = "hosting"
+        anchors = self.pump.anchors.all_anchors
+        self.evaluations = await asyncio.to_thread(EvaluationLoop, self.manifest.config, data, anchors)
+        self._spawn(self.evaluations.run(self._mark))
+
+    # -- what is going on
+
+    @property
+    def _engine(self) -> Engine:
+        return self.pump.engine
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _on_progress(self, progress: LearnerProgress) -> None:
+        self.pump.feed(Progress(progress.steps, progress.steps_per_second))
+        if self.training is not None:
+            self.training.follow(versions_certified(self._engine))
+
+    def _presence(self) -> Presence:
+        progress = self.training.progress if self.training is not None else None
+        versions, heads = self._engine.heads()
+        return Presence(
+            boot=self._engine.core.boot,
+            state=self.state,
+            steps=progress.steps if progress else 0,
+            steps_per_second=progress.steps_per_second if progress and self.state == "training" else 0.0,
+            tokens=progress.tokens if progress else 0,
+            loss=progress.loss if progress else None,
+            versions=versions,
+            heads=heads,
+            addresses=self._addresses[:8],
+            software=SOFTWARE,
+        )
+
+    def _addresses_of(self, peer: PeerId) -> list[str]:
+        sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "pump") else None
+        return [] if sighting is None else list(sighting.presence.addresses)
+
+    def _set_state(self, state: State) -> None:
+        if state != self.state:
+            log.info("state", before=self.state, now=state)
+            self.state = state
+            self.presence.hurry()
+
+    # -- loops
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._loop_ended)
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Something that this peer cannot go on without is broken."""
+        if not self._over.done():
+            log.error("failed", error=str(error), exc_info=error)
+            self._over.set_exception(error)
+            self._over.exception()  # whoever does not wait for us must not be warned about it
+
+    async def _watch(self) -> None:
+        """Move from one state of the peer to the next when it is time."""
+        drained_at: float | None = None
+        while not self._over.done():
+            await asyncio.sleep(WATCH_SECONDS)
+            if versions_certified(self._engine) >= self.manifest.config.versions:
+                self._engine.drain()
+            if not self._engine.draining:
+                self._update_training()
+                continue
+            if in_round(self._engine):
+                continue
+            if self.training is not None:
+                self.training.pause()
+            drained_at = drained_at or self._now()
+            self._set_state("draining")
+            patience = AGREEMENT_LIFETIMES * self.manifest.config.pace.presence_lifetime_seconds
+            if everyone_agrees(self._engine, self._now()) or self._now() > drained_at + patience:
+                self._over.set_result(None)
+
+    def _update_training(self) -> None:
+        if self.training is None:
+            return
+        if self._wanted_paused:
+            self.training.pause()
+            self._set_state("paused")
+        elif self.state == "training":
+            return  # from here on rounds keep us up to date
+        elif self.presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
+            lagging = lagging_fragments(self._engine, self._now())
+            self.pump.overwritten |= lagging
+            if lagging:
+                self._set_state("catching up")
+            else:
+                self.training.resume()
+                self._set_state("training")
+
+    def _mark(self) -> Mark:
+        """Where the run stands, for an evaluation of the anchors as they are now."""
+        held_all = all(machine.ready for machine in self._engine.machines)
+        wall = self._now() - self.started_at
+        return Mark(versions_certified(self._engine), self.pump.book.certified.tokens, wall, held_all)
+
+    def _publish(self, action: Publish) -> None:
+        """The record store holds heads only; certificates and states travel by request (design §10)."""
+        certificate = action.certificate
+        payload = certificate.version.to_bytes(8, "big") + certificate.digest
+        key = heads_key(self.manifest.run_id, certificate.fragment)
+        self._spawn(self._put(partial(self.network.dht.store.put, key, payload, HEADS_LIFETIME_SECONDS)))
+
+    async def _put(self, put: Callable[[], object]) -> None:
+        try:
+            await put()  # type: ignore[misc]
+        except NetworkError as error:
+            log.info("head_not_published", reason=str(error))
+
+    # -- for whoever runs the node
+
+    def invite(self) -> str:
+        """One line of text with which others join, at this peer's addresses."""
+        addresses = tuple(PeerAddress.parse(text) for text in self._addresses[:8])
+        return str(Invite(self.manifest.run_id, PeerId(self.manifest.organiser), addresses))
+
+    def snapshot(self) -> PeerSnapshot:
+        """This peer as it is now."""
+        base = PeerSnapshot(
+            peer_id=self.identity.peer_id,
+            run_id=self.manifest.run_id.hex(),
+            name=self.options.name,
+            role=self.role,
+            state="finished" if self._over.done() else self.state,
+            pid=0,
+            wall_seconds=self._now() - self.started_at,
+            evaluations=tuple(self.evaluations.found) if self.evaluations is not None else (),
+            sample=self.sample,
+        )
+        progress = self.training.progress if self.training is not None else LearnerProgress()
+        return peer_snapshot(base, self.pump, progress, self._now())
+
+    async def final_snapshot(self) -> PeerSnapshot:
+        """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
+        anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
+        digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
+        if self.evaluations is not None:
+            await self.evaluations.evaluate(self._mark(), full=True)
+            self.sample = await self.evaluations.sample()
+        return self.snapshot().model_copy(update={"digests_from_tensors": digests})
+
+    async def pause(self) -> None:
+        """Make no inner steps until `resume`."""
+        self._wanted_paused = True
+        self._update_training()
+
+    async def resume(self) -> None:
+        self._wanted_paused = False
+        if self.training is not None and self.state == "paused":
+            self._set_state("catching up")
+
+    def drain(self) -> None:
+        """Open no further rounds; once those in flight are over the learner rests."""
+        self._engine.drain()
+
+    async def wait(self) -> None:
+        """Return when the run is over or drained and everyone live agrees; raises MusterError if this peer failed."""
+        await asyncio.shield(self._over)
+
+    async def stop(self, save: bool = True) -> None:
+        """Save, then take everything apart; leaves no process, socket or file behind. Safe to call twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._over.done():
+            self._over.set_result(None)
+        if save and hasattr(self, "checkpointer") and not self._failed():
+            await self.checkpointer.save()
+        if self.training is not None:
+            self.pump.learner = None
+            await self.training.client.stop()
+        if hasattr(self, "pump"):
+            await self.pump.close()
+        if self.evaluations is not None:
+            await asyncio.to_thread(self.evaluations.close)
+        if hasattr(self, "network"):
+            await self.network.flush(1.0)
+            await self.network.close()
+
+    def _failed(self) -> bool:
+        return self._over.done() and self._over.exception() is not None

@@ -1,0 +1,67 @@
+"""A peer's snapshot for people on the same machine, gathered from its parts."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from coordinator.fragment import FragmentMachine
+from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
+from peer.bookkeeping import LearnerProgress
+from peer.pump import Pump
+
+
+def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
+    """One fragment in words and digests."""
+    phase: Phase = "idle"
+    if not machine.ready:
+        phase = "catching up"
+    elif machine.attempt is not None:
+        phase = "in a round"
+    elif machine.joining_since is not None:
+        phase = "joining"
+    elif machine.bound(now):
+        phase = "bound by a vote"
+    return FragmentStatus(
+        version=machine.chain.version,
+        held_version=machine.held,
+        head=machine.chain.digest.hex(),
+        state=machine.chain.state.hex(),
+        phase=phase,
+    )
+
+
+def note_of(state: str, pump: Pump) -> str:
+    """What is happening now, in one line."""
+    busy = [str(machine.index) for machine in pump.engine.machines if machine.busy]
+    return f"{state}; rounds in flight for fragments {', '.join(busy)}" if busy else state
+
+
+def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now: float) -> PeerSnapshot:
+    """`base` (who and in what state) completed with what the parts know."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    traffic = pump.transport.traffic
+    book, engine = pump.book, pump.engine
+    return base.model_copy(
+        update={
+            "note": note_of(base.state, pump),
+            "pid": os.getpid(),
+            "steps": progress.steps,
+            "steps_per_second": progress.steps_per_second,
+            "tokens": progress.tokens,
+            "loss": progress.loss,
+            "learner_cpu_seconds": progress.cpu_seconds,
+            "training_seconds": progress.training_seconds,
+            "peer_cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "peers_live": len(engine.core.presence.live(now)),
+            "rounds_in_flight": engine.in_flight,
+            "fragments": tuple(fragment_status(machine, now) for machine in engine.machines),
+            "certified": book.certified,
+            "credited_tokens": dict(book.credited),
+            "adoption_delays_steps": tuple(book.delays_steps),
+            "events": {name: count for name, count in book.events.items() if count}
+            | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),
+        }
+    )

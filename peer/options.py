@@ -1,0 +1,57 @@
+"""How one machine takes part in a run. None of it changes what the run computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import UsageError
+
+FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """A peer's own settings. `data_directory` holds its key, checkpoints, votes and control socket."""
+
+    data_directory: Path
+    port: int | None = None  # None: any free port
+    listen_host: str = "127.0.0.1"  # `0.0.0.0` to be reached from elsewhere
+    threads: int = 1
+    niceness: int = 5  # of the learner, so that the network goes first
+    step_seconds: float = 0.0  # pace: a step lasts at least this long
+    announce: tuple[str, ...] = ()
+    name: str = ""
+    founders: tuple[str, ...] = ()  # host only; default: the host itself
+    fault: str | None = None  # tests only: see `Fault.parse`
+
+    @property
+    def identity_path(self) -> Path:
+        """This peer's key."""
+        return self.data_directory / "identity.key"
+
+
+@dataclass(slots=True)
+class Fault:
+    """Kills this process, as kill -9 would, when it comes to a named point of the protocol for the n-th time."""
+
+    point: str
+    left: int
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """`kill:POINT` or `kill:POINT:N`; raises UsageError."""
+        kind, _, rest = text.partition(":")
+        point, _, count = rest.partition(":")
+        if kind != "kill" or point not in FAULT_POINTS or not (count or "1").isdecimal():
+            raise UsageError(
+                f"{text!r} is no fault; write kill:POINT or kill:POINT:N with one of {', '.join(FAULT_POINTS)}"
+            )
+        return cls(point, int(count or "1"))
+
+    def strikes(self, point: str) -> bool:
+        """Whether the process has to die now."""
+        if point != self.point:
+            return False
+        self.left -= 1
+        return self.left == 0

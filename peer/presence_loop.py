@@ -1,0 +1,89 @@
+"""Saying that we are here, and reading who else is (design §6.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from coordinator.presence import Presence
+from dht.addresses import PeerAddress
+from dht.daemon import Daemon
+from dht.errors import NetworkError, PeerError, UsageError
+from dht.identity import PeerId
+from dht.records import presence_key
+from dht.store import RecordStore
+
+log = structlog.get_logger(__name__)
+
+EAGER_SECONDS = 0.5  # between looks while we know nobody or less than a lifetime has passed since the start
+
+
+class PresenceLoop:
+    """Publishes our presence and feeds everybody else's, until cancelled."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        daemon: Daemon,
+        run_id: bytes,
+        ours: Callable[[], Presence],
+        seen: Callable[[PeerId, Presence], None],
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._key = presence_key(run_id)
+        self._ours = ours
+        self._seen = seen
+        self._changed = asyncio.Event()
+        self.rounds = 0  # completed looks at the record store
+
+    def hurry(self) -> None:
+        """Our state has changed: say so now instead of at the next interval."""
+        self._changed.set()
+
+    async def run(self, interval_seconds: float, lifetime_seconds: float) -> None:
+        """Eager for the first lifetime, so that peers that start together find each other at once."""
+        loop = asyncio.get_running_loop()
+        eager_until = loop.time() + lifetime_seconds
+        while True:
+            await self._once(lifetime_seconds)
+            pause = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _once(self, lifetime_seconds: float) -> None:
+        try:
+            await self._store.put(self._key, self._ours().to_wire(), lifetime_seconds)
+            records = await self._store.get(self._key)
+        except NetworkError as error:
+            log.info("presence_failed", reason=str(error))
+            return
+        addresses: list[PeerAddress] = []
+        for record in records:
+            try:
+                presence = Presence.from_wire(record.payload)
+            except PeerError:
+                continue  # another version's presence, or nonsense: not somebody we could work with
+            if record.sender != self._daemon.peer_id:
+                self._seen(record.sender, presence)
+                addresses += _parsed(presence.addresses, record.sender)
+        self._daemon.remember(addresses)
+        self.rounds += 1
+
+
+def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:
+    """The usable ones of the addresses that a peer claims for itself."""
+    found = []
+    for text in texts:
+        try:
+            address = PeerAddress.parse(text)
+        except UsageError:
+            continue
+        if address.peer_id == peer:
+            found.append(address)
+    return found

@@ -1,0 +1,323 @@
+"""The thin shell around the protocol core: carries out its actions, brings it their answers and the time.
+
+Everything here runs in one event loop. The core is called with one event at a time; whatever takes long (the learner's
+step boundary, tensor work, the disk, other peers) is awaited in tasks that end by feeding an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import structlog
+
+from coordinator.actions import (
+    Action,
+    Adopt,
+    Apply,
+    Discard,
+    Encode,
+    FetchState,
+    Publish,
+    RecordVote,
+    Reduce,
+    RoundKey,
+    Send,
+    Tell,
+)
+from coordinator.engine import Engine
+from coordinator.events import Encoded, Event, FetchFailed, PeerGone, Received, StateFetched, Tick, VoteRecorded
+from coordinator.messages import Message, PartNote
+from dht.errors import LocalError, NetworkError, PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+from peer.anchors import Anchors
+from peer.blobs import BlobStore
+from peer.bookkeeping import Book
+from peer.checkpoint import VoteLog
+from peer.frames import (
+    ManifestAnswer,
+    ManifestAsk,
+    StateAsk,
+    StatePiece,
+    Transfer,
+    decode_header,
+    encode_header,
+)
+from peer.learner_client import LearnerClient
+from peer.options import Fault
+from peer.outer_optimizer import OuterState
+from peer.round_work import Adoption, RoundWork
+from peer.state_transfer import StateTransfer
+from peer.transport import Payload, Transport
+from peer.votes import encode_vote
+
+log = structlog.get_logger(__name__)
+
+CLOCK_EPSILON_SECONDS = 0.001
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _keep_quiet(_: Publish) -> None:
+    """Heads stay unpublished until somebody says how."""
+
+
+@dataclass
+class Pump:
+    """One engine with its surroundings. `failed` is called with whatever must end this peer."""
+
+    engine: Engine
+    transport: Transport
+    work: RoundWork
+    anchors: Anchors
+    blobs: BlobStore
+    votes: VoteLog
+    book: Book
+    failed: Callable[[BaseException], None] = _raise
+    publish: Callable[[Publish], None] = _keep_quiet
+    learner: LearnerClient | None = None
+    fault: Fault | None = None
+    overwritten: set[int] = field(default_factory=set)  # fragments whose local work is dropped at their next adoption
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.transfer = StateTransfer(self.anchors, self.post)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._open_rounds: set[RoundKey] = set()
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._fetched: dict[bytes, OuterState] = {}
+        self._fetching: dict[int, asyncio.Task[None]] = {}
+        self._counted = [machine.chain.version for machine in self.engine.machines]
+        self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
+        self._closed = False
+        self._manifest = self.engine.core.manifest.to_wire()
+
+    # -- in
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
+
+    def feed(self, event: Event) -> None:
+        """Hand an event to the core and start whatever it asks for."""
+        if self._closed:
+            return
+        try:
+            for action in self.engine.handle(event, self.now):
+                self._perform(action)
+            self._count_certified()
+        except BaseException as error:  # noqa: BLE001 - a bug in the core must end the peer, not one callback
+            self.failed(error)
+            return
+        self._set_timer()
+
+    def on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
+        """A frame from the transport; what cannot be read is dropped."""
+        try:
+            message = decode_header(header)
+        except PeerError as error:
+            self.book.events["unreadable"] += 1
+            log.debug("unreadable_message", peer=sender, reason=str(error))
+            return
+        if isinstance(message, StateAsk):
+            self.transfer.serve(sender, message)
+        elif isinstance(message, StatePiece):
+            self.transfer.receive(sender, message, payload)
+        elif isinstance(message, ManifestAsk):
+            self.post(sender, ManifestAnswer(manifest=self._manifest), b"")
+        elif not isinstance(message, ManifestAnswer):
+            self._receive(sender, message, payload)
+
+    def on_gone(self, peer: PeerId) -> None:
+        """The transport lost a peer."""
+        self.feed(PeerGone(peer))
+
+    def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        root = None
+        if payload:
+            contribution_leaf, result_leaf = self.work.leaf_bytes
+            leaf_bytes = contribution_leaf if isinstance(message, PartNote) else result_leaf
+            root = self.blobs.add(payload, leaf_bytes)
+        self.feed(Received(sender, message, root))
+
+    # -- out
+
+    def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
+        """Send a frame; the protocol repeats what gets lost."""
+        self.transport.post(peer, encode_header(message), payload)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Send():
+                self._send(action)
+            case Tell():
+                self.book.tell(action)
+                log.info(action.event, fragment=action.fragment, version=action.version, **action.details)
+            case Adopt():
+                self._adopt(action)
+            case FetchState():
+                self._fetch(action)
+            case Publish():
+                self.publish(action)
+            case Discard():
+                self._open_rounds.discard(action.key)
+                self.work.submit(partial(self.work.discard, action.key))
+            case Encode():
+                self._open_rounds.add(action.key)
+                self._start(self._answer(action))
+            case Reduce() | Apply() | RecordVote():
+                self._start(self._answer(action))
+
+    async def _answer(self, action: Encode | Reduce | Apply | RecordVote) -> None:
+        """Do what takes time, then tell the core."""
+        event: Event | None
+        match action:
+            case Encode():
+                event = await self._encode(action)
+            case Reduce():
+                self._hit("reduce")
+                event = await self.work.run(partial(self.work.reduce, action))
+            case Apply():
+                event = await self.work.run(partial(self.work.apply, action))
+            case RecordVote():
+                event = await self._record_vote(action)
+        if event is not None:
+            self.feed(event)
+
+    def _send(self, action: Send) -> None:
+        message = action.message
+        if isinstance(message, Statement) and self.fault is not None:
+            self._hit({"commit": "commit", "check": "check", "vote": "vote"}.get(message.context.kind, ""))
+        if isinstance(message, PartNote):
+            self._hit("scatter")
+        payload: bytes = b""
+        if action.payload is not None:
+            held = self.blobs.get(action.payload)
+            if held is None:
+                return  # too old: whoever needs it asks somebody else
+            payload = held
+        self.post(action.to, message, payload)
+
+    def _hit(self, point: str) -> None:
+        if self.fault is not None and self.fault.strikes(point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self._closed:
+            self.failed(task.exception() or RuntimeError("a task failed without saying why"))
+
+    async def _encode(self, action: Encode) -> Encoded | None:
+        if self.learner is None:
+            return None
+        async with self._learner_turns[action.key.fragment]:
+            vector, counters = await self.learner.snapshot(action.key.fragment)
+        if counters.steps == 0 or action.key not in self._open_rounds:
+            return None
+        encoded = await self.work.run(partial(self.work.encode, action, vector, counters))
+        if action.key not in self._open_rounds:
+            self.work.submit(partial(self.work.discard, action.key))
+        return encoded
+
+    async def _record_vote(self, action: RecordVote) -> VoteRecorded | None:
+        record = action.record
+        try:
+            await self.work.run(partial(self.votes.append, encode_vote(record)))
+        except LocalError as error:  # a full disk costs our vote, never the training
+            self.book.events["vote_not_written"] += 1
+            log.error("vote_not_written", reason=str(error))
+            return None
+        return VoteRecorded(RoundKey(record.fragment, record.version, record.roster_id))
+
+    def _adopt(self, action: Adopt) -> None:
+        self._hit("adopt")
+        fetched = self._fetched.pop(action.certificate.digest, None) if action.applied is None else None
+        # submitted now, so that it comes before whatever the next version asks of the worker
+        adoption = self.work.submit(partial(self.work.adopt, action, fetched))
+        bringing = self._start(self._bring_learner(action, adoption))
+        self._adopting.add(bringing)
+        bringing.add_done_callback(self._adopting.discard)
+
+    async def settle_adoptions(self) -> None:
+        """Wait until the learner has taken over everything that the core has adopted."""
+        while self._adopting:
+            await asyncio.wait(self._adopting)
+
+    async def _bring_learner(self, action: Adopt, adoption: asyncio.Future[Adoption]) -> None:
+        fragment = action.certificate.fragment
+        async with self._learner_turns[fragment]:
+            done = await adoption
+            if self.learner is None:
+                return
+            reference = done.reference
+            if fragment in self.overwritten:
+                self.overwritten.discard(fragment)
+                reference = reference if action.snapshot is not None else None
+            counted = done.counted
+            steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
+            at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
+        delay = None if counted is None else at_step - (counted.window_first + counted.window_count)
+        self.book.adopted(action, delay)
+
+    def _fetch(self, action: FetchState) -> None:
+        fragment = action.certificate.fragment
+        older = self._fetching.pop(fragment, None)
+        if older is not None:
+            older.cancel()
+        self._fetching[fragment] = self._start(self._fetch_state(action))
+
+    async def _fetch_state(self, action: FetchState) -> None:
+        certificate = action.certificate
+        try:
+            state = await self.transfer.fetch(certificate, action.holders)
+        except NetworkError as error:
+            log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
+            self.feed(FetchFailed(certificate.fragment, certificate.digest))
+            return
+        self._fetched.clear() if len(self._fetched) > 2 * len(self.engine.machines) else None
+        self._fetched[certificate.digest] = state
+        self.feed(StateFetched(certificate.fragment, certificate.digest))
+        self._fetched.pop(certificate.digest, None)
+
+    def _count_certified(self) -> None:
+        """Book every certificate that has joined a chain, however it came."""
+        for fragment, machine in enumerate(self.engine.machines):
+            chain = machine.chain
+            if chain.version > self._counted[fragment]:
+                for certificate in chain.after(self._counted[fragment], chain.version):
+                    self.book.certify(certificate)
+            self._counted[fragment] = chain.version
+
+    # -- time
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.engine.next_deadline(self.now)
+        if due != float("inf"):
+            self._timer = self._loop.call_at(due + CLOCK_EPSILON_SECONDS, self.feed, Tick())
+
+    async def close(self) -> None:
+        """Stop everything; nothing is fed after this."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.work.close()

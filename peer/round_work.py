@@ -1,0 +1,200 @@
+"""The tensor work that the protocol core asks for: encode, reduce, apply, adopt. One object per peer, no network.
+
+Pure functions do the arithmetic (`peer.reduction`); this class keeps what a round needs between two of them. It runs on
+one worker thread so that the event loop, and with it every vote, never waits behind a large fragment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from torch import Tensor
+
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.events import Applied, Encoded, Reduced
+from coordinator.manifest import RunConfig
+from dht.errors import LocalError
+from peer.anchors import Anchors
+from peer.blobs import BlobStore
+from peer.codec import CODECS
+from peer.fragments import Partitioning
+from peer.learner import Counters
+from peer.merge import MERGES
+from peer.outer_optimizer import OuterState, state_digest
+from peer.reduction import admit, apply_merged, encode_contribution, merged_gradient, reduce_partition
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The learner's fragment as it went into a round."""
+
+    vector: Tensor
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldResult:
+    data: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What the learner has to do: θ ← new + (θ - reference), or θ ← new without a reference."""
+
+    fragment: int
+    new: Tensor
+    reference: Tensor | None
+    counted: Counters | None
+
+
+class RoundWork:
+    """Snapshots and applied states by round; anchors; bytes by root."""
+
+    def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore) -> None:
+        self._config = config
+        self._anchors = anchors
+        self._blobs = blobs
+        self._contribution_codec = CODECS[config.outer.contribution_codec]
+        self._result_codec = CODECS[config.outer.result_codec]
+        self._rule = MERGES[config.outer.merge]
+        self._snapshots: dict[RoundKey, Snapshot] = {}
+        self._applied: dict[RoundKey, OuterState] = {}
+        self._worker = ThreadPoolExecutor(1, "tensors")
+        self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
+
+    @property
+    def leaf_bytes(self) -> tuple[int, int]:
+        """Merkle leaf sizes of contributions and of results."""
+        return self._contribution_codec.leaf_bytes, self._result_codec.leaf_bytes
+
+    def submit(self, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
+        """Have `work` done on the worker thread, after everything submitted before."""
+        return asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        """`submit`, and wait for it."""
+        return await self.submit(work)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _make_partitioning(self, fragment: int, partitions: int) -> Partitioning:
+        return Partitioning.of(self._anchors.layouts[fragment], partitions)
+
+    # -- steps of a round; all run on the worker
+
+    def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
+        """Encode the outer gradient Θ - θ of a snapshot; the parts wait in the blob store."""
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        gradient = self._anchors.current(action.key.fragment).anchor - vector
+        contribution = encode_contribution(gradient, partitioning, self._contribution_codec)
+        for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
+            self._blobs.put(root, part)
+        self._snapshots[action.key] = Snapshot(vector, counters)
+        return Encoded(
+            action.key,
+            counters.tokens,
+            counters.steps,
+            max(counters.window_first, 0),
+            counters.window_count,
+            contribution.part_roots,
+            contribution.squared_norms,
+        )
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """Merge one partition from the inputs that are admissible; no root if too few are."""
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        own = partitioning.segment_span(action.partition)
+        vectors: dict[int, Tensor] = {}
+        for one in action.inputs:
+            data = self._blobs.get(one.root)
+            if data is None or len(one.squared_norms) != len(partitioning.segments):
+                continue
+            admitted = admit(
+                data, one.root, one.squared_norms[own], partitioning, action.partition, self._contribution_codec
+            )
+            if isinstance(admitted, Tensor):
+                vectors[one.member] = admitted
+        members = {one.member: one for one in action.inputs}
+        if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
+            return Reduced(action.key, action.partition, action.turn, None, ())
+        merged = reduce_partition(vectors, members, self._rule, partitioning, action.partition, self._result_codec)
+        self._blobs.put(merged.root, merged.data)
+        return Reduced(
+            action.key,
+            action.partition,
+            action.turn,
+            merged.root,
+            merged.included,
+            merged.coefficients,
+            merged.squared_norms,
+            merged.encoding_error,
+        )
+
+    def apply(self, action: Apply) -> Applied | None:
+        """Take the outer step on the side; None if a result's bytes are gone or do not decode."""
+        fragment, partitions = action.key.fragment, len(action.results)
+        partitioning = self._partitioning(fragment, partitions)
+        held = [self._held(result, partitioning, j) for j, result in enumerate(action.results)]
+        if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
+            return None
+        members: dict[int, ReduceInput] = {one.member: one for one in action.members}
+        gradient = merged_gradient(partitioning, held, members, self._rule, self._result_codec)
+        void = {partition for partition, result in enumerate(held) if result is None}
+        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
+        state = apply_merged(self._anchors.current(fragment), gradient, partitioning, void, rates)
+        self._applied[action.key] = state
+        return Applied(action.key, state_digest(state.anchor, state.momentum))
+
+    def _held(self, result: PartitionResult | None, partitioning: Partitioning, partition: int) -> _HeldResult | None:
+        data = None if result is None else self._blobs.get(result.root)
+        if result is None or data is None:
+            return None
+        admitted = admit(data, result.root, result.squared_norms, partitioning, partition, self._result_codec)
+        return _HeldResult(data, result.included) if isinstance(admitted, Tensor) else None
+
+    # -- after a round
+
+    def adopt(self, action: Adopt, fetched: OuterState | None) -> Adoption:
+        """Install the certified state, which is the applied one or `fetched`; says what the learner has to do."""
+        fragment = action.certificate.fragment
+        state = fetched if action.applied is None else self._applied.get(action.applied)
+        if state is None:
+            raise LocalError(f"the state of fragment {fragment} to adopt is not here")
+        old = self._anchors.current(fragment).anchor
+        snapshot = None if action.snapshot is None else self._snapshots.get(action.snapshot)
+        self._anchors.install(fragment, action.certificate.digest, state)
+        reference = self._reference(action, old, state.anchor, snapshot)
+        return Adoption(fragment, state.anchor, reference, None if snapshot is None else snapshot.counters)
+
+    def _reference(self, action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None) -> Tensor | None:
+        """What the learner's fragment is measured against: per partition the snapshot if we are in it, else Θ(v)."""
+        if snapshot is None:
+            whole = old
+        elif all(action.counted):
+            return None if self._config.outer.adoption == "overwrite" else snapshot.vector
+        else:
+            whole = snapshot.vector.clone()
+        reference = whole.clone() if any(action.frozen) else whole
+        partitioning = self._partitioning(action.certificate.fragment, len(action.frozen)) if action.frozen else None
+        if partitioning is not None:
+            for partition, (counted, frozen) in enumerate(zip(action.counted, action.frozen, strict=True)):
+                span = partitioning.span(partition)
+                if frozen:
+                    reference[span] = new[span]  # a frozen partition keeps the learner's own values
+                elif snapshot is not None and not counted:
+                    reference[span] = old[span]
+        return reference
+
+    def discard(self, key: RoundKey) -> None:
+        """A round is over."""
+        self._snapshots.pop(key, None)
+        self._applied.pop(key, None)

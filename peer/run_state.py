@@ -1,0 +1,176 @@
+"""What a peer holds of a run across restarts: certificates, states, the learner, and votes (design §8).
+
+States and learner are one atomic checkpoint. Certificates are logs that only grow: they prove the states, and whoever
+joins later asks for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coordinator.actions import VoteRecord
+from coordinator.certificate import Certificate
+from coordinator.chain import CHAIN_KEPT, Chain, Rules
+from coordinator.manifest import Manifest
+from dht.errors import LocalError, MusterError, PeerError, UsageError
+from dht.wire import Wire
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.outer_optimizer import OuterState, state_digest
+from peer.votes import decode_vote
+
+LEARNER_PREFIX = "learner/"
+MANIFEST_FILE = "manifest.bin"
+VOTES_KEPT = 1024  # from earlier lives; those that still bind are among the newest
+
+
+class HeldVersions(Wire):
+    """Which version of each fragment a checkpoint holds."""
+
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything a peer starts a life with. `learner_state` is a file that the learner loads, None for a fresh one."""
+
+    chains: tuple[Chain, ...]
+    held: tuple[int, ...]
+    anchors: Anchors
+    votes: tuple[VoteRecord, ...]
+    learner_state: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One consistent moment of a peer, to be written at leisure: states are never changed in place."""
+
+    held: tuple[int, ...]
+    states: tuple[OuterState, ...]
+    chains: tuple[tuple[Certificate, ...], ...]  # up to the held version
+
+
+class RunDirectory:
+    """The folder of one run inside a peer's data directory."""
+
+    def __init__(self, data_directory: Path, run_id: bytes) -> None:
+        self.path = data_directory / f"run-{run_id.hex()[:12]}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be created: {error.strerror}; choose another --data folder") from None
+        self.vote_log = VoteLog(self.path / "votes")
+        self._run_id = run_id
+        self._logs: dict[int, VoteLog] = {}
+        self._logged: dict[int, list[bytes]] = {}  # digests in each certificate log
+
+    def keep_manifest(self, manifest: Manifest) -> None:
+        """Remember the manifest, so that a restart needs nobody for it."""
+        (self.path / MANIFEST_FILE).write_bytes(manifest.to_wire())
+
+    def known_manifest(self) -> Manifest | None:
+        """The manifest as remembered; None if there is none or it is not the run's."""
+        try:
+            manifest = Manifest.from_wire((self.path / MANIFEST_FILE).read_bytes())
+        except (OSError, PeerError):
+            return None
+        return manifest if manifest.run_id == self._run_id else None
+
+    # -- loading
+
+    def load(self, manifest: Manifest, rules: Rules) -> RunState:
+        """What was saved last; version 0 where nothing valid was. Raises LocalError if the files contradict themselves."""
+        genesis = genesis_states(manifest.config)
+        chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
+        anchors = Anchors(layouts_of(manifest.config), genesis)
+        recent = self.vote_log.read()[-VOTES_KEPT:]
+        self.vote_log.replace(recent)
+        votes = tuple(vote for data in recent if (vote := decode_vote(data)) is not None)
+        checkpoint = load_latest(self.path)
+        if checkpoint is None or checkpoint.run_id != manifest.run_id:
+            return RunState(chains, (0,) * len(chains), anchors, votes, None)
+        try:
+            held = HeldVersions.from_wire(checkpoint.meta["held"]).versions
+            chains = tuple(self._load_chain(chain, version) for chain, version in zip(chains, held, strict=True))
+            for chain in chains:
+                if chain.version:
+                    anchors.install(chain.fragment, chain.digest, _load_state(checkpoint, chain))
+        except (MusterError, KeyError, ValueError) as error:
+            raise LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away") from None
+        return RunState(chains, held, anchors, votes, self._unpack_learner(checkpoint))
+
+    def _load_chain(self, empty: Chain, version: int) -> Chain:
+        certificates = [Certificate.from_wire(data) for data in self._log(empty.fragment).read()]
+        self._logged[empty.fragment] = [certificate.digest for certificate in certificates]
+        kept = [certificate for certificate in certificates if certificate.version <= version][-CHAIN_KEPT:]
+        chain = Chain(empty.rules, empty.fragment, empty.genesis, kept)
+        if chain.version != version:
+            raise LocalError(f"the certificates of fragment {empty.fragment} end at version {chain.version}")
+        return chain
+
+    def _unpack_learner(self, checkpoint: Checkpoint) -> Path | None:
+        tensors = {
+            name.removeprefix(LEARNER_PREFIX): tensor
+            for name, tensor in checkpoint.tensors.items()
+            if name.startswith(LEARNER_PREFIX)
+        }
+        if not tensors:
+            return None
+        path = self.path / "learner.safetensors"
+        save_file(tensors, path)
+        return path
+
+    # -- saving
+
+    @property
+    def learner_file(self) -> Path:
+        """Where the learner writes its part of a checkpoint before it is packed with the rest."""
+        return self.path / "learner-new.safetensors"
+
+    def save(self, captured: Captured, learner_file: Path | None) -> None:
+        """Write certificates, then states and learner together; raises LocalError, and then the old ones remain."""
+        for fragment, certificates in enumerate(captured.chains):
+            self._save_chain(fragment, certificates)
+        tensors: dict[str, Tensor] = {}
+        for fragment, state in enumerate(captured.states):
+            tensors[f"anchor/{fragment}"] = state.anchor
+            tensors[f"momentum/{fragment}"] = state.momentum
+        if learner_file is not None:
+            for name, tensor in load_file(learner_file).items():
+                tensors[LEARNER_PREFIX + name] = tensor
+        held = HeldVersions(versions=captured.held).to_wire()
+        save_checkpoint(self.path, Checkpoint(self._run_id, tensors, {"held": held}))
+        if learner_file is not None:
+            learner_file.unlink(missing_ok=True)
+
+    def _save_chain(self, fragment: int, certificates: tuple[Certificate, ...]) -> None:
+        """Append what is new; write the log anew if our lineage has changed."""
+        log, logged = self._log(fragment), self._logged.setdefault(fragment, [])
+        digests = [certificate.digest for certificate in certificates]
+        if not digests:
+            return
+        start = digests.index(logged[-1]) + 1 if logged and logged[-1] in digests else 0
+        if logged and start == 0:
+            log.replace([certificate.to_wire() for certificate in certificates])
+            self._logged[fragment] = digests
+            return
+        for certificate in certificates[start:]:
+            log.append(certificate.to_wire())
+        logged += digests[start:]
+
+    def _log(self, fragment: int) -> VoteLog:
+        if fragment not in self._logs:
+            self._logs[fragment] = VoteLog(self.path / f"certificates-{fragment}")
+        return self._logs[fragment]
+
+
+def _load_state(checkpoint: Checkpoint, chain: Chain) -> OuterState:
+    fragment = chain.fragment
+    state = OuterState(checkpoint.tensors[f"anchor/{fragment}"], checkpoint.tensors[f"momentum/{fragment}"])
+    if state_digest(state.anchor, state.momentum) != chain.state:
+        raise LocalError(f"fragment {fragment} is not the certified version {chain.version}")
+    return state

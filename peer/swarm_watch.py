@@ -1,0 +1,114 @@
+"""What was seen of a swarm while it ran: the newest snapshot of every process, and what must not be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinator.snapshot import FragmentStatus, PeerSnapshot
+
+DIGESTS_KEPT = 1 << 16  # (fragment, version) pairs whose digest is remembered; old ones are forgotten first
+FINISHED = "finished"  # the state of a peer whose run is over or drained
+
+
+@dataclass(slots=True)
+class SwarmWatch:
+    """Fed by whoever polls; views and reports read it. Processes go by the name that the swarm gave them."""
+
+    host: str
+    learners: tuple[str, ...]
+    versions_goal: int
+    seconds_goal: float | None = None
+    latest: dict[str, PeerSnapshot] = field(default_factory=dict)
+    final: dict[str, PeerSnapshot] = field(default_factory=dict)
+    died: dict[str, str] = field(default_factory=dict)
+    conflicts: set[tuple[int, int]] = field(default_factory=set)
+    first_step_at: float | None = None
+    last_step_at: float | None = None
+    _versions_before: int | None = None
+    _digests: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+
+    def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
+        """A process told about itself at this time, in seconds on any one clock."""
+        before = self.latest.get(name)
+        self.latest[name] = snapshot
+        if name == self.host and self._versions_before is None:
+            self._versions_before = sum(fragment.version for fragment in snapshot.fragments)
+        if snapshot.steps > (before.steps if before else 0):
+            self.first_step_at = now if self.first_step_at is None else self.first_step_at
+            self.last_step_at = now
+        for index, fragment in enumerate(snapshot.fragments):
+            self._compare(index, fragment)
+
+    def note_final(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
+        """The last thing that a process told, after the drain."""
+        self.note(name, snapshot, now)
+        self.final[name] = snapshot
+
+    def note_death(self, name: str, last_words: str) -> None:
+        """A process ended before the swarm did."""
+        self.died.setdefault(name, last_words)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All processes, the host first."""
+        return (self.host, *self.learners)
+
+    @property
+    def living(self) -> tuple[str, ...]:
+        """Those that have not died, in order."""
+        return tuple(name for name in self.names if name not in self.died)
+
+    @property
+    def living_learners(self) -> tuple[str, ...]:
+        return tuple(name for name in self.learners if name not in self.died)
+
+    @property
+    def versions(self) -> int:
+        """Versions that the swarm has certified since it started, over all fragments."""
+        newest: dict[int, int] = {}
+        for snapshot in self.latest.values():
+            for index, fragment in enumerate(snapshot.fragments):
+                newest[index] = max(newest.get(index, 0), fragment.version)
+        return sum(newest.values()) - (self._versions_before or 0)
+
+    @property
+    def witness(self) -> PeerSnapshot | None:
+        """The snapshot that has seen most certificates; the host's among equals."""
+        seen = [self.latest[name] for name in self.names if name in self.latest]
+        return max(seen, key=lambda snapshot: snapshot.certified.versions, default=None)
+
+    @property
+    def host_snapshot(self) -> PeerSnapshot | None:
+        return self.latest.get(self.host)
+
+    def learner_snapshots(self) -> list[PeerSnapshot]:
+        """The newest snapshot of every learner, also of those that have died since."""
+        return [self.latest[name] for name in self.learners if name in self.latest]
+
+    @property
+    def training_is_over(self) -> bool:
+        """True if there are learners, and none has anything left to do."""
+        states = [self.latest[name].state if name in self.latest else "" for name in self.living_learners]
+        return bool(states) and all(state == FINISHED for state in states)
+
+    @property
+    def settled(self) -> bool:
+        """True if every living process holds what it knows of, and all know the same."""
+        known = [self.latest.get(name) for name in self.living]
+        snapshots = [snapshot for snapshot in known if snapshot is not None]
+        return len(snapshots) == len(known) and self.training_is_over and same_heads(snapshots)
+
+    def _compare(self, index: int, fragment: FragmentStatus) -> None:
+        key, digests = (index, fragment.version), (fragment.head, fragment.state)
+        if self._digests.setdefault(key, digests) != digests:
+            self.conflicts.add(key)
+        if len(self._digests) > DIGESTS_KEPT:
+            del self._digests[next(iter(self._digests))]
+
+
+def same_heads(snapshots: Iterable[PeerSnapshot]) -> bool:
+    """True if all of them know and hold the same version of every fragment."""
+    heads = {tuple((part.version, part.head) for part in snapshot.fragments) for snapshot in snapshots}
+    held = all(part.held_version == part.version for snapshot in snapshots for part in snapshot.fragments)
+    return len(heads) == 1 and held

@@ -1,0 +1,77 @@
+"""The learner of a peer, seen from the peer: started paused, resumed once we hold what the others hold, saved, stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coordinator.manifest import Manifest
+from dht.identity import PeerId
+from peer.bookkeeping import LearnerProgress
+from peer.learner_client import LearnerClient
+from peer.learner_messages import Steps
+from peer.learner_spawn import LearnerOptions
+from peer.options import NodeOptions
+
+
+class Training:
+    """Wraps one learner process. `on_progress` is called after every report with (steps, steps per second)."""
+
+    def __init__(self, client: LearnerClient, manifest: Manifest, progress: LearnerProgress) -> None:
+        self.client = client
+        self.progress = progress
+        self._manifest = manifest
+        self._certified_steps = -1
+        self.paused = True
+
+    @classmethod
+    async def start(
+        cls,
+        manifest: Manifest,
+        peer: PeerId,
+        options: NodeOptions,
+        state: Path | None,
+        on_progress: Callable[[LearnerProgress], None],
+        now: Callable[[], float],
+    ) -> Training:
+        """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails."""
+        progress = LearnerProgress()
+
+        def on_steps(steps: Steps) -> None:
+            progress.report(steps, now())
+            on_progress(progress)
+
+        settings = LearnerOptions(
+            threads=options.threads,
+            niceness=options.niceness,
+            step_seconds=options.step_seconds,
+            paused=True,
+            state_path=state,
+        )
+        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps)
+        progress.steps = client.ready.step
+        return cls(client, manifest, progress)
+
+    @property
+    def private_data(self) -> bool:
+        """Whether this machine's text is not the run's: it trains all the same, but nobody can audit it."""
+        return self.client.ready.data_digest != self._manifest.data_digest
+
+    def resume(self) -> None:
+        if self.paused:
+            self.client.resume()
+            self.paused = False
+
+    def pause(self) -> None:
+        if not self.paused:
+            self.client.pause()
+            self.progress.rest()
+            self.paused = True
+
+    def follow(self, versions: int) -> None:
+        """Learning rate and warm-up follow certified progress: mean version times H (design §8)."""
+        pace = self._manifest.config.pace
+        steps = versions * pace.steps_per_version // pace.fragments
+        if steps != self._certified_steps:
+            self._certified_steps = steps
+            self.client.set_progress(steps)

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.manifest import DataSpec
+from dht.errors import UsageError
+from peer.data import TokenData, TrainingWindows, entropy_baselines, evaluation_windows, is_heldout, load_tokens
+
+SPEC = DataSpec(context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
+TEXT = torch.arange(1000).remainder(251).to(torch.uint8)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    for number in range(200):
+        folder = tmp_path / f"package{number % 3}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"module{number}.py").write_text(f"value = {number}\n")
+    return tmp_path
+
+
+def test_the_standard_library_is_read_and_split():
+    data = load_tokens(DataSpec())
+    assert data.train.dtype == data.heldout.dtype == torch.uint8
+    assert len(data.train) > 5_000_000
+    assert 0.005 < len(data.heldout) / len(data.train) < 0.1
+    assert b"def __init__(self" in bytes(data.heldout.numpy())
+    assert data.digest == load_tokens(DataSpec()).digest
+
+
+def test_frequencies_alone_give_the_known_scale():
+    unigrams, bigrams = entropy_baselines(load_tokens(DataSpec()))
+    assert 2.9 < unigrams < 3.4
+    assert 2.2 < bigrams < 2.7
+
+
+def test_baselines_of_a_known_source():
+    alternating = torch.tensor([0, 1] * 50_000, dtype=torch.uint8)
+    unigrams, bigrams = entropy_baselines(TokenData(alternating, alternating[:1000], bytes(32)))
+    assert unigrams == pytest.approx(0.693 + 256 / 100_256, abs=0.01)
+    assert bigrams == pytest.approx(0, abs=0.001)
+
+
+def test_files_keep_their_side_and_their_order(library: Path):
+    data = load_tokens(SPEC, library)
+    paths = sorted(path.relative_to(library).as_posix() for path in library.rglob("*.py"))
+    train = b"".join((library / path).read_bytes() for path in paths if not is_heldout(path))
+    heldout = b"".join((library / path).read_bytes() for path in paths if is_heldout(path))
+    assert bytes(data.train.numpy()) == train
+    assert bytes(data.heldout.numpy()) == heldout
+    assert heldout
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["test/x.py", "email/test/x.py", "site-packages/x.py", "__pycache__/x.py", "_sysconfigdata_linux.py", "notes.txt"],
+)
+def test_what_is_not_the_library_is_skipped(library: Path, path: str):
+    before = load_tokens(SPEC, library)
+    (library / path).parent.mkdir(exist_ok=True, parents=True)
+    (library / path).write_text("secret = 1\n")
+    after = load_tokens(SPEC, library)
+    assert after.digest == before.digest
+    assert torch.equal(after.train, before.train)
+
+
+def test_the_digest_names_content_and_place(library: Path):
+    before = load_tokens(SPEC, library).digest
+    module = library / "package0" / "module0.py"
+    module.write_text("value = 1\n")
+    changed = load_tokens(SPEC, library).digest
+    module.rename(library / "package0" / "module0a.py")
+    assert len({before, changed, load_tokens(SPEC, library).digest}) == 3
+
+
+def test_a_python_without_sources_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match="install Python"):
+        load_tokens(SPEC, tmp_path)
+
+
+@given(window=st.integers(0, 2**40))
+def test_a_window_is_a_pure_function_of_run_peer_and_index(window: int):
+    batch = TrainingWindows(TEXT, SPEC, b"run", "peer").batch(window)
+    assert torch.equal(batch, TrainingWindows(TEXT, SPEC, b"run", "peer").batch(window))
+    assert batch.shape == (4, 9)
+    assert batch.dtype == torch.int64
+    for key, peer, index in ((b"other", "peer", window), (b"run", "other", window), (b"run", "peer", window + 1)):
+        assert not torch.equal(batch, TrainingWindows(TEXT, SPEC, key, peer).batch(index))
+
+
+def test_windows_are_consecutive_tokens_from_everywhere():
+    windows = TrainingWindows(torch.arange(200).to(torch.uint8), SPEC, b"run", "peer")
+    batches = torch.cat([windows.batch(index) for index in range(500)])
+    assert torch.equal(batches, batches[:, :1] + torch.arange(9))
+    assert set(batches[:, 0].tolist()) == set(range(200 - 8))
+
+
+def test_evaluation_windows_do_not_overlap_and_depend_on_the_seed_only():
+    heldout = torch.arange(255).to(torch.uint8)
+    spec = SPEC.model_copy(update={"evaluation_tokens": 10_000})
+    windows = evaluation_windows(heldout, spec, seed=3)
+    assert torch.equal(windows, evaluation_windows(heldout, spec, seed=3))
+    assert windows.unique().numel() == windows.numel()
+    fewer = evaluation_windows(heldout, SPEC.model_copy(update={"evaluation_tokens": 64}), seed=3)
+    assert fewer.shape == (8, 9)
+    starts = {int(evaluation_windows(heldout, SPEC, seed)[0, 0]) for seed in range(20)}
+    assert len(starts) > 1
+
+
+@given(length=st.integers(9, 60), seed=st.integers(0, 2**63 - 1))
+def test_evaluation_fits_even_little_text(length: int, seed: int):
+    assert evaluation_windows(TEXT[:length], SPEC, seed).max() < 251

@@ -1,0 +1,88 @@
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from peer.data import evaluation_windows
+from peer.evaluation import Evaluator, generate_text, heldout_loss
+from peer.fragments import FragmentLayout, gather
+from peer.learner import fragment_views, make_learner
+from peer.model import initial_parameters, loss
+
+CONFIG = RunConfig(
+    seed=3,
+    model=ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=48),
+    data=DataSpec(context_tokens=16, sequences_per_step=8, evaluation_tokens=2048),
+    inner=InnerSpec(warmup_steps=0, learning_rate=0.01),
+    pace=PaceSpec(fragments=3),
+)
+TEXT = torch.frombuffer(bytearray(b"abcdefgh" * 500), dtype=torch.uint8)
+
+
+class Alphabet:
+    def batch(self, window: int) -> Tensor:
+        starts = torch.arange(8)[:, None] + window
+        return TEXT[(starts + torch.arange(17)).remainder(8)].long()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator(CONFIG, TEXT)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Tensor, ...]:
+    learner = make_learner(CONFIG, Alphabet())
+    for _ in range(60):
+        learner.step()
+    return fragment_views(learner.export_state()["theta"], learner.fragments)
+
+
+def untrained(fragments: Sequence[FragmentLayout]) -> list[Tensor]:
+    return [gather(layout, initial_parameters(CONFIG.model, CONFIG.seed)) for layout in fragments]
+
+
+def test_the_loss_is_that_of_the_given_parameters(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    before = evaluator.loss(untrained(evaluator.fragments))
+    assert before == pytest.approx(math.log(256), abs=0.4)
+    after = evaluator.loss(trained)
+    assert after < 0.1
+    assert evaluator.loss(untrained(evaluator.fragments)) == before
+
+
+def test_the_loss_is_a_mean_over_all_windows(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    evaluator.loss(trained)
+    model = make_learner(CONFIG, Alphabet()).model
+    windows = evaluation_windows(TEXT, CONFIG.data, CONFIG.seed)[:70]
+    assert len(windows) == 70
+    assert heldout_loss(model, windows) == pytest.approx(loss(model, windows).item(), rel=1e-5)
+
+
+def test_a_trained_model_continues_the_text(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    written = evaluator.sample(trained, "abcd", 24, torch.Generator().manual_seed(0))
+    assert written == "efghabcdefghabcdefghabcd"
+
+
+def test_a_sample_is_a_pure_function_of_its_generator(evaluator: Evaluator):
+    anchors = untrained(evaluator.fragments)
+    samples = [evaluator.sample(anchors, "x", 20, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_text_needs_bytes_and_a_prompt():
+    model = make_learner(CONFIG, Alphabet()).model
+    with pytest.raises(ValueError, match="after a prompt"):
+        generate_text(model, "", 1, torch.Generator())
+    assert generate_text(model, "a", 0, torch.Generator()) == ""

@@ -1,0 +1,267 @@
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from dht.errors import LocalError, PeerError, UsageError
+from peer.data import TrainingWindows, load_tokens
+from peer.fragments import split_fragments
+from peer.learner import Counters, fragment_views, make_learner
+from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
+from peer.learner_client import LearnerClient
+from peer.learner_loop import read_state
+from peer.learner_messages import (
+    FRAME_BYTES_MAX,
+    LENGTH_BYTES,
+    Adopt,
+    Done,
+    Failed,
+    Pause,
+    Start,
+    StepEntry,
+    Steps,
+    TakeSnapshot,
+    decode_frame,
+    encode_frame,
+    frame_length,
+)
+from peer.learner_spawn import LearnerOptions
+from peer.model import parameter_specs
+from peer.shared_planes import SharedPlanes
+
+CONFIG = RunConfig(
+    model=ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=72),
+    data=DataSpec(context_tokens=16, sequences_per_step=2),
+    inner=InnerSpec(warmup_steps=4),
+    pace=PaceSpec(fragments=3, steps_per_version=6),
+)
+TOKENS_PER_STEP = 32
+FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
+ENDING_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def ignore(steps: Steps) -> None:
+    del steps
+
+
+async def started(options: LearnerOptions, config: RunConfig = CONFIG) -> LearnerClient:
+    return await LearnerClient.start(config, b"run", "peer", options, ignore)
+
+
+def test_a_conversation_with_a_learner(tmp_path: Path):
+    """One process for all of it, since each takes seconds to start: its numbers are those of a learner in-process."""
+    twin = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    state_path = tmp_path / "inner.safetensors"
+
+    async def converse() -> None:
+        entries: list[StepEntry] = []
+        heard = asyncio.Event()
+
+        def on_steps(steps: Steps) -> None:
+            entries.extend(steps.entries)
+            heard.set()
+
+        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True, niceness=1), on_steps)
+        assert learner.ready.data_digest == load_tokens(CONFIG.data).digest
+        assert learner.ready.parameters == sum(layout.elements for layout in FRAGMENTS)
+        assert await learner.snapshot(1) == (pytest.approx(twin_fragment(1)), Counters(0, 0, 0, 0))
+
+        learner.set_progress(4)
+        learner.resume()
+        await asyncio.wait_for(heard.wait(), ENDING_SECONDS)
+        vector, counters = await learner.snapshot(0)
+        assert counters.steps >= 1
+        assert counters == Counters(counters.steps, counters.steps * TOKENS_PER_STEP, 0, counters.steps)
+        twin.set_progress(4)
+        losses = [twin.step().loss for _ in range(counters.steps)]
+        assert torch.equal(vector, twin_fragment(0))
+
+        learner.pause()
+        anchors = [torch.full((layout.elements,), 0.01) for layout in FRAGMENTS]
+        at_step = await learner.adopt(0, anchors[0], vector, counters.steps, counters.tokens)
+        assert at_step >= counters.steps
+        for _ in range(counters.steps, at_step):
+            twin.step()
+        twin.adopt(0, anchors[0], vector, counters.steps, counters.tokens)
+        rebased, remaining = await learner.snapshot(0)
+        assert torch.equal(rebased, twin_fragment(0))
+        assert remaining.steps == at_step - counters.steps
+
+        await asyncio.gather(*(learner.adopt(index, anchors[index], None) for index in (1, 2)))
+        taken = await asyncio.gather(*(learner.snapshot(index) for index in (1, 2, 1, 2)))
+        assert all(torch.equal(vector, anchors[1 + turn % 2]) for turn, (vector, _) in enumerate(taken))
+        with pytest.raises(LocalError, match="refused"):
+            await learner.save(tmp_path / "missing" / "inner.safetensors")
+        assert await learner.save(state_path) == at_step
+        await learner.load_all(torch.cat(anchors))
+        assert torch.equal((await learner.snapshot(0))[0], anchors[0])
+        with pytest.raises(ValueError, match="another size"):
+            await learner.adopt(0, anchors[0][:-1], None)
+        await learner.stop()
+        assert learner.failure is None
+        assert [entry.step for entry in entries] == list(range(1, at_step + 1))
+        assert [entry.loss for entry in entries[: len(losses)]] == pytest.approx(losses)
+        with pytest.raises(LocalError, match="stopped"):
+            await learner.snapshot(0)
+
+    def twin_fragment(index: int) -> torch.Tensor:
+        return fragment_views(twin.export_state()["theta"], FRAGMENTS)[index]
+
+    asyncio.run(converse())
+
+
+def test_a_learner_that_dies_is_noticed_by_whoever_waits():
+    async def lose() -> None:
+        learner = await started(LearnerOptions(paused=True))
+        os.kill(learner.pid, signal.SIGSTOP)
+        waiting = [asyncio.ensure_future(learner.snapshot(0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        os.kill(learner.pid, signal.SIGKILL)
+        for future in waiting:
+            with pytest.raises(LocalError, match="was killed"):
+                await future
+        with pytest.raises(LocalError, match="was killed"):
+            await learner.wait()
+        await learner.stop()
+
+    asyncio.run(lose())
+
+
+def test_a_run_that_does_not_fit_says_so():
+    huge = CONFIG.model_copy(update={"data": DataSpec(context_tokens=1 << 20, sequences_per_step=1 << 16)})
+
+    async def fail() -> None:
+        with pytest.raises(UsageError, match="fewer tokens per step"):
+            await started(LearnerOptions(), huge)
+
+    asyncio.run(fail())
+
+
+def test_a_damaged_state_is_named(tmp_path: Path):
+    damaged = tmp_path / "inner.safetensors"
+    damaged.write_bytes(b"not a state")
+    with pytest.raises(LocalError, match="cannot be read"):
+        read_state(str(damaged))
+    with pytest.raises(LocalError, match="cannot be read"):
+        read_state(str(tmp_path / "missing"))
+
+
+def test_no_learner_outlives_its_peer():
+    """The peer is killed without a chance to clean up; the learner is paused, so it would wait for ever."""
+    program = f"""
+import asyncio, sys
+from coordinator.manifest import RunConfig
+from peer.learner_client import LearnerClient
+from peer.learner_loop import read_state
+from peer.learner_spawn import LearnerOptions
+async def main():
+    config = RunConfig.from_wire(bytes.fromhex("{CONFIG.to_wire().hex()}"))
+    learner = await LearnerClient.start(config, b"run", "peer", LearnerOptions(paused=True), lambda steps: None)
+    sys.stdout.write(f"{{learner.pid}}\\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout is not None
+        learner = os.pidfd_open(int(peer.stdout.readline()))
+        try:
+            assert select.select([learner], [], [], 0)[0] == []
+            peer.kill()
+            assert select.select([learner], [], [], ENDING_SECONDS)[0] == [learner]
+        finally:
+            os.close(learner)
+
+
+def test_frames_survive_and_strangers_do_not():
+    messages = [
+        Start(config=CONFIG, run_key=b"run", peer_id="peer", state_path="a/b"),
+        Steps(entries=(StepEntry(step=1, loss=2.5, tokens=3),), cpu_seconds=1.0, busy_seconds=0.5),
+        Adopt(ticket=7, fragment=1, overwrite=True),
+        Failed(reason="no"),
+    ]
+    for message in messages:
+        frame = encode_frame(message)
+        assert frame_length(frame[:LENGTH_BYTES]) == len(frame) - LENGTH_BYTES
+        assert decode_frame(frame[LENGTH_BYTES:]) == message
+    with pytest.raises(LocalError, match="different versions"):
+        decode_frame(b"\xff")
+    with pytest.raises(PeerError):
+        decode_frame(encode_frame(messages[2])[LENGTH_BYTES : LENGTH_BYTES + 1])
+    with pytest.raises(LocalError, match="limit"):
+        frame_length((FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+
+
+def test_the_channel_takes_what_has_arrived_and_never_waits():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        assert channel.receive(wait=False) == []
+        frames = encode_frame(Pause(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
+        theirs.sendall(frames[:-3])
+        assert channel.receive(wait=True) == [Pause(paused=True)]
+        theirs.sendall(frames[-3:])
+        assert channel.receive(wait=True) == [TakeSnapshot(ticket=1, fragment=2)]
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(PeerGoneError):
+            channel.receive(wait=False)
+
+
+def test_a_peer_that_does_not_read_costs_bounded_memory():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        assert channel.is_idle
+
+        def answer_for_ever() -> None:
+            for ticket in range(UNSENT_BYTES_MAX):
+                channel.send(Done(ticket=ticket, at_step=0))
+
+        with pytest.raises(LocalError, match="does not read"):
+            answer_for_ever()
+        assert not channel.is_idle
+        received = bytearray()
+        theirs.setblocking(False)
+        while not channel.is_idle:
+            received += theirs.recv(1 << 20)
+            channel.flush()
+        assert decode_frame(
+            bytes(received[LENGTH_BYTES : LENGTH_BYTES + frame_length(received[:LENGTH_BYTES])])
+        ) == Done(ticket=0, at_step=0)
+
+
+def test_both_ends_of_the_planes_see_the_same_memory():
+    ours = SharedPlanes.create(FRAGMENTS)
+    theirs = SharedPlanes(os.dup(ours.descriptor), FRAGMENTS)
+    ours.close_descriptor()
+    for layout in FRAGMENTS:
+        for number, region in enumerate(("outgoing", "incoming", "reference")):
+            view = getattr(ours, region)(layout.index)
+            assert view.shape == (layout.elements,)
+            view.fill_(10 * layout.index + number)
+    for layout in FRAGMENTS:
+        for number, region in enumerate(("outgoing", "incoming", "reference")):
+            assert (getattr(theirs, region)(layout.index) == 10 * layout.index + number).all()
+    assert torch.equal(theirs.all_incoming, torch.cat([theirs.incoming(layout.index) for layout in FRAGMENTS]))
+    other = split_fragments(parameter_specs(CONFIG.model.model_copy(update={"intermediate_size": 80})), 3)
+    with pytest.raises(LocalError, match="size"):
+        SharedPlanes(theirs.descriptor, other)
+    theirs.close_descriptor()
