@@ -6,6 +6,7 @@ in a bounded list and tried again; what was lost is repeated by `_remind`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Adopt
@@ -18,18 +19,20 @@ from coordinator.exchange import Exchange
 from coordinator.group import Group, read_commit
 from coordinator.messages import NeedNote, PartNote
 from coordinator.outcome import read_check
-from coordinator.timeline import RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
+from coordinator.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
 from coordinator.verdict import Verdict
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
 EARLY_MESSAGES_MAX = 256
+NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
+LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Everything one member knows of one group."""
+    """Everything one member knows of one group. `gone`: members that the transport lost, and when."""
 
     core: Core
     chain: Chain
@@ -40,9 +43,12 @@ class Attempt:
     chair: Chair = field(init=False)
     early: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
     retry_at: float = field(init=False)
-    gone: set[PeerId] = field(default_factory=set)
+    gone: dict[PeerId, float] = field(init=False)
+    heard: set[PeerId] = field(default_factory=set)  # members that said anything here
 
     def __post_init__(self) -> None:
+        lost = self.core.presence.gone & self.group.voters
+        self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
         self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange)
         self.chair = Chair(self.core, self.group, self.timeline)
@@ -58,9 +64,25 @@ class Attempt:
     def voted(self) -> bool:
         return self.verdict.vote is not None
 
+    @property
+    def over(self) -> bool:
+        """We have abstained: nothing that we send here after this can be a vote."""
+        return self.verdict.abstention is not None
+
+    @property
+    def silent(self) -> frozenset[PeerId]:
+        """Members that have said nothing here."""
+        return self.group.voters - self.heard - {self.core.me}
+
     def locked(self, now: float) -> bool:
         """We voted here and a certificate may still come of it: no other attempt yet (step 9)."""
-        return self.voted and not self.verdict.ballot.hopeless() and now < self.timeline.lock_end
+        return self.voted and now < self.timeline.lock_end and not self.verdict.ballot.hopeless()
+
+    def pointless(self, now: float) -> bool:
+        """No certificate can come of this group: too many abstained, or its leader was lost before the input set."""
+        lost_at = self.gone.get(self.group.leader)
+        stranded = lost_at is not None and now >= lost_at + GONE_SHARE * self.timeline.deadline_seconds
+        return (stranded and self.exchange.inputs is None) or self.verdict.ballot.hopeless()
 
     def adoption(self, certificate: Certificate) -> Adopt | None:
         """How to adopt this certificate, if it is this group's and we contributed to it or hold its state."""
@@ -82,24 +104,38 @@ class Attempt:
 
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         """A statement or part of this group; raises PeerError if it does not belong or is false."""
+        kind = "part" if isinstance(message, PartNote) else message.context.kind
+        if self.over and kind not in LAST_WORDS:
+            return []
         if self._too_early(message):
             if len(self.early) < EARLY_MESSAGES_MAX:
                 self.early.append((sender, message, root))
             return []
-        return self._dispatch(sender, message, root, now) + self._settle(now)
+        actions = self._dispatch(sender, message, root)
+        self.heard.add(sender)
+        self.gone.pop(sender, None)
+        if kind in ("bundle", "redo"):
+            actions += self._replay(now)
+        return actions + self._settle(now)
 
     def _too_early(self, message: Statement | PartNote) -> bool:
-        after_bundle = isinstance(message, PartNote) or message.context.kind in (
-            "result",
-            "check",
-            "redo",
-            "proposal",
-        )
-        if after_bundle and self.exchange.inputs is None:
-            return True
-        return isinstance(message, PartNote) and message.turn == 1 and not self.exchange.redone
+        """Whether a message waits for the bundle, or for the redo."""
+        if isinstance(message, PartNote):
+            return self.exchange.inputs is None or (message.turn == 1 and not self.exchange.redone)
+        return message.context.kind in NEEDS_INPUTS and self.exchange.inputs is None
 
-    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
+    def _replay(self, now: float) -> list[Action]:
+        """Take up what came before its turn."""
+        actions: list[Action] = []
+        early, self.early = self.early, []
+        for sender, message, root in early:
+            try:
+                actions += self.receive(sender, message, root, now)
+            except PeerError:
+                continue  # false or out of place; it would have been refused on arrival, too
+        return actions
+
+    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> list[Action]:
         if isinstance(message, PartNote):
             self.exchange.on_part(sender, message, root)
             return []
@@ -110,7 +146,7 @@ class Attempt:
                 self.chair.add_commit(message)
             return []
         if kind == "bundle":
-            return self._on_bundle(message, now)
+            return self.exchange.on_bundle(message, self.gone.keys())
         if kind == "result":
             self.exchange.on_result(message, root)
             return []
@@ -123,17 +159,7 @@ class Attempt:
         if kind == "abstain":
             self.verdict.ballot.add_abstention(message)
             return []
-        return self.verdict.on_leader_statement(message)
-
-    def _on_bundle(self, statement: Statement, now: float) -> list[Action]:
-        actions = self.exchange.on_bundle(statement)
-        early, self.early = self.early, []
-        for sender, message, root in early:
-            try:
-                actions += self.receive(sender, message, root, now)
-            except PeerError:
-                continue  # false or out of place; it would have been refused on arrival, too
-        return actions
+        return self.verdict.on_leader_statement(message, self.gone.keys())
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
         return self.exchange.on_encoded(event) + self._settle(now)
@@ -151,7 +177,7 @@ class Attempt:
         """The transport lost a member: wait for nothing of its."""
         if peer not in self.group.voters:
             return []
-        self.gone.add(peer)
+        self.gone[peer] = now
         self.exchange.lose(peer)
         return self._settle(now)
 
@@ -167,37 +193,34 @@ class Attempt:
         actions = self._settle(now)
         if now >= self.retry_at:
             self.retry_at = now + RETRY_SHARE * self.timeline.deadline_seconds
+            if self.retry_at >= self.timeline.lock_end:
+                self.retry_at = math.inf  # nobody is bound by this group any more: no more reminders
             actions += self._remind()
         return actions
 
     def next_deadline(self) -> float:
-        return self.retry_at  # all other times of the timeline are met at this resolution or by messages
+        """When to tick next. All times of the timeline are met at this resolution, or sooner by messages."""
+        return self.retry_at
 
     def abstain(self) -> list[Action]:
-        """Give this group up; nothing we send here after this can be a vote."""
+        """Give this group up, unless we have voted."""
         return self.verdict.abstain()
 
     def _settle(self, now: float) -> list[Action]:
         """Do everything that has become possible."""
-        actions = self.exchange.decide(now)
-        actions += self.verdict.decide(frozenset(self.gone), self._check_to(now), now)
-        if self.core.me in self.group.proposers() and self._chairs(now):
-            actions += self.chair.decide(self.exchange.inputs, frozenset(self.gone), now)
-        return actions
-
-    def _chairs(self, now: float) -> bool:
-        return self.chair.leads or self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
-
-    def _check_to(self, now: float) -> tuple[PeerId, ...]:
-        """Checks go to the leader, and to the second proposer once the leader is silent or lost."""
+        if self.over:
+            return self.verdict.judge()  # should the others certify it, we hold the state already
+        leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
         proposers = self.group.proposers()
-        late = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
-        return proposers if late else proposers[:1]
+        actions = self.exchange.decide(now)
+        actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
+        second = leaderless and self.core.me in proposers and self.verdict.proposal is None
+        if self.chair.leads or second:
+            actions += self.chair.decide(self.exchange.inputs, self.verdict.phase, self.gone.keys(), now)
+        return actions
 
     def _remind(self) -> list[Action]:
         actions = self.verdict.remind()
-        if not actions:
-            actions = self.exchange.remind()
-        if self.core.me in self.group.proposers():
-            actions += self.chair.remind(frozenset(self.verdict.ballot.votes))
-        return actions
+        if self.verdict.proposal is None and not self.over:
+            actions += self.exchange.remind()
+        return actions + (self.chair.remind() if self.chair.leads and not self.over else [])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate, Outcome, Vote
 from coordinator.group import Group
+from coordinator.messages import Abstain
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement
@@ -20,6 +21,9 @@ class Ballot:
     votes: dict[PeerId, tuple[Vote, Statement]] = field(default_factory=dict)
     abstained: set[PeerId] = field(default_factory=set)
     outcomes: dict[bytes, Outcome] = field(default_factory=dict)
+    _judged: tuple[int, int, int] = (0, 0, 0)  # how many votes, abstentions and outcomes what follows is based on
+    _hopeless: bool = False
+    _certificate: Certificate | None = None
 
     def know(self, outcome: Outcome) -> None:
         """An outcome that was proposed; votes name it by digest only."""
@@ -40,6 +44,8 @@ class Ballot:
         sender = self._sender(statement)
         if sender in self.abstained:
             return
+        if statement.read(Abstain).attempt != self.group.attempt:
+            raise PeerError("an abstention from another attempt")
         if not statement.verify(self.verifier):
             raise PeerError("an abstention that its sender did not sign")
         self.abstained.add(sender)
@@ -53,21 +59,40 @@ class Ballot:
         return sender
 
     def hopeless(self) -> bool:
-        """True once no certificate can come of this group any more, whatever silent voters do."""
-        return self.group.hopeless(frozenset(self.abstained - self.votes.keys()))
+        """True once no certificate can come of this group any more, whatever silent voters do.
+
+        Voters are taken at their word: an abstention rules out a vote and a vote rules out another one, or else a
+        key has signed two statements that contradict each other and is convicted by them.
+        """
+        self._judge()
+        return self._hopeless
 
     def certificate(self) -> Certificate | None:
         """The certificate, once enough voters signed one outcome and one state that we know."""
-        tally: dict[tuple[bytes, bytes], set[PeerId]] = {}
-        for sender, (vote, _) in self.votes.items():
-            tally.setdefault((vote.outcome, vote.state), set()).add(sender)
-        for (digest, state), senders in tally.items():
+        self._judge()
+        return self._certificate
+
+    def _judge(self) -> None:
+        basis = (len(self.votes), len(self.abstained), len(self.outcomes))
+        if basis != self._judged:
+            self._judged, self._hopeless, self._certificate = basis, self._no_hope(), self._count()
+
+    def _no_hope(self) -> bool:
+        undecided = self.group.voters - self.abstained - self.votes.keys()
+        camps = [frozenset(senders) for senders in self._tally().values()] or [frozenset()]
+        return not any(self.group.certifies(camp | undecided) for camp in camps)
+
+    def _count(self) -> Certificate | None:
+        for (digest, state), senders in self._tally().items():
             outcome = self.outcomes.get(digest)
             if outcome is not None and self.group.certifies(frozenset(senders)):
                 votes = tuple(self.votes[sender][1] for sender in sorted(senders))
                 return Certificate(outcome=outcome, state=state, votes=votes)
         return None
 
-    def undecided_outcome(self) -> bool:
-        """Whether votes name an outcome that we have not seen."""
-        return any(vote.outcome not in self.outcomes for vote, _ in self.votes.values())
+    def _tally(self) -> dict[tuple[bytes, bytes], set[PeerId]]:
+        """Who voted for which outcome and state."""
+        tally: dict[tuple[bytes, bytes], set[PeerId]] = {}
+        for sender, (vote, _) in self.votes.items():
+            tally.setdefault((vote.outcome, vote.state), set()).add(sender)
+        return tally

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 from functools import cached_property
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,12 +21,16 @@ NO_TRUST_TABLE = digest_of(b"muster-trust", b"everybody")
 """Digest of the trust table in runs where every roster member is a voter."""
 
 
+MemberIndex = Annotated[int, Field(ge=0, lt=PEERS_PER_GROUP_MAX)]
+"""Position in the input set."""
+
+
 class PartitionOutcome(Wire):
-    """Who reduced a partition, to which bytes, from whose inputs (indices into the input set)."""
+    """Who reduced a partition, to which bytes, from whose inputs."""
 
     reducer: PeerIdText
     root: Digest
-    included: tuple[int, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
+    included: tuple[MemberIndex, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
 
 
 class Contributor(Wire):
@@ -37,7 +42,7 @@ class Contributor(Wire):
 
 
 class Outcome(Wire):
-    """Everything a round decided except the bytes of the new state; voters sign its digest. Void partitions are None."""
+    """Everything a round decided except the bytes of the new state; voters sign its digest. None: a void partition."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(ge=1)
@@ -157,8 +162,6 @@ def refusal(
     outcome = certificate.outcome
     if outcome.parent != parent:
         return "names another parent"
-    if len(outcome.roster_ids) != len(outcome.roster):
-        return "roster names a peer twice"
     if outcome.active_set != active_set_digest(active):
         return "names another active set"
     if outcome.trust != NO_TRUST_TABLE:
@@ -167,15 +170,29 @@ def refusal(
         return "is wrong about being minor"
     if outcome.minor and outcome.version == 1:
         return "a first version is never minor"
-    if not {contributor.peer for contributor in outcome.contributors} <= set(outcome.roster):
-        return "a contributor is not in the roster"
+    if not enough_votes(certificate.voters, outcome.roster_ids, active, share):
+        return "has too few votes"
+    return _inconsistency(outcome) or _bad_vote(certificate, run_id, verifier)
+
+
+def _inconsistency(outcome: Outcome) -> str | None:
+    if len(outcome.roster_ids) != len(outcome.roster):
+        return "roster names a peer twice"
+    contributors = {contributor.peer for contributor in outcome.contributors}
+    if len(contributors) != len(outcome.contributors) or not contributors <= set(outcome.roster):
+        return "a contributor is named twice or not in the roster"
+    for partition in outcome.partitions:
+        if partition is not None and not all(member < len(outcome.contributors) for member in partition.included):
+            return "a partition includes an input that does not exist"
+    return None
+
+
+def _bad_vote(certificate: Certificate, run_id: bytes, verifier: Verifier) -> str | None:
     if len(certificate.voters) != len(certificate.votes):
         return "a voter signed twice"
     for vote in certificate.votes:
         if not _is_vote_for(certificate, vote, run_id, verifier):
             return f"the vote of {vote.sender} does not count"
-    if not enough_votes(certificate.voters, outcome.roster_ids, active, share):
-        return "has too few votes"
     return None
 
 

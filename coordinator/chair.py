@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action
+from coordinator.actions import Action, Send
 from coordinator.core import Core
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Proposal, Redo
 from coordinator.outcome import Checked, agreed_results, is_void, partitions_to_redo
-from coordinator.timeline import BUNDLE_SHARE, CHECK_SHARE, PROPOSE_SHARE, RETRY_SHARE, Timeline
+from coordinator.timeline import BUNDLE_SHARE, PROPOSE_SHARES, Timeline
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -23,18 +24,13 @@ class Chair:
     timeline: Timeline
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
-    checks: dict[PeerId, Checked] = field(default_factory=dict)
+    checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest of each member
     redo: Statement | None = None
-    redone: tuple[int, ...] = ()
     proposal: Statement | None = None
 
     @property
     def leads(self) -> bool:
         return self.group.leader == self.core.me
-
-    @property
-    def phase(self) -> int:
-        return 1 if self.redo is not None else 0
 
     def add_commit(self, statement: Statement) -> None:
         """A valid commitment of a contributor; late ones are not part of the round."""
@@ -42,19 +38,22 @@ class Chair:
             self.commits.setdefault(PeerId(statement.sender), statement)
 
     def add_check(self, checked: Checked) -> None:
+        """A member's check; one from before a redo, overtaken by the one after it, says nothing any more."""
         known = self.checks.get(checked.sender)
-        if known is None or known.check.phase < checked.check.phase or len(known.check.complaints):
+        if known is None or known.check.phase < checked.check.phase:
             self.checks[checked.sender] = checked
 
-    def decide(self, inputs: InputSet | None, gone: frozenset[PeerId], now: float) -> list[Action]:
-        """Send the bundle, a redo or the proposal as soon as it is due."""
+    def decide(self, inputs: InputSet | None, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
+        """Send the bundle, a redo or the proposal as soon as it is due; `phase` is 1 once a redo has been ordered."""
         if self.bundle is None and inputs is None:
             return self._bundle(gone, now) if self.leads else []
         if inputs is None or self.proposal is not None:
             return []
-        return self._propose(inputs, gone, now)
+        checks = [checked for checked in self.checks.values() if checked.check.phase == phase]
+        again = partitions_to_redo(self.group, checks) if self.leads and phase == 0 and self.redo is None else ()
+        return self._order_redo(inputs, again, checks) if again else self._propose(inputs, checks, phase, gone, now)
 
-    def _bundle(self, gone: frozenset[PeerId], now: float) -> list[Action]:
+    def _bundle(self, gone: Set[PeerId], now: float) -> list[Action]:
         waiting = self.group.contributors - self.commits.keys() - gone
         if waiting and now < self.timeline.at(BUNDLE_SHARE):
             return []
@@ -64,17 +63,13 @@ class Chair:
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, Bundle(commits=commits))
         return list(self.core.to_all(self.group.members, self.bundle))
 
-    def _propose(self, inputs: InputSet, gone: frozenset[PeerId], now: float) -> list[Action]:
-        checks = [checked for checked in self.checks.values() if checked.check.phase == self.phase]
-        if self.redo is None and self.leads:
-            again = partitions_to_redo(self.group, checks)
-            if again:
-                return self._order_redo(inputs, again, checks)
-        waiting = self.group.voters - {checked.sender for checked in checks} - gone
-        share = CHECK_SHARE + RETRY_SHARE if self.redo is None else PROPOSE_SHARE
-        if waiting and now < self.timeline.at(share):
+    def _propose(
+        self, inputs: InputSet, checks: list[Checked], phase: int, gone: Set[PeerId], now: float
+    ) -> list[Action]:
+        checkers = frozenset(checked.sender for checked in checks)
+        if self.group.voters - checkers - gone and now < self.timeline.at(PROPOSE_SHARES[phase]):
             return []
-        if not self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
+        if not self.group.more_than_two_thirds(checkers):
             return []
         agreed = agreed_results(self.group, checks)
         if is_void(agreed):
@@ -85,24 +80,16 @@ class Chair:
         return list(self.core.to_all(self.group.members, self.proposal))
 
     def _order_redo(self, inputs: InputSet, again: tuple[int, ...], checks: list[Checked]) -> list[Action]:
-        self.redone = again
         body = Redo(partitions=again, checks=tuple(checked.statement for checked in checks))
         self.redo = self.core.say("redo", self.group.key, inputs.digest, body)
         return list(self.core.to_all(self.group.members, self.redo))
 
-    def remind(self, voted: frozenset[PeerId]) -> list[Action]:
-        """Send again what silent members may have missed."""
-        actions: list[Action] = []
-        for member in self.group.members:
-            if member == self.core.me:
-                continue
-            if self.proposal is not None:
-                if member not in voted:
-                    actions += self.core.to_all((member,), self.proposal)
-                continue
-            for statement in self._missed_by(member):
-                actions += self.core.to_all((member,), statement)
-        return actions
+    def remind(self) -> list[Action]:
+        """Send again what silent members may have missed before the proposal; after it, voters repeat it."""
+        if self.proposal is not None:
+            return []
+        others = [member for member in self.group.members if member != self.core.me]
+        return [Send(member, statement) for member in others for statement in self._missed_by(member)]
 
     def _missed_by(self, member: PeerId) -> list[Statement]:
         if not self.leads:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinator.actions import RoundKey, Send
+from coordinator.certificate import more_than_share
 from coordinator.chain import Rules
 from coordinator.manifest import Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
@@ -34,6 +35,7 @@ class Core:
     boot: bytes = field(init=False)
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
+    draining: bool = False  # take part in no new round
     steps: int = 0
     steps_seen: float = 0.0  # when `steps` was true
     steps_per_second: float = 0.0
@@ -67,6 +69,12 @@ class Core:
     def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
         """One Send per peer; ourselves included if listed (the engine hands those back at once)."""
         return [Send(peer, message, payload) for peer in peers]
+
+    def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
+        """Whether the live learners of the active set are too few for a full certificate (docs/adr/0004)."""
+        ourselves = {self.me} if self.contributes else set()
+        learners = active & (self.presence.trainers(now) | ourselves)
+        return not more_than_share(len(learners), len(active), self.pace.min_share)
 
     def deadline_seconds(self, voids: int) -> float:
         """Deadline of an attempt after `voids` void ones."""

@@ -1,15 +1,14 @@
 """The protocol core of one peer: events in, actions out (design §3).
 
-Routes messages to the fragment that they are about, opens rounds when they are due, and never has more than τ of them in
-flight. No socket, clock, thread, randomness or log in here; a shell (`peer.node`, `coordinator.virtual`) does the rest.
+Routes messages to the fragment that they are about, opens rounds when they are due, and never has more than τ of them
+in flight. No socket, clock, thread, randomness or log in here: a shell (`peer.pump`, `coordinator.virtual`) has those.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from coordinator.actions import Action, Send, Tell, VoteRecord
 from coordinator.certificate import Certificate
@@ -30,27 +29,15 @@ from coordinator.events import (
     VoteRecorded,
 )
 from coordinator.fragment import FragmentMachine
-from coordinator.messages import (
-    AskChainNote,
-    CertificateNote,
-    ChainNote,
-    NeedNote,
-    PartNote,
-)
+from coordinator.group import OtherBaseError
+from coordinator.messages import AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
+from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import Rivals
-from coordinator.schedule import (
-    Candidate,
-    Pace,
-    median_time,
-    next_to_open,
-    spacing_seconds,
-    steps_needed,
-)
+from coordinator.schedule import Candidate, next_to_open
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-HEAD_BYTES = 8  # of a digest, as presence records carry it
 TICK_SECONDS_MIN = 0.01  # whatever is overdue waits this long, so that no shell spins
 CASCADE_MAX = 10_000  # messages to ourselves handled within one event: more is a bug of ours
 
@@ -62,13 +49,10 @@ class Engine:
         """`held[p]` is the version of fragment p whose state this peer has; its chain may know newer ones."""
         self.core = core
         self.machines = [
-            FragmentMachine(core, chain, version, certified_at=now, counted_from=now)
-            for chain, version in zip(chains, held, strict=True)
+            FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
         ]
         self.rivals = Rivals(self.machines)
         self.opened_at = -math.inf
-        self.draining = False
-        self._dues: dict[int, tuple[tuple[float, ...], tuple[float, float]]] = {}
 
     # -- the one entrance
 
@@ -113,21 +97,20 @@ class Engine:
             return self._on_presence(event, now)
         if isinstance(event, PeerGone):
             self.core.presence.lose(event.peer)
-            attempts = [attempt for machine in self.machines for attempt in machine.attempts()]
-            return [action for attempt in attempts for action in attempt.lose(event.peer, now)]
+            return [action for machine in self.machines for action in machine.rounds.lose(event.peer, now)]
         if isinstance(event, StateFetched):
             return self.machines[event.fragment].fetched(event.digest)
         if isinstance(event, FetchFailed):
-            self.machines[event.fragment].fetch_failed(event.digest, now)
-            return []
+            return self.machines[event.fragment].fetch_failed(event.digest, now)
         return self._on_answer(event, now)
 
     def _on_answer(self, event: Encoded | Reduced | Applied | VoteRecorded, now: float) -> list[Action]:
-        attempt = self.machines[event.key.fragment].find(event.key.roster_id)
+        rounds = self.machines[event.key.fragment].rounds
+        attempt = rounds.find(event.key.roster_id)
         if attempt is None:
             return []
         if isinstance(event, Encoded):
-            return attempt.on_encoded(event, now)
+            return rounds.on_encoded(event, now)
         if isinstance(event, Reduced):
             return attempt.on_reduced(event, now)
         if isinstance(event, Applied):
@@ -142,18 +125,26 @@ class Engine:
         if isinstance(message, Statement):
             return self._receive_statement(event, message, now)
         if isinstance(message, PartNote | NeedNote):
-            for machine in self.machines:
-                if machine.find(message.group) is not None:
-                    if isinstance(message, PartNote):
-                        return machine.on_part(sender, message, event.payload_root, now)
-                    return machine.on_need(sender, message)
-            return []
+            return self._receive_within_group(event, message, now)
         if isinstance(message, CertificateNote):
             return self._on_certificate(sender, message.certificate, now)
-        self._require_fragment(message.fragment)
-        if isinstance(message, AskChainNote):
-            return self.rivals.answer(sender, message)
-        return self.rivals.hear(sender, message, now)
+        return self._on_chain_note(sender, message, now)
+
+    def _receive_within_group(self, event: Received, note: PartNote | NeedNote, now: float) -> list[Action]:
+        """Notes name their group only; one of another fragment than ours, or of an old group, is nobody's."""
+        for machine in self.machines:
+            attempt = machine.rounds.find(note.group)
+            if attempt is not None and isinstance(note, PartNote):
+                return attempt.receive(event.sender, note, event.payload_root, now)
+            if attempt is not None and isinstance(note, NeedNote):
+                return attempt.answer(event.sender, note)
+        return []
+
+    def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
+        self._require_fragment(note.fragment)
+        if isinstance(note, AskChainNote):
+            return self.rivals.answer(sender, note)
+        return self.rivals.hear(sender, note, now)
 
     def _receive_statement(self, event: Received, statement: Statement, now: float) -> list[Action]:
         context = statement.context
@@ -166,11 +157,9 @@ class Engine:
         if context.version > machine.chain.version:
             return self.rivals.ask(event.sender, machine.index, now)
         try:
-            return machine.receive(statement, event.payload_root, now)
-        except PeerError as error:
-            if context.kind == "join" and "base" in str(error):
-                return self.rivals.ask(event.sender, machine.index, now)
-            raise
+            return machine.rounds.receive(statement, event.payload_root, now)
+        except OtherBaseError:
+            return self.rivals.ask(event.sender, machine.index, now)
 
     def _require_fragment(self, fragment: int) -> None:
         if fragment >= len(self.machines):
@@ -182,15 +171,15 @@ class Engine:
         return [Send(peer, CertificateNote(certificate=certificate)) for certificate in newer]
 
     def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
+        """The next full version is taken over at once; whatever else is news makes us ask for what led to it."""
         self._require_fragment(certificate.fragment)
         machine = self.machines[certificate.fragment]
-        if certificate.version <= machine.chain.version:
-            if machine.chain.digest_at(certificate.version) == certificate.digest:
-                return []
+        known = machine.chain.digest_at(certificate.version) == certificate.digest
+        if known or machine.custody.is_unserved(certificate.digest, now):
+            return []
+        if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
             return self.rivals.ask(sender, machine.index, now)
-        if machine.chain.refusal(certificate) is not None:
-            return self.rivals.ask(sender, machine.index, now)
-        return machine.advance(certificate, now)
+        return machine.learn(certificate, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
         """Besides who is there, presence shows who is ahead of us or on another branch."""
@@ -206,57 +195,28 @@ class Engine:
 
     # -- opening rounds
 
-    def _paces(self, machine: FragmentMachine, now: float) -> list[Pace]:
-        """Speeds of the voters whose median decides; at version 0, of everyone who trains."""
-        presence, core = self.core.presence, self.core
-        since_start = machine.chain.version == 0
-        peers = presence.trainers(now) if since_start else machine.chain.active_set() & presence.sightings.keys()
-        paces = []
-        for peer in peers - {core.me}:
-            sighting = presence.sightings[peer]
-            rate = sighting.presence.steps_per_second
-            if not since_start and sighting.presence.state == "hosting":
-                continue
-            steps, seen = (sighting.presence.steps, sighting.seen_seconds) if since_start else (0, machine.counted_from)
-            paces.append(Pace(steps, seen, rate))
-        if core.contributes:
-            steps, seen = (core.steps, core.steps_seen) if since_start else (0, machine.counted_from)
-            paces.append(Pace(steps, seen, core.steps_per_second))
-        return paces
-
     def _candidates(self, now: float) -> list[Candidate]:
-        if self.draining or sum(machine.busy for machine in self.machines) >= self.core.pace.overlap:
+        if self.draining or self.in_flight >= self.core.pace.overlap:
             return []
         candidates = []
         for machine in self.machines:
-            if machine.busy or not machine.ready or machine.bound(now) or not machine.wanted(now):
-                continue
-            due, spacing = self._due(machine, now)
-            due_at = max(due, self.opened_at + spacing, machine.not_before)
-            candidates.append(Candidate(machine.index, machine.chain.version, due_at))
+            if machine.rounds.may_open(now):
+                pacing = machine.tempo.pacing(machine.chain, now)
+                spaced = self.opened_at + pacing.spacing_seconds
+                due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
+                candidates.append(Candidate(machine.index, machine.chain.version, due_at))
         return candidates
-
-    def _due(self, machine: FragmentMachine, now: float) -> tuple[float, float]:
-        """When the next version is due and how far from the last opening; computed again only if its basis changed."""
-        basis = (machine.chain.version, machine.counted_from, self.core.presence.revision, self.core.steps_seen)
-        known = self._dues.get(machine.index)
-        if known is None or known[0] != basis:
-            paces = self._paces(machine, now)
-            needed = steps_needed(self.core.pace, machine.index, machine.chain.version)
-            known = (basis, (median_time(paces, needed), spacing_seconds(self.core.pace, paces)))
-            self._dues[machine.index] = known
-        return known[1]
 
     def _open(self, now: float) -> list[Action]:
         chosen = next_to_open(self._candidates(now), now)
         if chosen is None:
             return []
         self.opened_at = now
-        return self.machines[chosen.fragment].open(now)
+        return self.machines[chosen.fragment].rounds.open(now)
 
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""
-        times = [time for machine in self.machines if (time := machine.next_deadline(now)) is not None]
+        times = [time for machine in self.machines for time in machine.next_deadline(now)]
         times += [candidate.due_at for candidate in self._candidates(now)]
         return max(min(times, default=math.inf), now + TICK_SECONDS_MIN)
 
@@ -264,7 +224,12 @@ class Engine:
 
     def drain(self) -> None:
         """Open no further rounds; those in flight go on."""
-        self.draining = True
+        self.core.draining = True
+
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self.core.draining
 
     @property
     def in_flight(self) -> int:
@@ -273,7 +238,8 @@ class Engine:
     def bind(self, records: Sequence[VoteRecord], now: float) -> None:
         """Honour votes that an earlier life of this peer gave."""
         for record in records:
-            self.machines[record.fragment].bind(record, now)
+            if record.fragment < len(self.machines):
+                self.machines[record.fragment].bonds.bind(record, now)
 
     def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Versions and shortened digests of all chains, as presence carries them."""

@@ -5,6 +5,7 @@ Sans-IO and idempotent: messages may come twice and in any order within what `At
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Encode, Send
@@ -32,7 +33,7 @@ class HeldResult:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a member has given and got so far."""
+    """What a member has given and got so far. `redone`: partitions that are in their second turn."""
 
     core: Core
     chain: Chain
@@ -73,7 +74,7 @@ class Exchange:
         self.commit = self.core.say("commit", self.group.key, self.group.key.roster_id, body)
         return [Send(self.group.leader, self.commit)]
 
-    def on_bundle(self, statement: Statement) -> list[Action]:
+    def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
         """Accept the first valid input set: scatter our parts, take up our reducer's duties."""
         if self.inputs is not None:
             return []
@@ -81,28 +82,26 @@ class Exchange:
         if len(inputs.peers) < self.core.pace.min_group:
             raise PeerError("an input set smaller than min_group")
         self.inputs = inputs
-        actions: list[Action] = []
-        for partition in range(self.group.partitions):
-            actions += self._take_up(partition, 0)
-        return actions
+        return self._take_up(range(self.group.partitions), 0, gone)
 
-    def on_redo(self, partitions: tuple[int, ...]) -> list[Action]:
+    def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again by the next reducer in order."""
         self.redone = frozenset(partitions)
+        return self._take_up(partitions, 1, gone)
+
+    def _take_up(self, partitions: Sequence[int], turn: int, gone: Set[PeerId]) -> list[Action]:
+        """Begin a turn of these partitions; nothing is to be waited for from whoever is `gone`."""
+        assert self.inputs is not None
+        deadline = self.timeline.at(REDO_INPUTS_SHARE if turn else INPUTS_SHARE)
         actions: list[Action] = []
         for partition in partitions:
-            actions += self._take_up(partition, 1)
+            if self.group.reducer(partition, turn) == self.core.me:
+                duty = ReducerDuty(self.group, self.inputs, partition, turn, self.core.pace.min_group, deadline)
+                self.duties[partition, turn] = duty
+                for peer in gone:
+                    duty.lose(peer)
+            actions += self._part(partition, turn)
         return actions
-
-    def _take_up(self, partition: int, turn: int) -> list[Action]:
-        assert self.inputs is not None
-        if self.group.reducer(partition, turn) == self.core.me:
-            share = INPUTS_SHARE if turn == 0 else REDO_INPUTS_SHARE
-            duty = ReducerDuty(
-                self.group, self.inputs, partition, turn, self.core.pace.min_group, self.timeline.at(share)
-            )
-            self.duties[partition, turn] = duty
-        return self._part(partition, turn)
 
     def _part(self, partition: int, turn: int) -> list[Action]:
         """Our part of a partition, to its reducer; nothing if the input set is without us."""

@@ -15,6 +15,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 REVISIONS_MAX = 2  # a roster is revised this often for joins that its first draft lacks
+JOINS_MAX = 2 * PEERS_PER_GROUP_MAX
 
 
 @dataclass(slots=True)
@@ -27,18 +28,21 @@ class Gathering:
     joins: dict[PeerId, tuple[Statement, Join]] = field(default_factory=dict)
     first_at: float | None = None
     quorum_at: float | None = None
-    closed_at: float | None = None
     roster: Statement | None = None
+    members: tuple[PeerId, ...] = ()  # of `roster`
     revision: int = -1
     reason: str = "nobody has joined"
 
     def add(self, statement: Statement, join: Join, now: float) -> bool:
-        """Keep a join; True if it says something new. A rejoin after a restart replaces the older life's."""
+        """Keep a join; True if it says something new. A rejoin after a restart replaces the older life's.
+
+        An older life's join that comes late does so too, until the living repeats its own.
+        """
         sender = PeerId(statement.sender)
         known = self.joins.get(sender)
         if known is not None and known[1].boot == join.boot:
             return False
-        if known is None and len(self.joins) >= 2 * PEERS_PER_GROUP_MAX:
+        if known is None and len(self.joins) >= JOINS_MAX:
             return False
         self.joins[sender] = (statement, join)
         if self.first_at is None:
@@ -48,14 +52,18 @@ class Gathering:
         return True
 
     def contributors(self) -> int:
+        """Joined peers that bring an outer gradient."""
         return sum(join.contributes for _, join in self.joins.values())
 
-    def lacking(self, members: Set[PeerId]) -> list[Statement]:
+    def lacking(self, members: Set[PeerId], silent: Set[PeerId]) -> list[Statement]:
         """Joins that a roster of these members leaves out, in beacon order as far as there is room."""
-        order = beacon_order(self.chain.beacon(), self.joins)[:PEERS_PER_GROUP_MAX]
-        return [self.joins[peer][0] for peer in order if peer not in members]
+        return [self.joins[peer][0] for peer in self._order(silent) if peer not in members]
+
+    def _order(self, silent: Set[PeerId]) -> tuple[PeerId, ...]:
+        return beacon_order(self.chain.beacon(), self.joins.keys() - silent)[:PEERS_PER_GROUP_MAX]
 
     def grace_seconds(self) -> float:
+        """How long to wait for more peers once the quorum has joined."""
         rate = self.core.steps_per_second
         step_seconds = 1 / rate if rate > 0 else self.core.pace.round_seconds / self.core.pace.steps_per_version
         return grace_seconds(self.core.pace, step_seconds, self.core.estimates)
@@ -64,34 +72,37 @@ class Gathering:
         """When the grace window ends."""
         return None if self.quorum_at is None else self.quorum_at + self.grace_seconds()
 
-    def close(self, expected: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
-        """Issue the roster if it is time; revise it for joins that came after the first draft."""
+    def close(self, expected: Set[PeerId], silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
+        """Issue the roster if it is time; revise it for joins that came after the first draft.
+
+        Whoever was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
+        """
         if self.roster is not None:
-            return self._issue(now) if self._outdated() else []
-        gathered = Gathered(
-            joined=self.joins.keys(),
-            contributors=self.contributors(),
-            expected=expected,
+            outdated = self.revision < REVISIONS_MAX and self.lacking(frozenset(self.members), silent)
+            return self._issue(silent, now) if outdated else []
+        for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):
+            closing, self.reason = close_roster(self._gathered(expected, left_out, minor_allowed), self.core.pace, now)
+            if closing:
+                return self._issue(left_out, now)
+        return []
+
+    def _gathered(self, expected: Set[PeerId], left_out: Set[PeerId], minor_allowed: bool) -> Gathered:
+        joined = self.joins.keys() - left_out
+        return Gathered(
+            joined=joined,
+            contributors=sum(self.joins[peer][1].contributes for peer in joined),
+            expected=expected - left_out,
             active=self.chain.active_set(),
             quorum_since=self.quorum_at,
             grace_seconds=self.grace_seconds(),
             minor_allowed=minor_allowed,
         )
-        closing, self.reason = close_roster(gathered, self.core.pace, now)
-        return self._issue(now) if closing else []
 
-    def _outdated(self) -> bool:
-        if self.roster is None or self.revision >= REVISIONS_MAX:
-            return False
-        listed = self.roster.read(Roster)
-        return bool(self.lacking({PeerId(join.sender) for join in listed.joins}))
-
-    def _issue(self, now: float) -> list[Action]:
+    def _issue(self, left_out: Set[PeerId], now: float) -> list[Action]:
         self.revision += 1
-        self.closed_at = now
-        members = beacon_order(self.chain.beacon(), self.joins)[:PEERS_PER_GROUP_MAX]
-        joins = tuple(self.joins[peer][0] for peer in members)
+        self.members = self._order(left_out)
+        joins = tuple(self.joins[peer][0] for peer in self.members)
         body = Roster(attempt=self.attempt, revision=self.revision, joins=joins)
         key = RoundKey(self.chain.fragment, self.chain.version, b"")
         self.roster = self.core.say("roster", key, self.chain.digest, body)
-        return list(self.core.to_all(members, self.roster))
+        return list(self.core.to_all(self.members, self.roster))

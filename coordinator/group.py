@@ -17,6 +17,10 @@ from dht.statement import Statement
 JOIN_TOLERANCE_SECONDS = 30  # clocks of honest peers agree this well (`muster doctor` checks)
 
 
+class OtherBaseError(PeerError):
+    """Somebody speaks of our version number on another branch. Not a fault: its lineage and ours must be compared."""
+
+
 @dataclass(frozen=True)
 class Group:
     """An accepted roster with everything that follows from it and from the chain."""
@@ -55,10 +59,6 @@ class Group:
     def certifies(self, voters: frozenset[PeerId]) -> bool:
         return enough_votes(voters, self.voters, self.active, self.min_share)
 
-    def hopeless(self, abstained: frozenset[PeerId]) -> bool:
-        """True once these abstentions make a certificate of this group impossible."""
-        return not self.certifies(self.voters - abstained)
-
     def more_than_a_third(self, peers: frozenset[PeerId]) -> bool:
         return 3 * len(peers & self.voters) > len(self.voters)
 
@@ -83,7 +83,7 @@ def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
     if (context.fragment, context.version) != (chain.fragment, chain.version):
         raise PeerError("joins another version")
     if context.group != chain.digest:
-        raise PeerError("joins another base")
+        raise OtherBaseError("joins another base")
     join = statement.read(Join)
     if join.leader != leader_of(chain, join.attempt):
         raise PeerError("names the wrong leader")
@@ -103,10 +103,12 @@ def leader_of(chain: Chain, attempt: int) -> PeerId:
 def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group:
     """The group that a roster statement defines; raises PeerError with the reason it is refused."""
     context = statement.context
-    if (context.run_id, context.kind, context.group) != (chain.rules.run_id, "roster", chain.digest):
+    if (context.run_id, context.kind) != (chain.rules.run_id, "roster"):
         raise PeerError("is no roster of this run")
     if (context.fragment, context.version) != (chain.fragment, chain.version):
         raise PeerError("is for another version")
+    if context.group != chain.digest:
+        raise OtherBaseError("is for another base")
     roster = statement.read(Roster)
     if statement.sender != leader_of(chain, roster.attempt):
         raise PeerError("comes from the wrong leader")

@@ -1,7 +1,8 @@
 """Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
 
 A lineage's claim is what it certified since the fork: distinct keys of the fork's active set that signed, then tokens,
-then the lower digest. Two honest peers that compare the same two lineages always agree on the winner.
+then the lower digest. Two honest peers that compare the same two lineages always agree on the winner. Since signers
+come first, a branch that most of the fork's active set signed never gives way to one that they did not (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
+from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
+from coordinator.weights import truncated
 from dht.identity import PeerId
 from dht.statement import digest_of
+
+VERSIONS_COMPARED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +33,27 @@ class Claim:
     """Strength of a lineage since the fork; compares greater when stronger."""
 
     signers: int
-    tokens: int
+    tokens: float
     inverse_digest: bytes
 
 
 def claim(branches: Sequence[Branch]) -> Claim:
     """The claim of one side over all fragments that forked."""
     signers: set[PeerId] = set()
-    tokens = 0
+    tokens = 0.0
     for branch in branches:
         for certificate in branch.certificates:
             signers |= certificate.voters & branch.active
-            tokens += certificate.outcome.tokens
+            tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
     return Claim(len(signers), tokens, bytes(255 - byte for byte in heads))
+
+
+def known_digests(chain: Chain) -> tuple[bytes, ...]:
+    """Our newest versions, newest first: what somebody else needs to find where their chain and ours part."""
+    oldest = max(chain.first_version, chain.version - LINEAGE_DEPTH_MAX)
+    found = (chain.digest_at(version) for version in range(chain.version, oldest - 1, -1))
+    return tuple(digest for digest in found if digest is not None)
 
 
 def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
@@ -54,18 +66,29 @@ def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
 
 
 def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int, Chain] | None:
-    """`chain` cut at the parent of `certificates` and continued with them, all verified; None if they do not fit."""
-    if not certificates:
+    """Where `certificates` part from `chain`, and `chain` cut there and continued with them, all verified.
+
+    None if they say nothing new, do not fit, or part deeper than lineages may be merged.
+    """
+    news = [one for one in certificates if chain.digest_at(one.version) != one.digest]
+    if not news:
         return None
-    fork = certificates[0].version - 1
-    if fork < chain.first_version or fork > chain.version:
+    fork = news[0].version - 1
+    if not max(chain.first_version, chain.version - LINEAGE_DEPTH_MAX) <= fork <= chain.version:
         return None
     rival = chain.truncated(fork)
-    for certificate in certificates:
+    for certificate in news:
         if rival.refusal(certificate) is not None:
             return None
         rival.append(certificate)
     return fork, rival
+
+
+def majority_signed(rival: Chain, fork: int) -> bool:
+    """Whether more than half of the active set at the fork signed something of the branch after it."""
+    active = rival.truncated(fork).active_set()
+    signers = claim([Branch(active, rival.after(fork, rival.version - fork))]).signers
+    return 2 * signers > len(active)
 
 
 def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]]) -> bool:
@@ -74,6 +97,6 @@ def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]]) -
     for fragment in sorted(theirs):
         fork, rival = theirs[fragment]
         active = rival.truncated(fork).active_set()
-        our_branches.append(Branch(active, ours[fragment].after(fork, ours[fragment].version - fork)))
-        their_branches.append(Branch(active, rival.after(fork, rival.version - fork)))
+        our_branches.append(Branch(active, ours[fragment].after(fork, VERSIONS_COMPARED)))
+        their_branches.append(Branch(active, rival.after(fork, VERSIONS_COMPARED)))
     return claim(their_branches) > claim(our_branches)

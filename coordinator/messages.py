@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coordinator.certificate import Certificate
+from coordinator.certificate import Certificate, MemberIndex
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from dht.statement import Digest, PeerIdText, Statement
 from dht.wire import Wire
@@ -82,7 +82,7 @@ class Result(Wire):
     partition: Partition
     turn: Turn
     root: Digest
-    included: tuple[int, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    included: tuple[MemberIndex, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
     coefficients: tuple[float, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
     squared_norms: tuple[float, ...] = Field(max_length=SEGMENTS_MAX)
     encoding_error: float = Field(ge=0)

@@ -33,7 +33,8 @@ class Checked:
 def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: Verifier) -> Checked:
     """A member's check; raises PeerError with the reason it does not count."""
     context, sender = statement.context, PeerId(statement.sender)
-    if (context.kind, context.group) != ("check", inputs.digest) or sender not in group.voters:
+    place = ("check", group.key.fragment, group.key.version, inputs.digest)
+    if (context.kind, context.fragment, context.version, context.group) != place or sender not in group.voters:
         raise PeerError("is no check of this group")
     check = statement.read(Check)
     if len(check.results) != group.partitions:

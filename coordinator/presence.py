@@ -1,4 +1,4 @@
-"""Presence: who says that they are here, and how fast. Helps to find and to time things, never decides (design §6.1)."""
+"""Presence: who says to be here, and how fast. Helps to find and to time things, never decides (design §6.1)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
 PEERS_KNOWN_MAX = 4096
 ADDRESSES_MAX = 8
+HEAD_BYTES = 8  # of a version's digest, as presence carries it
+FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
 
 State = Literal["starting", "training", "catching up", "paused", "draining", "hosting"]
 
@@ -29,10 +31,11 @@ class Presence(Wire):
     tokens: int = Field(ge=0)
     loss: float | None = Field(None, ge=0)
     versions: tuple[int, ...] = Field(max_length=256)
-    heads: tuple[Annotated[bytes, Field(max_length=8)], ...] = Field(max_length=256)
+    heads: tuple[Annotated[bytes, Field(max_length=HEAD_BYTES)], ...] = Field(max_length=256)
     addresses: tuple[Annotated[str, Field(max_length=256)], ...] = Field(max_length=ADDRESSES_MAX)
     dialable: bool = True
     software: str = Field("", max_length=32)
+    beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it
 
 
 @dataclass(slots=True)
@@ -41,26 +44,28 @@ class Sighting:
 
     presence: Presence
     seen_seconds: float
-    first_seen_seconds: float
 
 
 @dataclass(slots=True)
 class PresenceTable:
-    """Whom we believe to be there. Bounded; forgets whoever has been silent for a lifetime."""
+    """Whom we believe to be there. Bounded; forgets whoever has been silent for many lifetimes."""
 
     lifetime_seconds: float
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
-    gone: set[PeerId] = field(default_factory=set)
+    gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
     revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
 
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
+        """Note a presence record, unless it is the one that we know or there is no room."""
         known = self.sightings.get(peer)
         if known is not None and known.presence == presence:
             return  # the same record read again says nothing about now
         if known is None and len(self.sightings) >= PEERS_KNOWN_MAX:
-            return
+            self._forget_silent(now)
+            if len(self.sightings) >= PEERS_KNOWN_MAX:
+                return
         self.revision += 1
-        self.sightings[peer] = Sighting(presence, now, now if known is None else known.first_seen_seconds)
+        self.sightings[peer] = Sighting(presence, now)
         self.gone.discard(peer)
 
     def heard(self, peer: PeerId) -> None:
@@ -70,35 +75,32 @@ class PresenceTable:
             self.revision += 1
 
     def lose(self, peer: PeerId) -> None:
-        self.revision += 1
-        self.gone.add(peer)
+        """The transport lost a peer."""
+        if peer in self.sightings:
+            self.revision += 1
+            self.gone.add(peer)
 
     def is_live(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer was seen within a lifetime and not lost by the transport since."""
         sighting = self.sightings.get(peer)
         return sighting is not None and peer not in self.gone and now - sighting.seen_seconds <= self.lifetime_seconds
 
     def live(self, now: float) -> frozenset[PeerId]:
-        """Everyone seen within a lifetime and not lost by the transport."""
+        """Everyone who is live."""
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
 
     def trainers(self, now: float) -> frozenset[PeerId]:
         """Live peers whose learners are running."""
         return frozenset(peer for peer in self.live(now) if self.sightings[peer].presence.state == "training")
 
-    def steps(self, peer: PeerId, now: float) -> float | None:
-        """A peer's inner steps so far, extrapolated by its rate; None if it was never seen."""
+    def says_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
+        """Whether a peer says that this version is its newest one."""
         sighting = self.sightings.get(peer)
-        if sighting is None:
-            return None
-        return sighting.presence.steps + sighting.presence.steps_per_second * (now - sighting.seen_seconds)
+        heads = () if sighting is None else sighting.presence.heads
+        return fragment < len(heads) and heads[fragment] == digest[:HEAD_BYTES]
 
-    def steps_per_second(self, peer: PeerId) -> float | None:
-        sighting = self.sightings.get(peer)
-        return None if sighting is None else sighting.presence.steps_per_second
-
-    def forget_silent(self, now: float, after_lifetimes: float = 20.0) -> None:
-        """Drop peers that have been silent for many lifetimes."""
-        limit = self.lifetime_seconds * after_lifetimes
+    def _forget_silent(self, now: float) -> None:
+        limit = FORGET_LIFETIMES * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             del self.sightings[peer]
             self.gone.discard(peer)

@@ -22,7 +22,10 @@ def reduce_inputs(inputs: InputSet) -> tuple[ReduceInput, ...]:
 
 @dataclass(slots=True)
 class ReducerDuty:
-    """One partition in one turn. Inputs that are missing or do not match their commitment are left out."""
+    """One partition in one turn. Inputs that are missing or do not match their commitment are left out.
+
+    `hopeless` are inputs not worth waiting for; should they come all the same, they count.
+    """
 
     group: Group
     inputs: InputSet

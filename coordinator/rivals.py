@@ -1,4 +1,4 @@
-"""Finding out about other branches: what to ask a peer whose heads are not ours, and when to change over (design §8)."""
+"""Finding out about other branches: what to ask a peer with other heads than ours, and when to change over (design §8)."""
 
 from __future__ import annotations
 
@@ -8,100 +8,111 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Send, Tell
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
-from coordinator.lineage import ancestor, better, continuation
-from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX, AskChainNote, ChainNote
+from coordinator.lineage import ancestor, better, continuation, known_digests, majority_signed
+from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
 RIVALS_MAX = 64
 
+Fork = tuple[int, Chain]
+"""The version at which a rival's chain leaves ours, and that chain."""
+
 
 @dataclass(slots=True)
 class Rivals:
-    """Answers of peers about their chains, until there are enough to act on."""
+    """What we have asked peers about their chains, and their answers, until these are complete enough to act on."""
 
     machines: Sequence[FragmentMachine]
     asked: dict[tuple[PeerId, int], float] = field(default_factory=dict)
-    forks: dict[PeerId, dict[int, tuple[int, Chain]]] = field(default_factory=dict)
-    answered: dict[PeerId, set[int]] = field(default_factory=dict)
+    awaited: set[tuple[PeerId, int]] = field(default_factory=set)
+    answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """Ask a peer what follows the versions of this fragment that we know; not too often."""
-        if now < self.asked.get((peer, fragment), -1.0) + ASK_AGAIN_SECONDS:
+        if now < self.asked.get((peer, fragment), -ASK_AGAIN_SECONDS) + ASK_AGAIN_SECONDS:
             return []
         if len(self.asked) >= RIVALS_MAX * len(self.machines):
             self.asked.clear()
+            self.awaited.clear()
         self.asked[peer, fragment] = now
+        self.awaited.add((peer, fragment))
         chain = self.machines[fragment].chain
-        oldest = max(chain.first_version, chain.version - LINEAGE_DEPTH_MAX)
-        known = (chain.digest_at(version) for version in range(chain.version, oldest - 1, -1))
-        return [Send(peer, AskChainNote(fragment=fragment, version=chain.version, known=tuple(d for d in known if d)))]
-
-    def ask_all(self, peer: PeerId, now: float) -> list[Action]:
-        """Lineages are compared once for all fragments: ask about every one of them."""
-        return [action for machine in self.machines for action in self.ask(peer, machine.index, now)]
+        return [Send(peer, AskChainNote(fragment=fragment, version=chain.version, known=known_digests(chain)))]
 
     def answer(self, sender: PeerId, note: AskChainNote) -> list[Action]:
-        """Certificates after the newest version that the asker and we share."""
+        """Certificates after the newest version that the asker and we share; none if that lies too deep."""
         chain = self.machines[note.fragment].chain
         shared = ancestor(chain, note.known)
-        if shared is None:
-            return []
-        return [Send(sender, ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX)))]
+        certificates = () if shared is None else chain.after(shared, CHAIN_PAGE_MAX)
+        return [Send(sender, ChainNote(fragment=note.fragment, certificates=certificates))]
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
-        """Follow what simply continues our chain; collect what forks from it."""
+        """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""
+        if (sender, note.fragment) not in self.awaited:
+            return []
+        self.awaited.discard((sender, note.fragment))
         machine = self.machines[note.fragment]
-        before = machine.chain.version
+        found = continuation(machine.chain, note.certificates)
+        if found is not None and machine.custody.is_unserved(found[1].digest, now):
+            found = None
+        more = len(note.certificates) == CHAIN_PAGE_MAX
+        if found is not None and found[0] == machine.chain.version:
+            return self._follow(sender, machine, found, now, more)
+        return self._collect(sender, note.fragment, found, now)
+
+    def _follow(self, sender: PeerId, machine: FragmentMachine, found: Fork, now: float, more: bool) -> list[Action]:
+        """Take over versions after ours. Minor ones only by the lineage rule: a few peers alone cannot lead us away."""
+        fork, rival = found
         actions: list[Action] = []
-        for certificate in note.certificates:
-            if certificate.version <= machine.chain.version:
-                continue
-            if machine.chain.refusal(certificate) is not None:
+        for certificate in rival.after(fork, rival.version - fork):
+            rest = (machine.chain.version, rival)
+            if certificate.outcome.minor and not self._takes_minor(machine, rest, now):
                 break
             actions += machine.advance(certificate, now)
-        if machine.chain.version > before:
-            page_full = len(note.certificates) == CHAIN_PAGE_MAX
-            self.asked.pop((sender, note.fragment), None)
-            return actions + (self.ask(sender, note.fragment, now) if page_full else [])
-        return actions + self._collect(sender, note, now)
+        self.asked.pop((sender, machine.index), None)
+        if more and machine.chain.version == rival.version:
+            return actions + self.ask(sender, machine.index, now) + machine.fetch_if_behind(now)
+        return actions + machine.fetch_if_behind(now)
 
-    def _collect(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
-        chain = self.machines[note.fragment].chain
-        forked = continuation(chain, note.certificates)
-        forks = self.forks.setdefault(sender, {})
-        forks.pop(note.fragment, None)
-        first_news = not self.answered.get(sender)
-        if forked is not None and forked[0] < chain.version and forked[1].digest != chain.digest:
-            forks[note.fragment] = forked
-        answered = self.answered.setdefault(sender, set())
-        answered.add(note.fragment)
-        if not forks:
-            self._forget(sender)
+    def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
+        return majority_signed(rest[1], rest[0]) or machine.tempo.minor_allowed(machine.chain, now)
+
+    def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
+        """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""
+        answers = self.answers.setdefault(sender, {})
+        answers[fragment] = found
+        while len(self.answers) > RIVALS_MAX:
+            del self.answers[next(iter(self.answers))]
+        if not any(answers.values()):
+            self.answers.pop(sender, None)
             return []
-        if first_news:
-            return self.ask_all(sender, now) if len(self.machines) > 1 else self._decide(sender, now)
+        missing = [machine.index for machine in self.machines if machine.index not in answers]
+        if missing:
+            return [action for index in missing for action in self.ask(sender, index, now)]
         return self._decide(sender, now)
 
     def _decide(self, sender: PeerId, now: float) -> list[Action]:
-        if len(self.answered[sender]) < len(self.machines):
-            return []
-        forks = self.forks[sender]
+        answers = self.answers.pop(sender)
+        forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
         chains = {machine.index: machine.chain for machine in self.machines}
-        wins = better(chains, forks)
-        self._forget(sender)
-        if not wins:
+        if not forks or not better(chains, forks):
             return []
         actions: list[Action] = []
-        for fragment, (fork, rival) in sorted(forks.items()):
-            details: dict[str, object] = {"fork": fork, "ours": chains[fragment].version, "theirs": rival.version}
-            actions.append(Tell("lineage_changed", fragment, rival.version, details))
-            actions += self.machines[fragment].switch(rival, now)
+        for index, (fork, rival) in sorted(forks.items()):
+            machine = self.machines[index]
+            details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": rival.version}
+            actions.append(Tell("lineage_changed", index, rival.version, details))
+            actions += machine.switch(rival, fork, now) + machine.fetch_if_behind(now)
+            self.asked.pop((sender, index), None)
+            actions += self.ask(sender, index, now)
         return actions
 
-    def _forget(self, peer: PeerId) -> None:
-        self.forks.pop(peer, None)
-        self.answered.pop(peer, None)
-        if len(self.forks) > RIVALS_MAX:
-            self.forks.clear()
-            self.answered.clear()
+    def _still_forks(self, index: int, fork: Fork) -> bool:
+        """Whether a fork found earlier still is one, after what our own chain has done since."""
+        version, rival = fork
+        chain = self.machines[index].chain
+        if not chain.first_version <= version < chain.version:
+            return False
+        same_stem = chain.digest_at(version) == rival.digest_at(version)
+        return same_stem and chain.digest_at(version + 1) != rival.digest_at(version + 1)

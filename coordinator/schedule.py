@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from coordinator.manifest import PaceSpec
 
 SPACING_SHARE = 0.8  # openings keep at least this share of the expected spacing, so that fragments do not burst
+QUORUM_INTERVALS = 3.0  # expected intervals after which K voters are enough to open a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,32 @@ def median_time(voters: Sequence[Pace], steps: float) -> float:
     return times[(len(times) - 1) // 2] if times else math.inf
 
 
+def due_time(voters: Sequence[Pace], steps: float, quorum: int, patience_until: float) -> float:
+    """When a round opens: with the median voter, or after `patience_until` with the K-th.
+
+    The second is for a swarm of which most stand still (paused, gone); it must come late enough that a few fast peers
+    do not set the pace.
+    """
+    times = sorted(voter.reaches(steps) for voter in voters)
+    kth = times[quorum - 1] if 0 < quorum <= len(times) else math.inf
+    return min(median_time(voters, steps), max(kth, patience_until))
+
+
+def median_rate(voters: Sequence[Pace]) -> float:
+    """Steps per second of the median voter (the upper one of an even number) among those that move; 0 if none does."""
+    rates = sorted(voter.steps_per_second for voter in voters if voter.steps_per_second > 0)
+    return rates[len(rates) // 2] if rates else 0.0
+
+
+def interval_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
+    """Expected time between two versions of a fragment; a round's deadline while nobody moves."""
+    rate = median_rate(voters)
+    return pace.steps_per_version / rate if rate > 0 else pace.round_seconds
+
+
 def spacing_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
-    """Least time between two openings: 0.8 of H/P steps of the median voter."""
-    rates = sorted(voter.steps_per_second for voter in voters)
-    rate = rates[len(rates) // 2] if rates else 0.0
+    """Least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
+    rate = median_rate(voters)
     return SPACING_SHARE * pace.steps_per_version / (pace.fragments * rate) if rate > 0 else 0.0
 
 

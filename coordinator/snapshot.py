@@ -41,7 +41,7 @@ class CertifiedWork(_Frozen):
 
     versions: int = 0
     minor: int = 0
-    tokens: int = 0
+    tokens: int = Field(0, description="certified in every fragment, on average: the sum over fragments divided by P")
     members: int = Field(0, description="contributors, summed over versions")
     steps: int = Field(0, description="steps of the contributor with most steps, summed over versions")
     round_seconds: float = Field(0.0, description="roster to certificate, summed over own rounds")

@@ -13,9 +13,10 @@ INPUTS_SHARE = 0.4
 CHECK_SHARE = 0.52
 REDO_INPUTS_SHARE = 0.64
 RECHECK_SHARE = 0.72
-PROPOSE_SHARE = 0.8
+PROPOSE_SHARES = (0.6, 0.8)  # without and after a redo
 SECOND_PROPOSE_SHARE = 0.88
-RETRY_SHARE = 0.08
+RETRY_SHARE = 0.08  # what may have got lost is repeated this often
+GONE_SHARE = 0.08  # how long a leader that the transport lost may take to come back
 LOCK_DEADLINES = 3  # after this many deadlines a voter may enter another attempt (design §6.2 step 9)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, Apply, PartitionResult, RecordVote, Send, VoteRecord
+from coordinator.actions import Action, Apply, PartitionResult, RecordVote, Send, VoteRecord
 from coordinator.ballot import Ballot
 from coordinator.certificate import Certificate, Outcome, Vote
 from coordinator.core import Core
@@ -40,8 +41,8 @@ class Verdict:
     check_phase: int = -1
     checked_to: set[PeerId] = field(default_factory=set)
     proposal: Proposal | None = None
+    proposed: Statement | None = None  # the proposal as its proposer signed it
     proposed_checks: tuple[Checked, ...] = ()
-    proposer: PeerId | None = None
     outcome: Outcome | None = None
     state: bytes | None = None
     vote: Vote | None = None
@@ -53,12 +54,17 @@ class Verdict:
 
     # -- checking
 
-    def decide(self, gone: frozenset[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
+    @property
+    def phase(self) -> int:
+        """1 once a redo has been ordered."""
+        return 1 if self.exchange.redone else 0
+
+    def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
         """Send our check once it can be complete or time is up; judge a proposal that waited for bytes."""
-        actions = self._judge()
+        actions = self.judge()
         if self.exchange.inputs is None or self.vote is not None or self.abstention is not None:
             return actions
-        phase = 1 if self.exchange.redone else 0
+        phase = self.phase
         if phase > self.check_phase and self._check_due(phase, gone, now):
             self.check = self._make_check(phase)
             self.check_phase = phase
@@ -70,7 +76,7 @@ class Verdict:
                     actions.append(Send(peer, self.check))
         return actions
 
-    def _check_due(self, phase: int, gone: frozenset[PeerId], now: float) -> bool:
+    def _check_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:
         if now >= self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE):
             return True
         missing = [partition for partition, held in enumerate(self.exchange.held()) if held is None]
@@ -88,7 +94,7 @@ class Verdict:
 
     # -- the leader's words
 
-    def on_leader_statement(self, statement: Statement) -> list[Action]:
+    def on_leader_statement(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
         """A redo or a proposal."""
         inputs = self.exchange.inputs
         if inputs is None or statement.context.group != inputs.digest:
@@ -97,9 +103,9 @@ class Verdict:
         if sender not in self.group.proposers() or not statement.verify(self.core.verifier):
             raise PeerError("a statement that is not the leader's")
         if statement.context.kind == "redo":
-            return self._on_redo(statement.read(Redo), inputs, sender)
+            return self._on_redo(statement, inputs, gone)
         if statement.context.kind == "proposal":
-            return self._on_proposal(statement.read(Proposal), inputs, sender)
+            return self._on_proposal(statement, inputs)
         raise PeerError(f"a {statement.context.kind} has no place here")
 
     def _read_checks(self, statements: tuple[Statement, ...], inputs: InputSet) -> tuple[Checked, ...]:
@@ -108,17 +114,20 @@ class Verdict:
             raise PeerError("two checks of one member")
         return checks
 
-    def _on_redo(self, redo: Redo, inputs: InputSet, sender: PeerId) -> list[Action]:
+    def _on_redo(self, statement: Statement, inputs: InputSet, gone: Set[PeerId]) -> list[Action]:
         if self.exchange.redone or self.vote is not None:
             return []
+        redo = statement.read(Redo)
         checks = self._read_checks(redo.checks, inputs)
-        if sender != self.group.leader or set(redo.partitions) != set(partitions_to_redo(self.group, checks)):
+        justified = redo.partitions == partitions_to_redo(self.group, checks)
+        if statement.sender != self.group.leader or not justified:
             raise PeerError("a redo without the complaints that justify it")
-        return self.exchange.on_redo(redo.partitions)
+        return self.exchange.on_redo(redo.partitions, gone)
 
-    def _on_proposal(self, proposal: Proposal, inputs: InputSet, sender: PeerId) -> list[Action]:
+    def _on_proposal(self, statement: Statement, inputs: InputSet) -> list[Action]:
         if self.proposal is not None:
             return []
+        proposal = statement.read(Proposal)
         checks = self._read_checks(proposal.checks, inputs)
         if not self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
             raise PeerError("a proposal that rests on too few checks")
@@ -126,10 +135,10 @@ class Verdict:
             raise PeerError("a proposal that mixes checks before and after a redo")
         if proposal.results != agreed_results(self.group, checks) or is_void(proposal.results):
             raise PeerError("a proposal that does not follow from its checks")
-        self.proposal, self.proposed_checks, self.proposer = proposal, checks, sender
-        return self._judge()
+        self.proposal, self.proposed, self.proposed_checks = proposal, statement, checks
+        return self.judge()
 
-    def _judge(self) -> list[Action]:
+    def judge(self) -> list[Action]:
         """Apply the proposal on the side as soon as we hold every byte that it names."""
         if self.proposal is None or self.outcome is not None or self._missing():
             return []
@@ -192,26 +201,42 @@ class Verdict:
             and certificate.state == self.state
         )
 
+    def applying(self, certificate: Certificate) -> bool:
+        """Whether we shall know shortly if we hold the state of this certificate."""
+        return self.outcome is not None and certificate.outcome.digest == self.outcome.digest and self.state is None
+
     # -- repeating
 
     def remind(self) -> list[Action]:
-        """Repeat our last word, or ask for the bytes we cannot vote without; empty if it is the exchange's turn."""
+        """Repeat our last word, hand on the proposal, ask for the bytes that we cannot vote without."""
         others = tuple(member for member in self.group.members if member != self.core.me)
-        if self.vote_statement is not None:
-            return list(self.core.to_all(others, self.vote_statement))
+        last_word = self.vote_statement or self.abstention
+        actions: list[Action] = list(self.core.to_all(others, last_word)) if last_word is not None else []
         if self.abstention is not None:
-            return list(self.core.to_all(others, self.abstention))
-        missing = self._missing()
-        if missing and self.proposer is not None:
-            turn = self.proposed_checks[0].check.phase
-            return [
-                Send(self.proposer, NeedNote(what="result", group=self.group.key.roster_id, partition=p, turn=t))
-                for p in missing
-                for t in range(turn + 1)
-            ]
-        if self.check is not None and self.proposal is None:
-            return [Send(peer, self.check) for peer in sorted(self.checked_to)]
-        return []
+            return actions
+        if self.proposed is None:
+            return [] if self.check is None else [Send(peer, self.check) for peer in sorted(self.checked_to)]
+        return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
+
+    def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
+        """The proposal, to whoever has not voted: its proposer may have died before it told everybody."""
+        if self.core.me != proposed.sender and proposed.sender in self.ballot.votes:
+            return []
+        silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
+        return list(self.core.to_all(silent, proposed))
+
+    def _ask_for_missing(self, proposer: PeerId) -> list[Action]:
+        """Results that the proposal names, from the proposer and from somebody who has voted and so holds them."""
+        voter = next((peer for peer in sorted(self.ballot.votes) if peer not in (proposer, self.core.me)), None)
+        holders = [peer for peer in (proposer, voter) if peer is not None and peer != self.core.me]
+        turns = range(self.proposed_checks[0].check.phase + 1)
+        group = self.group.key.roster_id
+        return [
+            Send(holder, NeedNote(what="result", group=group, partition=partition, turn=turn))
+            for holder in holders
+            for partition in self._missing()
+            for turn in turns
+        ]
 
 
 def _partition_result(held: HeldResult) -> PartitionResult:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
+
+TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6)
 
 
 def contribution_weight(tokens: int, steps: int) -> float:
@@ -11,5 +14,12 @@ def contribution_weight(tokens: int, steps: int) -> float:
 
 
 def weights_of(counters: Sequence[tuple[int, int]]) -> tuple[float, ...]:
-    """Weight per (tokens, steps), in order."""
-    return tuple(contribution_weight(tokens, steps) for tokens, steps in counters)
+    """Weight per (tokens, steps), in order; none above 1.5 × the median."""
+    return truncated([contribution_weight(tokens, steps) for tokens, steps in counters])
+
+
+def truncated(values: Sequence[float]) -> tuple[float, ...]:
+    """Every value, but none above 1.5 × the (lower) median of those above zero, so that no claim outweighs the rest."""
+    positive = [value for value in values if value > 0]
+    limit = TRUNCATION * median_low(positive) if positive else 0.0
+    return tuple(min(value, limit) for value in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -66,11 +67,11 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
     pump = Pump(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
         transport=transport,
-        work=RoundWork(config, held.anchors, blobs),
+        work=RoundWork(config, held.anchors, blobs, ThreadPoolExecutor(1, "tensors")),
         anchors=held.anchors,
         blobs=blobs,
         votes=directory.vote_log,
-        book=Book(),
+        book=Book(config.pace.fragments),
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
     if held.learner_state is not None:

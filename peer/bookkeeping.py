@@ -57,9 +57,11 @@ class LearnerProgress:
 class Book:
     """Certificates and events of this life."""
 
-    def __init__(self) -> None:
+    def __init__(self, fragments: int) -> None:
+        self._fragments = fragments
+        self._token_fragments = 0  # every token trains all fragments, so each certificate counts it once per fragment
         self.certified = CertifiedWork()
-        self.credited: Counter[str] = Counter()
+        self._credited: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
 
@@ -69,18 +71,24 @@ class Book:
     def certify(self, certificate: Certificate) -> None:
         """Count one certified version."""
         included = certificate.outcome.included()
+        self._token_fragments += certificate.outcome.tokens
         old = self.certified
         self.certified = CertifiedWork(
             versions=old.versions + 1,
             minor=old.minor + certificate.outcome.minor,
-            tokens=old.tokens + certificate.outcome.tokens,
+            tokens=self._token_fragments // self._fragments,
             members=old.members + len(included),
             steps=old.steps + max((one.steps for one in included), default=0),
             round_seconds=old.round_seconds,
             rounds=old.rounds,
         )
         for contributor in included:
-            self.credited[contributor.peer] += contributor.tokens
+            self._credited[contributor.peer] += contributor.tokens
+
+    @property
+    def credited_tokens(self) -> dict[str, int]:
+        """Certified tokens by contributor."""
+        return {peer: total // self._fragments for peer, total in self._credited.items()}
 
     def adopted(self, action: Adopt, delay_steps: int | None) -> None:
         """The learner took a version over, this many steps after the snapshot that went into it."""

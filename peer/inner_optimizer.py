@@ -84,14 +84,14 @@ def import_state(optimizer: Optimizer, exported: dict[str, Tensor]) -> None:
 
     Raises LocalError if it does not belong to this optimizer, which then is unchanged.
     """
+    moment = "state1" if hasattr(optimizer, "init_state") else "exp_avg"
     imported = [
         {name.split(".", 1)[1]: value for name, value in exported.items() if name.split(".", 1)[0] == str(index)}
         for index in range(len(_parameters(optimizer)))
     ]
     for parameter, fields in zip(_parameters(optimizer), imported, strict=True):
-        moments = [value for value in fields.values() if value.numel() > 1]
-        if fields and not any(value.shape == parameter.shape for value in moments):
-            raise LocalError("the saved optimizer state belongs to another model; remove it to start without")
+        if fields and (moment not in fields or fields[moment].shape != parameter.shape):
+            raise LocalError("the saved optimizer state belongs to another run; remove it to start without")
     optimizer.state.clear()
     for group_index, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):

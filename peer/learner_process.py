@@ -63,7 +63,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what one step frees for the next: returning it costs 10 % of a small step in page faults."""
+    """Let glibc keep what one step frees for the next: giving it back costs up to 6 % of a step in page faults."""
     with contextlib.suppress(AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)

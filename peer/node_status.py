@@ -59,7 +59,7 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
             "rounds_in_flight": engine.in_flight,
             "fragments": tuple(fragment_status(machine, now) for machine in engine.machines),
             "certified": book.certified,
-            "credited_tokens": dict(book.credited),
+            "credited_tokens": book.credited_tokens,
             "adoption_delays_steps": tuple(book.delays_steps),
             "events": {name: count for name, count in book.events.items() if count}
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),

@@ -96,6 +96,7 @@ class Pump:
         self._adopting: set[asyncio.Task[None]] = set()
         self._fetched: dict[bytes, OuterState] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
+        self._missed = [0] * len(self.engine.machines)  # versions since our work was last in one
         self._counted = [machine.chain.version for machine in self.engine.machines]
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
         self._closed = False
@@ -265,14 +266,25 @@ class Pump:
             if self.learner is None:
                 return
             reference = done.reference
-            if fragment in self.overwritten:
-                self.overwritten.discard(fragment)
-                reference = reference if action.snapshot is not None else None
+            if action.snapshot is None and self._drops_work(fragment):
+                reference = None
             counted = done.counted
+            if counted is not None:
+                self._missed[fragment] = 0
             steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
             at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
         delay = None if counted is None else at_step - (counted.window_first + counted.window_count)
         self.book.adopted(action, delay)
+
+    def _drops_work(self, fragment: int) -> bool:
+        """Whether what we trained since is too old to bring along (design §6.2 step 10: `max_stale` versions)."""
+        self._missed[fragment] += 1
+        stale = self._missed[fragment] > self.engine.core.pace.max_stale
+        if not stale and fragment not in self.overwritten:
+            return False
+        self.overwritten.discard(fragment)
+        self._missed[fragment] = 0
+        return True
 
     def _fetch(self, action: FetchState) -> None:
         fragment = action.certificate.fragment

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -58,7 +58,8 @@ class Adoption:
 class RoundWork:
     """Snapshots and applied states by round; anchors; bytes by root."""
 
-    def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore) -> None:
+    def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
+        """`worker` must do one thing at a time, in order; this object closes it."""
         self._config = config
         self._anchors = anchors
         self._blobs = blobs
@@ -67,7 +68,7 @@ class RoundWork:
         self._rule = MERGES[config.outer.merge]
         self._snapshots: dict[RoundKey, Snapshot] = {}
         self._applied: dict[RoundKey, OuterState] = {}
-        self._worker = ThreadPoolExecutor(1, "tensors")
+        self._worker = worker
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
 
     @property
@@ -178,8 +179,10 @@ class RoundWork:
     def _reference(self, action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None) -> Tensor | None:
         """What the learner's fragment is measured against: per partition the snapshot if we are in it, else Θ(v)."""
         if snapshot is None:
+            if any(action.counted):
+                return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
             whole = old
-        elif all(action.counted):
+        elif all(action.counted) and not any(action.frozen):
             return None if self._config.outer.adoption == "overwrite" else snapshot.vector
         else:
             whole = snapshot.vector.clone()
@@ -189,7 +192,7 @@ class RoundWork:
             for partition, (counted, frozen) in enumerate(zip(action.counted, action.frozen, strict=True)):
                 span = partitioning.span(partition)
                 if frozen:
-                    reference[span] = new[span]  # a frozen partition keeps the learner's own values
+                    reference[span] = new[span]  # θ ← new + (θ - new): the learner keeps its own values there
                 elif snapshot is not None and not counted:
                     reference[span] = old[span]
         return reference

@@ -87,31 +87,43 @@ class Swarm:
         Raises UsageError or LocalError if it never began, LocalError if it was stopped at once.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.peers + 1))
-        temporary = Path(tempfile.gettempdir())
-        private = RuntimeDirectory(temporary) if self._options.data_directory is None else None
-        root = private.path if private is not None else self._options.data_directory
-        assert root is not None
+        with self._folder() as root:
+            try:
+                wall_seconds = await self._run_in(root)
+            except asyncio.CancelledError:
+                raise LocalError("the swarm was stopped at once, so there is no report") from None
+            finally:
+                kill_all(list(self._processes.values()))
+        return report_of(self.watch, len(os.sched_getaffinity(0)), wall_seconds)
+
+    async def _run_in(self, root: Path) -> float:
+        """The whole life of the swarm; returns the seconds until it was drained."""
         followers: list[asyncio.Task[None]] = []
         try:
             with self._signals():
                 await self._start(root)
-                followers = [asyncio.create_task(self._follow(peer)) for peer in self._processes.values()]
+                followers += [asyncio.create_task(self._follow(peer)) for peer in self._processes.values()]
                 await self._until("training", lambda: self.watch.training_is_over, self._seconds_left(), self._leave)
                 await self._drain()
                 wall_seconds = time.monotonic() - self._started_at
-                await self._stop_following(followers)
+                await _stop(followers)
                 await self._finish()
                 await self._tell_all(self.watch.living, "stop")
                 await asyncio.to_thread(end_all, list(self._processes.values()), END_SECONDS_MAX)
-        except asyncio.CancelledError:
-            raise LocalError("the swarm was stopped at once, so there is no report") from None
+                return wall_seconds
         finally:
-            await self._stop_following(followers)
-            kill_all(list(self._processes.values()))
-            if private is not None:
-                private.close()
+            await _stop(followers)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """Where the peers keep their data. A temporary place is gone afterwards, and what killed peers left there."""
+        temporary = Path(tempfile.gettempdir())
+        private = RuntimeDirectory(temporary)  # also removes what an earlier swarm left that was killed
+        try:
+            yield self._options.data_directory or private.path
+        finally:
+            private.close()
             remove_abandoned(temporary)
-        return report_of(self.watch, len(os.sched_getaffinity(0)), wall_seconds)
 
     # -- phases
 
@@ -154,8 +166,9 @@ class Swarm:
     # -- processes
 
     def _launch(self, name: str, directory: Path, arguments: Iterable[str]) -> None:
+        temporary = self._options.data_directory is None
         verbose = ("--verbose",) if self._options.verbose else ()
-        self._processes[name] = PeerProcess.start(name, directory, (*arguments, *verbose))
+        self._processes[name] = PeerProcess.start(name, directory, (*arguments, *verbose), temporary)
 
     def _host_arguments(self, founders: Iterable[str]) -> list[str]:
         path, versions = self._options.config_path, self._options.config.versions
@@ -175,12 +188,6 @@ class Swarm:
                 self.watch.note(peer.name, await asyncio.to_thread(snapshot, peer.data_directory), time.monotonic())
             await asyncio.sleep(POLL_SECONDS)
         self.watch.note_death(peer.name, peer.last_words())
-
-    async def _stop_following(self, followers: list[asyncio.Task[None]]) -> None:
-        for follower in followers:
-            follower.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
-        followers.clear()
 
     async def _ask_final(self, peer: PeerProcess) -> None:
         try:
@@ -245,3 +252,9 @@ class Swarm:
 async def _pause(seconds: float, leave: asyncio.Event) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(leave.wait(), seconds)
+
+
+async def _stop(followers: list[asyncio.Task[None]]) -> None:
+    for follower in followers:
+        follower.cancel()
+    await asyncio.gather(*followers, return_exceptions=True)

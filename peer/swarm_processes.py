@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +16,7 @@ from typing import Self
 
 from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Identity, PeerId
+from peer.cli_log import LOG_NAME
 
 CONSOLE_NAME = "console.log"
 IDENTITY_NAME = "identity.key"
@@ -28,9 +31,11 @@ class PeerProcess:
     name: str
     data_directory: Path
     process: subprocess.Popen[bytes]
+    temporary: bool = False  # its data directory goes when the swarm ends
+    _kept_log: Path | None = None
 
     @classmethod
-    def start(cls, name: str, data_directory: Path, arguments: Sequence[str]) -> Self:
+    def start(cls, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool = False) -> Self:
         """Run `muster ARGUMENTS` with this data directory; it ends when the calling thread does. Raises LocalError."""
         common = ("--data", str(data_directory), "--stay", "--die-with-parent", str(os.getpid()))
         data_directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +50,7 @@ class PeerProcess:
                 )
         except OSError as error:
             raise LocalError(f"{name} cannot be started: {error.strerror}") from None
-        return cls(name, data_directory, process)
+        return cls(name, data_directory, process, temporary)
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input; a peer that has died does not mind."""
@@ -79,7 +84,17 @@ class PeerProcess:
         with (self.data_directory / CONSOLE_NAME).open("rb") as console:
             console.seek(max(0, console.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
             lines = console.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"ended with exit code {code}"
+        return self._with_lasting_log(lines[-1]) if lines else f"ended with exit code {code}"
+
+    def _with_lasting_log(self, words: str) -> str:
+        """If the words send the reader to a log that goes with a temporary folder: keep a copy, and name that."""
+        log = self.data_directory / LOG_NAME
+        if not self.temporary or str(log) not in words:
+            return words
+        if self._kept_log is None:
+            self._kept_log = Path(tempfile.mkdtemp(prefix="muster-crash-")) / LOG_NAME
+            shutil.copy(log, self._kept_log)
+        return words.replace(str(log), str(self._kept_log))
 
     def failure(self) -> MusterError:
         """Its end as an error of ours: used wrongly if it says so."""

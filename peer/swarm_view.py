@@ -74,8 +74,8 @@ def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
         f"versions {watch.versions} of {watch.versions_goal}",
         f"groups of {_group_size(watch):.1f}" if watch.versions else "",
         f"held-out loss {quantity.loss(_losses(watch)[-1])}" if _losses(watch) else "",
-        f"{quantity.count(_tokens_per_second(snapshots))} tokens/s",
-        f"sent {quantity.size(sum(snapshot.bytes_sent for snapshot in snapshots))}",
+        f"{quantity.count(_tokens_per_second(snapshots))} tokens/s" if snapshots else "",
+        f"sent {quantity.size(sum(snapshot.bytes_sent for snapshot in snapshots))}" if snapshots else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -91,10 +91,15 @@ def summary(report: SwarmReport, sample: str, disagreement: str | None) -> Rende
     lines = [("agreement", agreement), *_results(report)]
     parts: list[RenderableType] = [Text(f"{label:<{LABEL_CHARACTERS}}{value}") for label, value in lines]
     if sample:
-        shown = sample.splitlines()[:SAMPLE_LINES_MAX]
+        shown = "".join(map(_harmless, sample)).split("\n")[:SAMPLE_LINES_MAX]
         parts += [Text("\nWhat the model writes:", style="dim"), *(Text(line, style="cyan") for line in shown)]
     parts += [Text("\nNext, train with somebody else:", style="dim"), Text(NEXT_COMMAND)]
     return Group(*parts)
+
+
+def _harmless(character: str) -> str:
+    """A young model writes any byte, also those that steer a terminal."""
+    return character if character.isprintable() or character == "\n" else " "
 
 
 def _results(report: SwarmReport) -> list[tuple[str, str]]:
@@ -120,7 +125,8 @@ def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
     snapshots = watch.learner_snapshots()
     goal = "" if watch.seconds_goal is None else f" of {quantity.duration(watch.seconds_goal)}"
     run_id = watch.host_snapshot.run_id[:12] if watch.host_snapshot is not None else "…"
-    done = min(BAR_CHARACTERS, BAR_CHARACTERS * watch.versions // max(1, watch.versions_goal))
+    shares = [watch.versions / watch.versions_goal, seconds / watch.seconds_goal if watch.seconds_goal else 0.0]
+    done = int(BAR_CHARACTERS * min(1.0, max(shares)))
     bar = "━" * done + "╌" * (BAR_CHARACTERS - done)
     groups = f"  groups of {_group_size(watch):.1f}" if watch.versions else ""
     losses = _losses(watch)
@@ -169,7 +175,7 @@ def _numbers(snapshot: PeerSnapshot) -> list[str]:
         str(snapshot.steps) if learner else "",
         quantity.loss(snapshot.loss) if learner else "",
         quantity.count(_tokens_per_second([snapshot])) if learner else "",
-        quantity.versions([fragment.held_version for fragment in snapshot.fragments]),
+        quantity.versions(fragment.held_version for fragment in snapshot.fragments),
         quantity.size(snapshot.bytes_sent),
         quantity.size(snapshot.bytes_received),
     ]

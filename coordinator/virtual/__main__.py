@@ -1,42 +1,66 @@
-"""`python -m coordinator.virtual --seeds N`: run many seeds; print every seed that fails, so that it can be replayed."""
+"""`python -m coordinator.virtual --seeds N`: run many seeds; print every one that fails, so that it can be replayed."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-from coordinator.virtual.chaos import run_seed
+from coordinator.virtual.chaos import ChaosReport, run_seed
+
+SEEDS_PER_TASK = 10
 
 
 def main() -> int:
     """Exit code 1 if any seed failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m coordinator.virtual", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed; with --seeds 1 it replays one")
     parser.add_argument("--real-keys", action="store_true", help="Ed25519 signatures instead of keyed hashes")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to run seeds in")
     arguments = parser.parse_args()
-    started, failed, versions, peer_rounds = time.process_time(), [], 0, 0
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            report = run_seed(seed, arguments.real_keys)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
+    started, failed, versions, rounds = time.monotonic(), [], 0, 0.0
+    cpu_seconds = 0.0
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for seed, report, seconds in _outcomes(seeds, arguments.real_keys, arguments.processes):
+        cpu_seconds += seconds
+        if isinstance(report, str):
             failed.append(seed)
-            sys.stdout.write(f"seed {seed}: {type(error).__name__}: {error}\n")
-            if arguments.seeds == 1:
-                traceback.print_exc()
+            sys.stdout.write(f"seed {seed}: {report}\n")
             continue
         versions += report.versions
-        peer_rounds += report.versions * report.peers
+        rounds += report.versions * report.peers / 8
         if arguments.seeds == 1:
             sys.stdout.write(f"{report}\n")
-    seconds = time.process_time() - started
     sys.stdout.write(
         f"{arguments.seeds} seeds, {len(failed)} failed {failed[:20]}; {versions} versions, "
-        f"{peer_rounds / 8 / seconds:.1f} rounds of 8 peers per core-second, {seconds:.0f} s\n"
+        f"{rounds / cpu_seconds:.1f} rounds of 8 peers per core-second, {time.monotonic() - started:.0f} s\n"
     )
     return 1 if failed else 0
+
+
+def _outcomes(seeds: range, real_keys: bool, processes: int) -> Iterator[tuple[int, ChaosReport | str, float]]:
+    """Per seed its report, or what broke; and the processor time it took."""
+    run = partial(_run, real_keys=real_keys, verbose=len(seeds) == 1)
+    if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
+
+
+def _run(seed: int, real_keys: bool, verbose: bool) -> tuple[int, ChaosReport | str, float]:
+    started = time.process_time()
+    try:
+        report: ChaosReport | str = run_seed(seed, real_keys)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
+        report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
+    return seed, report, time.process_time() - started
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""A world with faults, all drawn from one seed: crashes, restarts, partitions, bad links (design §3)."""
+"""A world with faults, all drawn from one seed: crashes at any point, restarts, partitions, bad links (design §3)."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
+from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.simulation import World
 
 FAULT_SECONDS = 60.0  # virtual time during which faults happen
 SETTLE_SECONDS = 600.0  # virtual time within which a healed swarm must agree and go on
+VERSIONS_MIN = 10  # a seed is not over before this many were certified
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class ChaosReport:
     messages: int
     virtual_seconds: float
     events: dict[str, int]
+    faults: dict[str, int]
     forks: int
 
 
@@ -30,63 +36,131 @@ def draw_world(seed: int, real_keys: bool = False) -> World:
     """Peers, speeds, links and pace of this seed."""
     draw = random.Random(seed)
     count = draw.randint(3, 12)
-    fragments = draw.choice([1, 2, 4])
     pace = PaceSpec(
-        fragments=fragments,
+        fragments=draw.choice([1, 2, 4]),
         steps_per_version=draw.choice([6, 12]),
         overlap=draw.choice([1, 2]),
         quorum=draw.randint(1, 4),
         min_group=draw.randint(1, 3),
+        min_share=draw.choice([0.5, 0.5, 0.5, 0.6]),
         round_seconds=8.0,
     )
     founders = list(range(count)) if draw.random() < 0.5 else [0]
     witness = draw.random() < 0.3
-    faults = LinkFaults(
+    links = LinkFaults(
         delay_max_seconds=draw.choice([0.02, 0.1, 0.4]),
         loss=draw.choice([0.0, 0.0, 0.01, 0.05]),
         duplication=draw.choice([0.0, 0.02]),
     )
-    rates = [draw.choice([1.0, 1.0, 1.0, 2.0, 0.3]) for _ in range(count)]
-    witnesses = frozenset({0}) if witness and count > pace.min_group + 1 else frozenset()
-    return World(pace, rates, founders, seed, faults, witnesses, real_keys)
+    rates = [draw.choice([2.0, 2.0, 2.0, 4.0, 0.5]) for _ in range(count)]
+    witnesses = frozenset({0}) if witness and count > pace.min_group + 1 else frozenset[int]()
+    return World(pace, rates, founders, seed, links, witnesses, real_keys)
 
 
 def run_seed(seed: int, real_keys: bool = False) -> ChaosReport:
-    """Run one seed to its end; raises InvariantError (or AssertionError for lost liveness) if a promise is broken."""
+    """Run one seed to its end; raises InvariantError if a promise of the protocol is broken."""
     world = draw_world(seed, real_keys)
     draw = random.Random(~seed)
+    faults: dict[str, int] = dict.fromkeys(STRIKES, 0)
     for peer in world.peers:
         world.clock.after(draw.uniform(0.0, 2.0), peer.start)
     world.run(3.0)
     until = world.clock.now + FAULT_SECONDS
     while world.clock.now < until:
         world.run(draw.uniform(0.5, 8.0))
-        _strike(world, draw)
-    world.settle(SETTLE_SECONDS)
+        kind = draw.choice(list(STRIKES))
+        faults[kind] += STRIKES[kind](world, draw)
+    world.settle(SETTLE_SECONDS, VERSIONS_MIN)
     return ChaosReport(
         seed,
         len(world.peers),
         world.versions(),
         world.network.sent,
         world.clock.now,
-        dict(world.watcher.told),
+        dict(sorted(world.watcher.told.items())),
+        {kind: count for kind, count in faults.items() if count},
         world.watcher.forks,
     )
 
 
-def _strike(world: World, draw: random.Random) -> None:
-    """One fault, or the end of one."""
+# -- one fault, or the end of some; True if there was anything to strike
+
+
+def _crash(world: World, draw: random.Random) -> bool:
     live = [peer for peer in world.peers if peer.alive]
+    if len(live) < 2:
+        return False
+    world.crash(draw.choice(live))
+    return True
+
+
+def _trap(world: World, draw: random.Random) -> bool:
+    """Somebody will die at the next round's named point."""
+    world.traps[draw.choice(world.peers).me] = FAULT_POINTS[draw.choice(list(FAULT_POINTS))]
+    return True
+
+
+def _restart(world: World, draw: random.Random) -> bool:
     dead = [peer for peer in world.peers if not peer.alive]
-    kind = draw.choice(["crash", "restart", "partition", "heal", "checkpoint", "calm"])
-    if kind == "crash" and len(live) > 1:
-        world.crash(draw.choice(live))
-    elif kind == "restart" and dead:
+    if dead:
         draw.choice(dead).start()
-    elif kind == "partition":
-        for peer in world.peers:
-            world.network.sides[peer.me] = draw.randint(0, 1)
-    elif kind == "heal":
-        world.network.sides.clear()
-    elif kind == "checkpoint" and live:
-        draw.choice(live).checkpoint()
+    return bool(dead)
+
+
+def _partition(world: World, draw: random.Random) -> bool:
+    for peer in world.peers:
+        world.network.sides[peer.me] = draw.randint(0, 1)
+    return True
+
+
+def _one_way(world: World, draw: random.Random) -> bool:
+    """Somebody is heard by others but does not hear them, or the other way round."""
+    deaf, by_hearing = draw.choice(world.peers).me, draw.random() < 0.5
+    others = [peer.me for peer in world.peers if peer.me != deaf and draw.random() < 0.7]
+    world.network.blocked |= {(other, deaf) if by_hearing else (deaf, other) for other in others}
+    return True
+
+
+def _freeze(world: World, draw: random.Random) -> bool:
+    world.network.frozen = True
+    world.clock.after(draw.uniform(0.5, 12.0), world.network.thaw)
+    return True
+
+
+def _false_alarm(world: World, draw: random.Random) -> bool:
+    """Transports lose connections to peers that are well."""
+    lost = draw.choice(world.peers)
+    for other in world.peers:
+        if other is not lost and draw.random() < 0.5:
+            other.handle(PeerGone(lost.me))
+    return True
+
+
+def _heal(world: World, draw: random.Random) -> bool:
+    world.network.heal()
+    return True
+
+
+def _checkpoint(world: World, draw: random.Random) -> bool:
+    draw.choice(world.peers).checkpoint()
+    return True
+
+
+def _calm(world: World, draw: random.Random) -> bool:
+    return True
+
+
+STRIKES: Mapping[str, Callable[[World, random.Random], bool]] = MappingProxyType(
+    {
+        "crash": _crash,
+        "trap": _trap,
+        "restart": _restart,
+        "partition": _partition,
+        "one_way": _one_way,
+        "freeze": _freeze,
+        "false_alarm": _false_alarm,
+        "heal": _heal,
+        "checkpoint": _checkpoint,
+        "calm": _calm,
+    }
+)

@@ -1,4 +1,18 @@
-"""What must hold whatever happens (design §6.5): watched on every action of every peer, and judged at the end."""
+"""What must hold whatever happens (design §6.5), watched on every action and after every event of every peer.
+
+| design §6.5 | here |
+| --- | --- |
+| (1a) one full version per parent | `Watcher._one_version`, with `_vote_is_free` for the promise behind it |
+| (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
+| (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
+| (3) versions advance | `World.settle`, which counts virtual seconds |
+| (4) what is applied stays inside its bounds | nothing to bound: states are digests here |
+| (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
+| (6) no honest key contradicts itself | `Watcher._no_contradiction` |
+| (7) memory and messages are bounded | `Watcher.handled` after every event, `check_messages` |
+
+The watcher is no peer: it counts votes with its own arithmetic and knows what really was said.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +20,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, RecordVote, Send, Tell, VoteRecord
-from coordinator.certificate import Certificate, votes_needed
-from coordinator.messages import STATEMENT_BODIES, Check, Join, Result, Roster
-from coordinator.timeline import LOCK_DEADLINES
+from coordinator.actions import Action, Adopt, FetchState, Publish, RecordVote, Send, Tell, VoteRecord
+from coordinator.attempt import EARLY_MESSAGES_MAX
+from coordinator.bonds import BASES_MAX
+from coordinator.certificate import Certificate
+from coordinator.chain import CHAIN_KEPT
+from coordinator.custody import UNSERVED_MAX
+from coordinator.fragment import FragmentMachine
+from coordinator.gathering import JOINS_MAX
+from coordinator.joining import GATHERINGS_MAX
+from coordinator.ledger import ROUNDS_KEPT
+from coordinator.messages import STATEMENT_BODIES, CertificateNote, Check, Join, Result, Roster
+from coordinator.rivals import RIVALS_MAX
+from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.virtual.peer import VirtualPeer
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -21,32 +44,47 @@ class InvariantError(AssertionError):
     """A run of the simulator broke a promise of the protocol."""
 
 
+@dataclass(frozen=True, slots=True)
+class CastVote:
+    """A vote as its voter wrote it down, and until when it promised to vote nowhere else."""
+
+    record: VoteRecord
+    binds_until: float
+    active: frozenset[PeerId] | None  # None if the group is minor, or not known because the chain has moved on already
+
+
 @dataclass(slots=True)
 class Watcher:
     """Sees every action of every virtual peer."""
 
-    round_seconds: float
+    min_share: float
     said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
-    votes: dict[tuple[PeerId, int, bytes], list[tuple[float, VoteRecord]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
+    camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     released: set[tuple[int, bytes]] = field(default_factory=set)  # (fragment, parent) where a vote's lock ran out
     full: dict[tuple[int, bytes], Certificate] = field(default_factory=dict)
     certified: dict[bytes, Certificate] = field(default_factory=dict)
+    disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
     told: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     forks: int = 0
 
-    def __call__(self, peer: VirtualPeer, action: Action) -> None:
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Judge one action before it is carried out."""
         if isinstance(action, Send):
             if isinstance(action.message, Statement) and action.message.sender == peer.me:
                 self._no_contradiction(peer, action.message)
+            elif isinstance(action.message, CertificateNote):
+                self._one_version(action.message.certificate)
         elif isinstance(action, RecordVote):
             self._vote_is_free(peer, action.record)
+        elif isinstance(action, FetchState | Publish):
+            self._one_version(action.certificate)
         elif isinstance(action, Adopt):
             self._one_version(action.certificate)
+            self._adopts(peer, action)
         elif isinstance(action, Tell):
-            self.told[action.event] += 1
+            self._hears(peer, action)
 
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
         """(6) An honest peer never signs two statements that differ only in their body."""
@@ -68,32 +106,93 @@ class Watcher:
 
     def _vote_is_free(self, peer: VirtualPeer, record: VoteRecord) -> None:
         """A voter votes elsewhere only if its earlier group cannot certify any more, or after three deadlines."""
+        assert peer.engine is not None
         now = peer.world.clock.now
         if peer.me in self.abstained[record.roster_id]:
             raise InvariantError(f"{peer.me} votes in a group in which it abstained")
         earlier = self.votes[peer.me, record.fragment, record.parent]
-        for voted_at, old in earlier:
-            if old.roster_id == record.roster_id:
+        for old in earlier:
+            if old.record.roster_id == record.roster_id:
                 raise InvariantError(f"{peer.me} votes twice in one group")
-            left = len(old.roster) - len(self.abstained[old.roster_id])
-            if left < votes_needed(len(old.roster)):
-                continue
-            if now - voted_at < (LOCK_DEADLINES - 1) * self.round_seconds:
-                raise InvariantError(f"{peer.me} breaks the promise of its vote")
-            self.released.add((record.fragment, record.parent))
-        earlier.append((now, record))
+            if self._may_certify(old):
+                if now < old.binds_until:
+                    raise InvariantError(f"{peer.me} breaks the promise of its vote")
+                self.released.add((record.fragment, record.parent))
+        machine = peer.engine.machines[record.fragment]
+        attempt = machine.rounds.find(record.roster_id)  # None if this very event has moved the chain on
+        until = machine.bonds.at(record.parent).until if attempt is None else attempt.timeline.lock_end
+        active = None if attempt is None or attempt.group.minor else attempt.group.active
+        earlier.append(CastVote(record, until, active))
+        self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
+
+    def _may_certify(self, vote: CastVote) -> bool:
+        """Whether enough voters of a roster could still sign what this vote signed."""
+        record = vote.record
+        camps, abstained = self.camps[record.roster_id], self.abstained[record.roster_id]
+        against = {voter for voter, camp in camps.items() if camp != (record.outcome, record.state)}
+        left = frozenset(record.roster) - against - abstained
+        if 3 * len(left) <= 2 * len(record.roster):
+            return False
+        return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
     def _one_version(self, certificate: Certificate) -> None:
         """(1a) Two full certificates for one parent only where voters were cut off for three deadlines."""
-        self.certified.setdefault(certificate.digest, certificate)
-        if certificate.outcome.minor:
+        if certificate.digest in self.certified:
             return
-        known = self.full.setdefault((certificate.fragment, certificate.outcome.parent), certificate)
+        self.certified[certificate.digest] = certificate
+        outcome = certificate.outcome
+        if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
+            raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
+        if outcome.minor:
+            return
+        known = self.full.setdefault((outcome.fragment, outcome.parent), certificate)
         if known.digest == certificate.digest:
             return
         self.forks += 1
-        if (certificate.fragment, certificate.outcome.parent) not in self.released:
-            raise InvariantError(f"fragment {certificate.fragment} has two versions {certificate.version}")
+        if self.min_share >= 0.5 and (outcome.fragment, outcome.parent) not in self.released:
+            raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
+
+    def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:
+        """(8) Whatever a peer takes over is what the certificate names."""
+        if action.applied is not None and peer.tensors.applied.get(action.applied) != action.certificate.state:
+            raise InvariantError(f"{peer.me} adopts another state than certified")
+        if action.snapshot is not None and action.snapshot not in peer.tensors.snapshots:
+            raise InvariantError(f"{peer.me} adopts with a snapshot that it has discarded")
+        if action.snapshot is None and any(action.counted):
+            self.disturbed.add(peer.me)
+
+    def _hears(self, peer: VirtualPeer, action: Tell) -> None:
+        self.told[action.event] += 1
+        if action.event in ("lineage_changed", "version_unserved"):
+            self.disturbed.add(peer.me)
+
+    def handled(self, peer: VirtualPeer) -> None:
+        """(7) What a peer keeps is bounded, after every event."""
+        if peer.engine is None:
+            return
+        engine = peer.engine
+        for machine in engine.machines:
+            for what, size, limit in _sizes(machine):
+                if size > limit:
+                    raise InvariantError(f"{peer.me} keeps {size} {what}, more than {limit}")
+        if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > RIVALS_MAX * len(engine.machines):
+            raise InvariantError(f"{peer.me} remembers too many rivals")
+
+
+def _sizes(machine: FragmentMachine) -> Sequence[tuple[str, int, int]]:
+    """Everything of one fragment that grows, with its limit."""
+    rounds, joining = machine.rounds, machine.rounds.joining
+    return (
+        ("past attempts", len(rounds.past), PAST_ATTEMPTS_MAX),
+        ("early messages", 0 if rounds.attempt is None else len(rounds.attempt.early), EARLY_MESSAGES_MAX),
+        ("gatherings", len(joining.gatherings), GATHERINGS_MAX),
+        ("joins", max((len(one.joins) for one in joining.gatherings.values()), default=0), JOINS_MAX),
+        ("own joins", len(joining.said), GATHERINGS_MAX),
+        ("bases", len(machine.bonds.known), BASES_MAX),
+        ("unserved versions", len(machine.custody.unserved), UNSERVED_MAX),
+        ("rounds of its own", len(machine.ledger.given), ROUNDS_KEPT),
+        ("certificates", len(machine.chain.certificates), CHAIN_KEPT),
+    )
 
 
 def _place(statement: Statement) -> tuple[object, ...]:
@@ -109,43 +208,3 @@ def _place(statement: Statement) -> tuple[object, ...]:
     if isinstance(body, Check):
         return (body.phase,)
     return ()
-
-
-def check_converged(peers: Sequence[VirtualPeer]) -> None:
-    """(1b, 8) All live peers hold one lineage, and the state that its newest certificates name."""
-    live = [peer for peer in peers if peer.engine is not None]
-    heads = {peer.engine.heads() for peer in live if peer.engine is not None}
-    if len(heads) != 1:
-        raise InvariantError(f"{len(live)} live peers hold {len(heads)} different lineages: {sorted(heads)}")
-    for peer in live:
-        assert peer.engine is not None
-        for machine in peer.engine.machines:
-            if peer.tensors.states[machine.index] != machine.chain.state:
-                raise InvariantError(f"{peer.me} holds another state of fragment {machine.index} than certified")
-
-
-def check_tokens(peers: Sequence[VirtualPeer]) -> None:
-    """(5) In the lineage that won, no peer has more steps certified than it ever trained."""
-    reference = next(peer for peer in peers if peer.engine is not None)
-    assert reference.engine is not None
-    by_id = {peer.me: peer for peer in peers}
-    for machine in reference.engine.machines:
-        certified: dict[str, int] = defaultdict(int)
-        for certificate in machine.chain.certificates:
-            for contributor in certificate.outcome.included():
-                certified[contributor.peer] += contributor.steps
-        for name, steps in certified.items():
-            trained = by_id[PeerId(name)].steps_ever()
-            if steps > trained:
-                raise InvariantError(f"{name} has {steps} steps certified but trained {trained:.0f}")
-
-
-def check_bounds(peers: Sequence[VirtualPeer], messages_sent: int, rounds: int) -> None:
-    """(7) Memory and messages stay bounded."""
-    limit = MESSAGES_PER_PEER_ROUND_MAX * len(peers) * max(rounds, 1)
-    if messages_sent > limit:
-        raise InvariantError(f"{messages_sent} messages for {rounds} rounds of {len(peers)} peers")
-    for peer in peers:
-        for machine in peer.engine.machines if peer.engine is not None else ():
-            if len(machine.past) > 8 or len(machine.gatherings) > 16:
-                raise InvariantError(f"{peer.me} keeps too many old attempts")

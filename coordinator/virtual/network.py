@@ -15,7 +15,7 @@ Deliver = Callable[[PeerId, Message, bytes | None], None]
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """How bad every link is."""
+    """How bad every link is. Delays differ from message to message, so messages overtake each other."""
 
     delay_min_seconds: float = 0.005
     delay_max_seconds: float = 0.05
@@ -32,14 +32,29 @@ class VirtualNetwork:
     faults: LinkFaults
     inboxes: dict[PeerId, Deliver] = field(default_factory=dict)
     sides: dict[PeerId, int] = field(default_factory=dict)
-    blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)
+    blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)  # one way
+    frozen: bool = False
     filter: Callable[[PeerId, PeerId, Message], bool] | None = None
     sent: int = 0
 
     def connected(self, one: PeerId, other: PeerId) -> bool:
-        return self.sides.get(one, 0) == self.sides.get(other, 0) and (one, other) not in self.blocked
+        """Whether a message of one peer can reach the other at this moment."""
+        return (
+            not self.frozen and self.sides.get(one, 0) == self.sides.get(other, 0) and (one, other) not in self.blocked
+        )
+
+    def heal(self) -> None:
+        """Everybody reaches everybody again."""
+        self.sides.clear()
+        self.blocked.clear()
+        self.frozen, self.filter = False, None
+
+    def thaw(self) -> None:
+        """The network works again, where nothing else is wrong."""
+        self.frozen = False
 
     def delay_seconds(self) -> float:
+        """Of the next message."""
         faults = self.faults
         return self.random.uniform(faults.delay_min_seconds, faults.delay_max_seconds)
 

@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from coordinator.actions import (
     Action,
     Adopt,
     Apply,
+    Discard,
     Encode,
     FetchState,
     RecordVote,
@@ -30,23 +32,36 @@ from coordinator.messages import Message
 from coordinator.presence import Presence
 from coordinator.virtual.clock import VirtualClock
 from coordinator.virtual.network import VirtualNetwork
-from coordinator.virtual.tensors import VirtualLearner, VirtualTensors
+from coordinator.virtual.tensors import VirtualLearner, VirtualTensors, Work
 from dht.identity import PeerId, Signer, Verifier
 
 STATES_SERVED = 4  # versions per fragment whose state a peer still gives to others
 FETCH_TIMEOUT_SECONDS = 1.0
+VOTES_KEPT = 64
 
 
 @dataclass(slots=True)
 class Disk:
-    """What survives a crash."""
+    """What survives a crash: a checkpoint of one moment, and the votes."""
 
-    certificates: list[tuple[Certificate, ...]]
-    held: list[int]
+    certificates: list[tuple[Certificate, ...]]  # up to the state of each fragment
     states: list[bytes]
     counted: list[int]
+    births: list[tuple[int, int]] = field(default_factory=list)
     steps: float = 0.0
     votes: list[VoteRecord] = field(default_factory=list)
+
+
+class Watch(Protocol):
+    """Sees what every peer does."""
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Before an action is carried out; may crash the peer at this very point."""
+        ...
+
+    def handled(self, peer: VirtualPeer) -> None:
+        """After an event was handled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ class Surroundings:
     random: random.Random
     verifier: Verifier
     directory: dict[PeerId, VirtualPeer]
-    watch: Callable[[VirtualPeer, Action], None]
+    watch: Watch
 
 
 @dataclass(slots=True)
@@ -75,16 +90,15 @@ class VirtualPeer:
     tensors: VirtualTensors = field(init=False)
     disk: Disk = field(init=False)
     life: int = 0
+    beats: int = 0
     tick_at: float = math.inf
     served: dict[bytes, bytes] = field(default_factory=dict)
-    steps_trained: float = 0.0
-    restored: set[int] = field(default_factory=set)
-    muted: bool = False
+    fetches: dict[int, int] = field(default_factory=dict)  # per fragment, how many were begun
+    brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
-        fragments = len(genesis)
-        self.disk = Disk([()] * fragments, [0] * fragments, list(genesis), [0] * fragments)
+        self.disk = Disk([()] * len(genesis), list(genesis), [0] * len(genesis))
 
     @property
     def me(self) -> PeerId:
@@ -98,7 +112,7 @@ class VirtualPeer:
 
     def start(self) -> None:
         """Begin a life with what is on disk."""
-        world, now = self.world, self.world.clock.now
+        world, disk, now = self.world, self.disk, self.world.clock.now
         core = Core(
             world.manifest,
             self.signer,
@@ -108,50 +122,44 @@ class VirtualPeer:
             contributes=self.contributes,
             dialable=self.dialable,
         )
-        chains = [
-            Chain(core.rules, fragment, genesis, list(certificates))
-            for fragment, (genesis, certificates) in enumerate(
-                zip(world.manifest.genesis, self.disk.certificates, strict=True)
-            )
-        ]
-        config = world.manifest.config
+        genesis = enumerate(world.manifest.genesis)
+        chains = [Chain(core.rules, index, state, list(disk.certificates[index])) for index, state in genesis]
+        self.life += 1
         learner = VirtualLearner(
             self.me,
-            self.steps_per_second,
-            config.tokens_per_step,
-            config.pace.fragments,
+            self.steps_per_second if self.contributes else 0.0,
+            world.manifest.config.tokens_per_step,
             started=now,
-            steps_before=self.disk.steps,
-            counted=list(self.disk.counted),
+            steps_before=disk.steps,
+            counted=list(disk.counted),
+            births=[*disk.births, (int(disk.steps), self.life)],
         )
-        self.tensors = VirtualTensors(learner, list(self.disk.states))
-        self.restored = set(range(len(chains))) if self.life else set()
-        self.engine = Engine(core, chains, self.disk.held, now)
-        self.engine.bind(self.disk.votes, now)
-        self.life += 1
+        self.tensors = VirtualTensors(learner, list(disk.states))
+        self.served = {chain.digest: chain.state for chain in chains if chain.version}
+        self.engine = Engine(core, chains, [chain.version for chain in chains], now)
+        self.engine.bind(disk.votes, now)
         world.network.inboxes[self.me] = self._receive
         self.heartbeat()
 
     def crash(self) -> None:
         """End this life at once; nothing that was not on disk survives."""
-        self.steps_trained += self.tensors.learner.steps(self.world.clock.now) - self.disk.steps
         self.engine = None
         self.tick_at = math.inf
         self.world.network.inboxes.pop(self.me, None)
 
     def checkpoint(self) -> None:
-        """Put chains, states and counters on disk, together."""
+        """Put certificates, states and counters of this moment on disk, together."""
         if self.engine is None:
             return
-        chains = [machine.chain for machine in self.engine.machines]
-        self.disk.certificates = [tuple(chain.certificates) for chain in chains]
-        self.disk.held = [machine.held for machine in self.engine.machines]
-        self.disk.states = list(self.tensors.states)
-        self.disk.counted = list(self.tensors.learner.counted)
-        self.steps_trained += self.tensors.learner.steps(self.world.clock.now) - self.disk.steps
-        self.disk.steps = self.tensors.learner.steps(self.world.clock.now)
-        self.tensors.learner.steps_before = self.disk.steps
-        self.tensors.learner.started = self.world.clock.now
+        learner, now = self.tensors.learner, self.world.clock.now
+        self.disk = Disk(
+            [tuple(machine.held_chain.certificates) for machine in self.engine.machines],
+            list(self.tensors.states),
+            list(learner.counted),
+            list(learner.births),
+            learner.steps(now),
+            self.disk.votes,
+        )
 
     def heartbeat(self) -> None:
         """Report progress to the core, presence to everybody else; goes on for the rest of this life."""
@@ -159,7 +167,7 @@ class VirtualPeer:
             return
         world, life = self.world, self.life
         steps = self.tensors.learner.steps(world.clock.now)
-        self.handle(Progress(steps, self.steps_per_second if self.contributes else 0.0))
+        self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         presence = self.presence(steps)
         for other in world.directory.values():
             if other is not self and world.network.connected(self.me, other.me):
@@ -168,27 +176,31 @@ class VirtualPeer:
         world.clock.after(interval, lambda: self.heartbeat() if self.life == life and self.alive else None)
 
     def presence(self, steps: int) -> Presence:
+        """What we say of ourselves now."""
         assert self.engine is not None
         versions, heads = self.engine.heads()
+        self.beats += 1
         return Presence(
             boot=self.engine.core.boot,
             state="training" if self.contributes else "hosting",
             steps=steps,
-            steps_per_second=self.steps_per_second if self.contributes else 0.0,
+            steps_per_second=self.tensors.learner.steps_per_second,
             tokens=steps,
             versions=versions,
             heads=heads,
             addresses=(),
+            beat=self.beats,
         )
 
     # -- events
 
     def see(self, peer: PeerId, presence: Presence) -> None:
+        """A presence record has reached us."""
         if self.alive:
             self.handle(PresenceSeen(peer, presence))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes | None) -> None:
-        if self.alive and not self.muted:
+        if self.alive:
             self.handle(Received(sender, message, payload))
 
     def handle(self, event: Event) -> None:
@@ -196,30 +208,36 @@ class VirtualPeer:
         if self.engine is None:
             return
         for action in self.engine.handle(event, self.world.clock.now):
-            self.world.watch(self, action)
+            self.world.watch.acts(self, action)
             if not self.alive:
-                return  # the watcher killed us at this very point
+                return  # the watch crashed us at this very point
             self._perform(action)
+        self.world.watch.handled(self)
         self._plan_tick()
 
     def _plan_tick(self) -> None:
-        assert self.engine is not None
+        if self.engine is None:
+            return
         due = self.engine.next_deadline(self.world.clock.now)
-        if due >= self.tick_at:
-            return
-        life, self.tick_at = self.life, max(due, self.world.clock.now)
-        self.world.clock.after(due - self.world.clock.now + 1e-6, lambda: self._tick(life, self.tick_at))
+        if due < self.tick_at and due != math.inf:
+            life, self.tick_at = self.life, due
+            self.world.clock.after(due - self.world.clock.now + 1e-6, lambda: self._tick(life))
 
-    def _tick(self, life: int, _: float) -> None:
-        if self.engine is None or self.life != life:
-            return
-        self.tick_at = math.inf
-        self.handle(Tick())
+    def _tick(self, life: int) -> None:
+        if self.life == life:
+            self.tick_at = math.inf
+            self.handle(Tick())
 
-    def _later(self, delay_seconds: float, event: Callable[[], Event]) -> None:
+    def _later(self, delay_seconds: float, event: Callable[[], Event | None]) -> None:
         """Answer the core after a while, unless this life has ended by then."""
         life = self.life
-        self.world.clock.after(delay_seconds, lambda: self.handle(event()) if self.life == life else None)
+
+        def answer() -> None:
+            found = event() if self.life == life and self.alive else None
+            if found is not None:
+                self.handle(found)
+
+        self.world.clock.after(delay_seconds, answer)
 
     # -- actions
 
@@ -229,7 +247,7 @@ class VirtualPeer:
             self.world.network.send(self.me, action.to, action.message, action.payload)
         elif isinstance(action, Encode):
             step_seconds = 1 / self.steps_per_second
-            self._later(draw(0, step_seconds), lambda: self.tensors.encode(action, self.world.clock.now))
+            self._later(draw(0, step_seconds), lambda: self._encode(action))
         elif isinstance(action, Reduce):
             self._later(draw(0.001, 0.02), lambda: self.tensors.reduce(action))
         elif isinstance(action, Apply):
@@ -239,38 +257,42 @@ class VirtualPeer:
         elif isinstance(action, Adopt):
             self._adopt(action)
         elif isinstance(action, FetchState):
-            self._fetch(action.certificate, action.holders)
+            self.fetches[action.certificate.fragment] = self.fetches.get(action.certificate.fragment, 0) + 1
+            self._fetch(action.certificate, action.holders, self.fetches[action.certificate.fragment])
+        elif isinstance(action, Discard):
+            self.tensors.discard(action.key)
+
+    def _encode(self, action: Encode) -> Event | None:
+        encoded = self.tensors.encode(action, self.world.clock.now)
+        if encoded is not None:
+            work = self.tensors.learner.work(encoded.window_first, encoded.window_count)
+            self.brought[action.key.roster_id] = work
+        return encoded
 
     def _record(self, record: VoteRecord) -> Event:
-        self.disk.votes = [*self.disk.votes[-64:], record]
+        self.disk.votes = [*self.disk.votes[1 - VOTES_KEPT :], record]
         return VoteRecorded(RoundKey(record.fragment, record.version, record.roster_id))
 
     def _adopt(self, action: Adopt) -> None:
-        fragment = action.certificate.fragment
-        self.tensors.adopt(action)
-        if fragment in self.restored:
-            self.restored.discard(fragment)
-            if action.snapshot is None:  # what the checkpoint had not counted may be in versions we missed
-                self.tensors.learner.counted[fragment] = self.tensors.learner.steps(self.world.clock.now)
-        self.served[action.certificate.digest] = action.certificate.state
+        self.tensors.adopt(action, self.world.clock.now)
+        self.served[action.certificate.digest] = self.tensors.states[action.certificate.fragment]
         while len(self.served) > STATES_SERVED * len(self.tensors.states):
             del self.served[next(iter(self.served))]
 
-    def _fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> None:
-        """Ask the holders one after the other; the first that has the state and can be reached gives it."""
-        network, life = self.world.network, self.life
-        for asked, holder in enumerate(holders):
-            peer = self.world.directory[holder]
-            if peer.alive and network.connected(self.me, holder) and certificate.digest in peer.served:
-                delay = asked * FETCH_TIMEOUT_SECONDS + 2 * network.delay_seconds()
-                event: Event = StateFetched(certificate.fragment, certificate.digest)
-                self.world.clock.after(delay, lambda: self.handle(event) if self.life == life else None)
-                return
-        failed = FetchFailed(certificate.fragment, certificate.digest)
-        self.world.clock.after(FETCH_TIMEOUT_SECONDS, lambda: self.handle(failed) if self.life == life else None)
+    def _fetch(self, certificate: Certificate, holders: Sequence[PeerId], fetch: int) -> None:
+        """Ask the holders one after the other, unless a newer version is fetched by then."""
+        network = self.world.network
 
-    def steps_ever(self) -> float:
-        """Inner steps over all lives."""
-        if self.engine is None:
-            return self.steps_trained
-        return self.steps_trained + self.tensors.learner.steps(self.world.clock.now) - self.disk.steps
+        def ask() -> Event | None:
+            if self.fetches[certificate.fragment] != fetch:
+                return None
+            if not holders:
+                return FetchFailed(certificate.fragment, certificate.digest)
+            holder = self.world.directory[holders[0]]
+            reached = holder.alive and network.connected(self.me, holder.me)
+            if reached and holder.served.get(certificate.digest) == certificate.state:
+                return StateFetched(certificate.fragment, certificate.digest)
+            self._fetch(certificate, holders[1:], fetch)
+            return None
+
+        self._later(2 * network.delay_seconds() if holders else FETCH_TIMEOUT_SECONDS, ask)

@@ -1,20 +1,22 @@
 """One seeded run of a virtual swarm: peers, faults, invariants (design §3, §6.5).
 
-Everything random comes from the seed, so a seed that fails fails again. `Simulation(seed)` draws a whole world; scenarios
-build theirs by hand with `World`.
+Everything random comes from the seed, so a seed that fails fails again. `coordinator.virtual.chaos` draws whole worlds;
+scenarios build theirs by hand with `World`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from coordinator.actions import Action
 from coordinator.events import PeerGone
 from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig
 from coordinator.virtual.clock import VirtualClock
-from coordinator.virtual.invariants import Watcher, check_bounds, check_converged, check_tokens
+from coordinator.virtual.invariants import InvariantError, Watcher
+from coordinator.virtual.judgement import check_converged, check_messages, check_work
 from coordinator.virtual.keys import KeyedSigner, KeyedVerifier, virtual_peer_id
 from coordinator.virtual.network import LinkFaults, VirtualNetwork
 from coordinator.virtual.peer import Surroundings, VirtualPeer
@@ -22,7 +24,6 @@ from dht.identity import Identity, KeyVerifier, PeerId, Signer, Verifier
 from dht.statement import digest_of
 
 CALM = LinkFaults()
-HOUR_SECONDS = 3600.0
 
 
 def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], Verifier]:
@@ -65,15 +66,16 @@ class World:
     network: VirtualNetwork = field(init=False)
     watcher: Watcher = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
+    traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         signers, verifier = make_signers(len(self.rates), self.seed, self.real_keys)
         manifest = make_manifest(self.pace, [signers[number].peer_id for number in self.founders], self.seed)
         self.network = VirtualNetwork(self.clock, self.random, self.faults)
-        self.watcher = Watcher(self.pace.round_seconds)
+        self.watcher = Watcher(self.pace.min_share)
         directory: dict[PeerId, VirtualPeer] = {}
-        world = Surroundings(manifest, self.clock, self.network, self.random, verifier, directory, self.watcher)
+        world = Surroundings(manifest, self.clock, self.network, self.random, verifier, directory, self)
         self.peers = [
             VirtualPeer(world, signer, rate, contributes=number not in self.witnesses)
             for number, (signer, rate) in enumerate(zip(signers, self.rates, strict=True))
@@ -109,17 +111,36 @@ class World:
         if other.alive and not peer.alive:
             other.handle(PeerGone(peer.me))
 
-    def settle(self, seconds_max: float) -> None:
-        """Faults are over: start the dead, heal the network, and wait until versions advance and agree again."""
-        self.network.sides.clear()
-        self.network.blocked.clear()
-        self.network.filter = None
+    # -- watching
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Let the watcher judge what a peer is about to do, and spring the trap that is set for it."""
+        trap = self.traps.get(peer.me)
+        if trap is not None and trap(action):
+            del self.traps[peer.me]
+            self.crash(peer)
+        else:
+            self.watcher.acts(peer, action)
+
+    def handled(self, peer: VirtualPeer) -> None:
+        """Let the watcher look at a peer after an event."""
+        self.watcher.handled(peer)
+
+    # -- the end
+
+    def settle(self, seconds_max: float, versions_min: int = 0) -> None:
+        """Faults are over: start the dead, heal the network, and wait until versions advance and agree again.
+
+        (3) While everybody is honest and connected versions must advance: raises InvariantError if they do not.
+        """
+        self.traps.clear()
+        self.network.heal()
         for peer in self.peers:
             if not peer.alive:
                 peer.start()
         before = self.versions()
-        if not self.run_until_versions(before + 2 * self.pace.fragments, seconds_max):
-            raise AssertionError(f"no progress after healing: {before} versions, then {self.versions()}")
+        if not self.run_until_versions(max(before + 2 * self.pace.fragments, versions_min), seconds_max):
+            raise InvariantError(f"no progress after healing: {before} versions, then {self.versions()}")
         self.quiesce(seconds_max)
 
     def quiesce(self, seconds_max: float) -> None:
@@ -133,8 +154,8 @@ class World:
             if self._at_rest():
                 break
         check_converged(self.peers)
-        check_tokens(self.peers)
-        check_bounds(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
+        check_work(self.peers, self.watcher)
+        check_messages(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
 
     def _at_rest(self) -> bool:
         live = [peer.engine for peer in self.peers if peer.engine is not None]

@@ -109,13 +109,21 @@ def test_exported_state_is_a_copy():
     assert not any("qmap" in name for name in exported)
 
 
-def test_state_of_another_model_is_refused():
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_optimizer([nn.Parameter(torch.zeros(80, 80))], EIGHT_BIT),
+        make_optimizer(_parameters(), FULL),
+    ],
+    ids=["model", "optimizer"],
+)
+def test_state_of_another_run_is_refused(other: torch.optim.Optimizer):
     parameters = _parameters()
     optimizer = make_optimizer(parameters, EIGHT_BIT)
     _step(optimizer, parameters, seed=1)
-    other = make_optimizer([nn.Parameter(torch.zeros(80, 80))], EIGHT_BIT)
-    with pytest.raises(LocalError, match="another model"):
+    with pytest.raises(LocalError, match="another run"):
         import_state(other, export_state(optimizer))
+    assert not other.state
 
 
 @given(progress=st.integers(0, 10_000), total=st.integers(1, 5_000), warmup=st.integers(0, 200))

@@ -1,0 +1,49 @@
+"""What binds us at the bases of one fragment (design §6.2 step 9): votes that may yet make a version, used-up attempts.
+
+A base that we have left may become ours again: its branch wins after all, or nobody serves the version after it. What
+we said there still counts then, so it is remembered per base.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.actions import VoteRecord
+from coordinator.core import Core
+from coordinator.messages import LINEAGE_DEPTH_MAX
+from coordinator.timeline import LOCK_DEADLINES
+
+BASES_MAX = LINEAGE_DEPTH_MAX  # a base that lies deeper never becomes ours again
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """Attempts below `first_attempt` are used up; until `until` no group may be entered."""
+
+    first_attempt: int = 0
+    until: float = 0.0
+
+
+FREE = Bond()
+
+
+@dataclass(slots=True)
+class Bonds:
+    """Per base (the digest of a version) what binds us there."""
+
+    core: Core
+    known: dict[bytes, Bond] = field(default_factory=dict)
+
+    def at(self, base: bytes) -> Bond:
+        return self.known.get(base, FREE)
+
+    def bind(self, record: VoteRecord, now: float) -> None:
+        """Honour a vote that an earlier life of ours gave, whenever we get to its base."""
+        self.tie(record.parent, 0, now + LOCK_DEADLINES * self.core.deadline_seconds(record.attempt))
+
+    def tie(self, base: bytes, first_attempt: int, until: float) -> None:
+        """Add to what binds us at a base; bonds never loosen but by time."""
+        old = self.known.pop(base, FREE)
+        self.known[base] = Bond(max(old.first_attempt, first_attempt), max(old.until, until))
+        while len(self.known) > BASES_MAX:
+            del self.known[next(iter(self.known))]

@@ -1,0 +1,93 @@
+"""Which certified state we really hold, and how we come by the one that we should hold (design §8, catch-up).
+
+A chain is followed as soon as its certificates are known: whoever knows that a version exists must not help to make
+another one. The bytes follow later, or never. A version whose bytes nobody serves is treated as not existing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from coordinator.actions import Action, Adopt, Discard, FetchState
+from coordinator.chain import Chain, beacon_order
+from coordinator.core import Core
+
+FETCH_RETRY_SECONDS = 1.0
+UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist
+UNSERVED_MAX = 16
+HOLDERS_MAX = 16
+
+
+@dataclass(slots=True)
+class Custody:
+    """Of one fragment. `behind` is the chain up to the state that we hold while we lack the newest one, else None."""
+
+    core: Core
+    behind: Chain | None = None
+    unadopted: Adopt | None = None  # a version with our work in it whose state has still to come
+    included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
+    again_at: float | None = None
+    lacking_since: float = 0.0
+    unserved: dict[bytes, float] = field(default_factory=dict)  # versions that do not exist until then
+
+    @property
+    def complete(self) -> bool:
+        """Whether we hold the newest state."""
+        return self.behind is None
+
+    def fall_behind(self, held: Chain, now: float) -> None:
+        """The chain moves on without us; `held` is a chain that ends where our state does."""
+        if self.behind is None:
+            self.behind, self.lacking_since = held, now
+
+    def fetch(self, chain: Chain, now: float) -> list[Action]:
+        """Get the newest state: from whoever signed it, then from others who say that they have it."""
+        self.again_at = None
+        newest, presence = chain.certificates[-1], self.core.presence
+        live = presence.live(now)
+        signers = newest.voters - {self.core.me}
+        others = {peer for peer in live - signers if presence.says_head(peer, chain.fragment, chain.digest)}
+        # everyone asks in another order, so that not all ask the same holder
+        ordered = beacon_order(self.core.me.encode(), signers) + beacon_order(self.core.me.encode(), others)
+        holders = sorted(ordered, key=lambda peer: peer not in live)[:HOLDERS_MAX]
+        return [FetchState(newest, tuple(holders))]
+
+    def fetched(self, chain: Chain) -> list[Action]:
+        """The newest state is here: adopt it, with the snapshot of ours that an earlier version holds, if any does."""
+        newest, included, unseen = chain.certificates[-1], self.unadopted, self.included_unseen
+        self._caught_up()
+        if included is None:
+            counted = (True,) * len(newest.outcome.partitions) if unseen else ()
+            return [Adopt(newest, applied=None, snapshot=None, counted=counted)]
+        if included.certificate.digest != newest.digest:  # what was frozen there may have moved since
+            included = replace(included, certificate=newest, frozen=(False,) * len(included.frozen))
+        return [included, *([] if included.snapshot is None else [Discard(included.snapshot)])]
+
+    def failed(self, chain: Chain, interval_seconds: float, now: float) -> bool:
+        """Nobody gave the newest state. True once it is to be treated as not existing; else we try again."""
+        self.again_at = now + FETCH_RETRY_SECONDS
+        if now < self.lacking_since + UNSERVED_INTERVALS * interval_seconds:
+            return False
+        self.unserved[chain.digest] = now + UNSERVED_INTERVALS * interval_seconds
+        while len(self.unserved) > UNSERVED_MAX:
+            del self.unserved[next(iter(self.unserved))]
+        return True
+
+    def is_unserved(self, version: bytes, now: float) -> bool:
+        """Whether this version does not exist at the moment."""
+        return now < self.unserved.get(version, 0.0)
+
+    def turn_back(self) -> tuple[Chain, list[Action]]:
+        """Forget what we lack; returns the chain of what we hold."""
+        held, dropped = self.behind, self.drop_unadopted()
+        assert held is not None
+        self._caught_up()
+        return held, dropped
+
+    def drop_unadopted(self) -> list[Action]:
+        """The version with our work in it is not ours any more; the work itself is not lost, it counts again."""
+        dropped, self.unadopted = self.unadopted, None
+        return [] if dropped is None or dropped.snapshot is None else [Discard(dropped.snapshot)]
+
+    def _caught_up(self) -> None:
+        self.behind, self.unadopted, self.included_unseen, self.again_at = None, None, False, None

@@ -1,0 +1,217 @@
+"""Getting into a group at one base: our joins, the joins we collect, the rosters we issue (design §6.2 steps 1–3).
+
+A `Joining` lives as long as its base is the newest version here. It knows nothing of votes: the fragment's machine says
+whether they leave us free, and takes over once a roster with us in it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, RoundKey
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.gathering import REVISIONS_MAX, Gathering
+from coordinator.group import Group, leader_of, read_join
+from coordinator.messages import Join
+from coordinator.quorum import quorum_size
+from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+LEADERS_TOLD = 3  # a join goes to the attempt's leader and the next two
+GATHERINGS_MAX = 12
+ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
+VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
+JOIN_LIFETIME_DEADLINES = 4
+
+
+@dataclass(slots=True)
+class Joining:
+    """Which attempt we ask into, and what we have said and heard about it. `since` is None while we do not ask."""
+
+    core: Core
+    chain: Chain
+    first_attempt: int  # earlier ones are used up: what we said there must not be said again in other words
+    attempt_number: int = field(init=False)
+    voids: int = 0
+    not_before: float = 0.0
+    since: float | None = None
+    repeat_at: float = 0.0
+    said: dict[int, Statement] = field(default_factory=dict)
+    gatherings: dict[int, Gathering] = field(default_factory=dict)
+    announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
+
+    def __post_init__(self) -> None:
+        self.attempt_number = self.first_attempt
+
+    @property
+    def deadline_seconds(self) -> float:
+        """Deadline of the attempt that we are in or ask into; no longer than its number allows (see `Bonds.bind`)."""
+        return self.core.deadline_seconds(min(self.voids, self.attempt_number))
+
+    @property
+    def leader(self) -> PeerId:
+        """Of the attempt that we are in or ask into."""
+        return leader_of(self.chain, self.attempt_number)
+
+    def leads(self, attempt: int) -> bool:
+        return leader_of(self.chain, attempt) == self.core.me
+
+    # -- asking
+
+    def open(self, contributes: bool, now: float) -> list[Action]:
+        """Ask into the first attempt whose leader we believe to be there."""
+        leaders = self.chain.leaders()
+        for skipped in range(len(leaders)):
+            leader = leaders[(self.attempt_number + skipped) % len(leaders)]
+            if self._can_lead(leader, now):
+                self.attempt_number += skipped
+                break
+        self.since = now
+        return self.ask(contributes, now)
+
+    def _can_lead(self, leader: PeerId, now: float) -> bool:
+        """Whether we believe this peer to be there, and to take part."""
+        presence = self.core.presence
+        if leader == self.core.me or leader in presence.trainers(now):
+            return True
+        return presence.is_live(leader, now) and self.core.witnesses_needed(self.chain.active_set(), now)
+
+    def ask(self, contributes: bool, now: float) -> list[Action]:
+        """Send our join, to more leaders once an attempt was void."""
+        self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
+        if self.attempt_number not in self.said:
+            self._make_room_to_speak()
+            self.said[self.attempt_number] = self._say_join(contributes, now)
+        order = self.chain.leaders()
+        start = self.attempt_number % len(order)
+        told = order if self.voids else (order[start:] + order[:start])[:LEADERS_TOLD]
+        targets = told if self.core.me in told else (*told, self.core.me)
+        return list(self.core.to_all(targets, self.said[self.attempt_number]))
+
+    def _say_join(self, contributes: bool, now: float) -> Statement:
+        """Signed once per attempt: two different joins for one attempt would be a contradiction."""
+        expires = self.core.unix_seconds(now) + JOIN_LIFETIME_DEADLINES * self.deadline_seconds
+        body = Join(
+            attempt=self.attempt_number,
+            leader=self.leader,
+            boot=self.core.boot,
+            dialable=self.core.dialable,
+            contributes=contributes,
+            expires_unix_seconds=int(max(expires, 0)),
+        )
+        return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
+
+    def _make_room_to_speak(self) -> None:
+        """Forget what we said in the oldest attempts, and that these can be entered."""
+        while len(self.said) >= GATHERINGS_MAX:
+            oldest = min(self.said)
+            del self.said[oldest]
+            self.use_up(oldest)
+
+    def meet(self, contributes: bool, now: float) -> list[Action]:
+        """Ask again, where most of the others ask: whoever drifted apart meets there."""
+        numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
+        self.attempt_number = max(numbers[(len(numbers) - 1) // 2], self.first_attempt)
+        return self.ask(contributes, now)
+
+    def follow(self, gathering: Gathering, contributes: bool, now: float) -> list[Action]:
+        """Ask into an attempt of ours that enough others have opened: our own clock is behind, theirs counts."""
+        active = len(self.chain.active_set())
+        if gathering.contributors() < min(quorum_size(self.core.pace, active), active // 3 + 1):
+            return []
+        self.attempt_number, self.since = gathering.attempt, now
+        return self.ask(contributes, now)
+
+    def void(self, now: float) -> None:
+        """The attempt came to nothing: on to the next one, with a longer deadline."""
+        self.since = None
+        self.attempt_number += 1
+        self.voids += 1
+        self.not_before = now + VOID_BACKOFF_SHARE * self.core.pace.round_seconds
+
+    def use_up(self, attempt: int) -> None:
+        """This attempt and earlier ones are over for good: we no longer remember what we said there."""
+        self.first_attempt = max(self.first_attempt, attempt + 1)
+        self.attempt_number = max(self.attempt_number, self.first_attempt)
+
+    def enter(self, attempt: int) -> None:
+        """A roster of this attempt has us: nothing more to ask."""
+        self.since, self.attempt_number = None, attempt
+
+    # -- collecting
+
+    def hear(self, statement: Statement, now: float) -> Gathering | None:
+        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
+        join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
+        if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
+            raise PeerError("joins an attempt that is far off")
+        if sender in self.chain.active_set():
+            self.announced[sender] = join.attempt
+        gathering = self._gathering(join.attempt)
+        return gathering if gathering is not None and gathering.add(statement, join, now) else None
+
+    def _gathering(self, attempt: int) -> Gathering | None:
+        """The joins of an attempt; None if it is used up or if there are more of interest than we keep."""
+        if attempt < self.first_attempt:
+            return None
+        if attempt not in self.gatherings:
+            if len(self.gatherings) >= GATHERINGS_MAX and not self._make_room_to_listen(attempt):
+                return None
+            self.gatherings[attempt] = Gathering(self.core, self.chain, attempt)
+        return self.gatherings[attempt]
+
+    def _make_room_to_listen(self, attempt: int) -> bool:
+        """Forget the attempt furthest from ours, or an old one that we led, which is used up then."""
+        unused = [number for number, one in self.gatherings.items() if one.roster is None]
+        furthest = max(unused, key=lambda number: abs(number - self.attempt_number), default=None)
+        if furthest is not None:
+            if abs(furthest - self.attempt_number) <= abs(attempt - self.attempt_number):
+                return False
+            del self.gatherings[furthest]
+            return True
+        oldest = min(self.gatherings)
+        if oldest >= self.attempt_number:
+            return False
+        del self.gatherings[oldest]
+        self.use_up(oldest)
+        return True
+
+    def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
+        """Issue or revise the roster of an attempt that we lead, if it is time."""
+        expected = self.core.presence.trainers(now) | (self.chain.active_set() & gathering.joins.keys())
+        return gathering.close(expected, silent, minor_allowed, now)
+
+    def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
+        """Joins that we know of and a roster leaves out; none once it has been revised often enough."""
+        gathering = self.gatherings.get(group.attempt)
+        if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
+            return []
+        return gathering.lacking(group.voters, silent)
+
+    # -- time
+
+    @property
+    def current(self) -> Gathering | None:
+        """Joins of the attempt that we are in or ask into."""
+        return self.gatherings.get(self.attempt_number)
+
+    def gives_up_at(self) -> float | None:
+        """When we stop waiting for a roster; None while we do not wait."""
+        # not doubled like a round's deadline: a leader that does not answer is no slow round
+        return None if self.since is None else self.since + JOIN_SHARE * self.core.pace.round_seconds
+
+    def deadlines(self, now: float) -> list[float]:
+        """When there is something to do next."""
+        gives_up_at, gathering = self.gives_up_at(), self.current
+        if gives_up_at is None:
+            return []
+        grace_end = None if gathering is None else gathering.due_at()
+        return [gives_up_at, self.repeat_at, *([grace_end] if grace_end is not None and grace_end > now else [])]
+
+    def attempts_used(self) -> int:
+        """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
+        return max(self.said, default=self.first_attempt - 1) + 1

@@ -1,0 +1,77 @@
+"""Whose speed counts for a fragment, as far as presence tells, and what follows from it (design §6.2 step 1, §6.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.quorum import quorum_size
+from coordinator.schedule import QUORUM_INTERVALS, Pace, due_time, interval_seconds, spacing_seconds, steps_needed
+
+MINOR_INTERVALS = 3.0  # expected intervals without a full certificate before a minor one may be made (design §6.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """Three times about the next version of a fragment."""
+
+    due_at: float
+    spacing_seconds: float  # least time since the last opening of any fragment
+    interval_seconds: float  # expected time between two versions
+
+
+@dataclass(slots=True)
+class Tempo:
+    """Of one fragment: since when steps count, since when there is no full certificate, and what presence adds."""
+
+    core: Core
+    certified_at: float  # when the newest full certificate was made or learnt
+    counted_from: float  # since when inner steps count towards the next version
+    _known: tuple[tuple[float, ...], Pacing] | None = field(init=False, default=None)
+
+    def pacing(self, chain: Chain, now: float) -> Pacing:
+        """When the next version is due; computed again only if its basis has changed."""
+        core = self.core
+        basis = (chain.version, self.counted_from, core.presence.revision, core.steps, core.steps_seen)
+        if self._known is None or self._known[0] != basis:
+            self._known = (basis, _pacing(core, chain, self.counted_from, now))
+        return self._known[1]
+
+    def interval_seconds(self, chain: Chain, now: float) -> float:
+        """Expected time between two versions."""
+        return self.pacing(chain, now).interval_seconds
+
+    def minor_allowed(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
+        """Whether so long has passed without a full certificate that a minority may go on alone (design §6.3)."""
+        patience = (MINOR_INTERVALS - tolerance_intervals) * self.interval_seconds(chain, now)
+        return chain.version > 0 and now >= self.certified_at + patience
+
+
+def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pace]:
+    """Speeds of the voters whose median decides; at version 0, of everyone who trains."""
+    presence, first = core.presence, chain.version == 0
+    peers = presence.trainers(now) if first else chain.active_set() & presence.sightings.keys()
+    found = []
+    for peer in peers - {core.me}:
+        sighting = presence.sightings[peer]
+        if sighting.presence.state == "hosting":
+            continue
+        steps, seen = (sighting.presence.steps, sighting.seen_seconds) if first else (0, counted_from)
+        found.append(Pace(steps, seen, sighting.presence.steps_per_second))
+    if core.contributes:
+        steps, seen = (core.steps, core.steps_seen) if first else (0, counted_from)
+        found.append(Pace(steps, seen, core.steps_per_second))
+    return found
+
+
+def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing:
+    voters = paces(core, chain, counted_from, now)
+    needed = steps_needed(core.pace, chain.fragment, chain.version)
+    quorum = quorum_size(core.pace, len(chain.active_set()))
+    interval = interval_seconds(core.pace, voters)
+    return Pacing(
+        due_at=due_time(voters, needed, quorum, counted_from + QUORUM_INTERVALS * interval),
+        spacing_seconds=spacing_seconds(core.pace, voters),
+        interval_seconds=interval,
+    )

@@ -1,0 +1,258 @@
+"""Our rounds at one base: from asking into a group to its certificate, or to the next attempt (design §6.2).
+
+`Joining` gets us into a group, `Attempt` is the group, `Bonds` say when a vote forbids us another one. A `Rounds` lives
+as long as its base is the newest version here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, Discard, Send, Tell
+from coordinator.attempt import Attempt
+from coordinator.bonds import Bonds
+from coordinator.certificate import Certificate
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.custody import Custody
+from coordinator.events import Encoded
+from coordinator.gathering import Gathering
+from coordinator.group import Group, read_group
+from coordinator.joining import Joining
+from coordinator.ledger import Ledger
+from coordinator.messages import Abstain
+from coordinator.pacing import Tempo
+from coordinator.timeline import Timeline
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+PAST_ATTEMPTS_MAX = 6
+DECLINED_MAX = 32
+LEFT_OUT_ATTEMPTS = 2  # whoever was silent in a void attempt may be left out of this many more (design §6.2 step 2)
+MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when a minor group is due
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What we do to get from one version to the next. `attempt` is the group that we are in, `past` are void ones."""
+
+    core: Core
+    chain: Chain
+    custody: Custody
+    bonds: Bonds
+    ledger: Ledger
+    tempo: Tempo
+    joining: Joining = field(init=False)
+    attempt: Attempt | None = None
+    past: list[Attempt] = field(default_factory=list)
+    declined: list[bytes] = field(default_factory=list)  # rosters in which we have said that we will not vote
+
+    def __post_init__(self) -> None:
+        self.joining = Joining(self.core, self.chain, self.bonds.at(self.chain.digest).first_attempt)
+
+    # -- where we stand
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round of ours is in flight."""
+        return self.attempt is not None or self.joining.since is not None
+
+    def all(self) -> list[Attempt]:
+        """The attempt that we are in, then past ones, newest first."""
+        return [*([self.attempt] if self.attempt is not None else []), *self.past]
+
+    def find(self, roster_id: bytes) -> Attempt | None:
+        """Our attempt with this roster."""
+        return next((one for one in self.all() if one.group.key.roster_id == roster_id), None)
+
+    def _find_by_inputs(self, digest: bytes) -> Attempt | None:
+        """The attempt with this input set, or the one that may still get it."""
+        for attempt in self.all():
+            inputs = attempt.exchange.inputs
+            if inputs is not None and inputs.digest == digest:
+                return attempt
+        current = self.attempt
+        return current if current is not None and current.exchange.inputs is None else None
+
+    def bound(self, now: float) -> bool:
+        """Whether a vote still forbids us to enter another attempt."""
+        return now < self.bonds.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
+
+    @property
+    def contributes(self) -> bool:
+        """Whether we bring an outer gradient: at least one step that no version holds."""
+        return self.core.contributes and self.ledger.brings(self.core.steps)
+
+    def wanted(self, now: float) -> bool:
+        """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
+        if self.core.draining or self.core.contributes:
+            return not self.core.draining
+        active = self.chain.active_set()
+        return self.core.me in active and self.core.witnesses_needed(active, now)
+
+    def may_open(self, now: float) -> bool:
+        """Whether we are free to ask into a group."""
+        return self.custody.complete and not self.busy and self.wanted(now) and not self.bound(now)
+
+    # -- into a group
+
+    def open(self, now: float) -> list[Action]:
+        """Take part in making the next version; the caller has seen that we may."""
+        return self.joining.open(self.contributes, now)
+
+    def _lead(self, gathering: Gathering, now: float) -> list[Action]:
+        """Move an attempt of which we are the leader forward."""
+        if not self.joining.leads(gathering.attempt) or not self.custody.complete or self.bound(now):
+            return []
+        if self.core.me not in gathering.joins:
+            follows = self.attempt is None and self.wanted(now)
+            return self.joining.follow(gathering, self.contributes, now) if follows else []
+        running = self.attempt is not None and self.attempt.group.attempt != gathering.attempt
+        started = self.attempt is not None and self.attempt.exchange.inputs is not None
+        if running or started or self._is_over(gathering.attempt):
+            return []
+        minor_allowed = self.tempo.minor_allowed(self.chain, now)
+        return self.joining.close(gathering, self._silent(gathering.attempt), minor_allowed, now)
+
+    def _is_over(self, attempt: int) -> bool:
+        return attempt < self.joining.first_attempt or any(one.group.attempt == attempt for one in self.past)
+
+    def _silent(self, attempt: int) -> frozenset[PeerId]:
+        """Members of the void attempts just before this one that said nothing there."""
+        recent = [one for one in self.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
+        return frozenset[PeerId]().union(*(one.silent for one in recent))
+
+    def _on_roster(self, statement: Statement, now: float) -> list[Action]:
+        """A leader fixed a group with us in it."""
+        known = [*self.declined, *(attempt.group.key.roster_id for attempt in self.all())]
+        if not self.custody.complete or statement.digest in known:
+            return []
+        group = read_group(statement, self.chain, self.core.unix_seconds(now))
+        if group.boots.get(self.core.me) != self.core.boot:
+            raise PeerError("a roster without us in this life")
+        if not self._may_enter(group, now):
+            return self._decline(group)
+        lacking = self.joining.lacking(group, self._silent(group.attempt))
+        if lacking:
+            return [Send(group.leader, join) for join in lacking]
+        return self._enter(group, now)
+
+    def _may_enter(self, group: Group, now: float) -> bool:
+        if group.minor and not self.tempo.minor_allowed(self.chain, now, MINOR_TOLERANCE_INTERVALS):
+            raise PeerError("a minor group before its time")
+        if self._is_over(group.attempt):
+            return False
+        current = self.attempt
+        if current is None:
+            return not self.bound(now)
+        revised = current.group.attempt == group.attempt and current.group.revision < group.revision
+        return revised and current.exchange.inputs is None
+
+    def _decline(self, group: Group) -> list[Action]:
+        """We joined this attempt but have left it since: say so, that nobody there waits for our vote."""
+        roster_id = group.key.roster_id
+        if group.attempt < self.joining.first_attempt:
+            return []  # used up: for all we remember, we may have voted there
+        self.declined = [*self.declined[-DECLINED_MAX:], roster_id]
+        statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
+        others = tuple(member for member in group.members if member != self.core.me)
+        return list(self.core.to_all(others, statement))
+
+    def _enter(self, group: Group, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if self.attempt is not None:
+            actions.append(Discard(self.attempt.group.key))  # an earlier revision of the same roster
+        self.joining.enter(group.attempt)
+        self.attempt = Attempt(self.core, self.chain, group, Timeline(now, self.joining.deadline_seconds))
+        return actions + self.attempt.start(now)
+
+    # -- what others say and what our shell answers
+
+    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
+        kind, sender, group = statement.context.kind, PeerId(statement.sender), statement.context.group
+        if kind == "join":
+            gathering = self.joining.hear(statement, now)
+            return [] if gathering is None else self._lead(gathering, now)
+        if kind == "roster":
+            return self._on_roster(statement, now)
+        by_roster = kind in ("commit", "bundle", "vote", "abstain")
+        attempt = self.find(group) if by_roster else self._find_by_inputs(group)
+        return [] if attempt is None else attempt.receive(sender, statement, root, now)
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        """Our contribution is ready."""
+        attempt = self.find(event.key.roster_id)
+        if attempt is None:
+            return []
+        self.ledger.give(event.key.roster_id, self.core.steps)
+        return attempt.on_encoded(event, now)
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer: wait for nothing of its."""
+        actions = [action for attempt in self.all() for action in attempt.lose(peer, now)]
+        if self.joining.since is not None and self.joining.leader == peer:
+            actions += self.joining.open(self.contributes, now)
+        return actions
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions = self._tick_joining(now)
+        for attempt in self.all():
+            actions += attempt.tick(now) if now >= attempt.next_deadline() else []
+        if self.attempt is not None and now >= self.attempt.timeline.end:
+            actions += self._give_up(self.attempt, "no certificate in time", now)
+        return actions
+
+    def _tick_joining(self, now: float) -> list[Action]:
+        joining, gives_up_at = self.joining, self.joining.gives_up_at()
+        if gives_up_at is None:
+            return []
+        if now >= gives_up_at:
+            reason = joining.current.reason if joining.current is not None else "nobody asks"
+            return self._void(f"no roster in time ({reason})", now)
+        actions = joining.meet(self.contributes, now) if now >= joining.repeat_at else []
+        return actions + (self._lead(joining.current, now) if joining.current is not None else [])
+
+    def leave_pointless(self, now: float) -> list[Action]:
+        """Leave the attempt that we are in if nothing can come of it."""
+        if self.attempt is None or not self.attempt.pointless(now):
+            return []
+        return self._give_up(self.attempt, "nothing can come of it", now)
+
+    def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
+        actions = attempt.abstain()
+        self.attempt, self.past = None, [attempt, *self.past]
+        for old in self.past[PAST_ATTEMPTS_MAX:]:
+            self.joining.use_up(old.group.attempt)
+            self.bonds.tie(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
+            actions.append(Discard(old.group.key))
+        del self.past[PAST_ATTEMPTS_MAX:]
+        return actions + self._void(reason, now)
+
+    def _void(self, reason: str, now: float) -> list[Action]:
+        self.joining.void(now)
+        details: dict[str, object] = {"reason": reason, "attempt": self.joining.attempt_number}
+        return [Tell("round_void", self.chain.fragment, self.chain.version, details)]
+
+    def next_deadline(self, now: float) -> list[float]:
+        """When `tick` has something to do, or a vote stops to bind us."""
+        times = [attempt.next_deadline() for attempt in self.all()] + self.joining.deadlines(now)
+        times += [] if self.attempt is None else [self.attempt.timeline.end]
+        free_at = self.bonds.at(self.chain.digest).until
+        return [*times, free_at] if free_at > now else times
+
+    # -- the end
+
+    def shall_hold(self, certificate: Certificate, now: float) -> bool:
+        """Whether we are about to have applied this very version: waiting a moment saves fetching its state."""
+        own = self.find(certificate.outcome.roster_id)
+        return own is not None and own.verdict.applying(certificate) and now < own.timeline.end
+
+    def leave(self, now: float) -> None:
+        """Remember what binds us at this base, in case it becomes ours again."""
+        locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
+        self.bonds.tie(self.chain.digest, self.joining.attempts_used(), max(locks, default=0.0))

@@ -1,0 +1,67 @@
+"""The `muster` command: runs it, and turns whatever goes wrong into one sentence and an exit code.
+
+Exit codes: 0 it worked, 1 it failed, 2 it was used wrongly. Only the standard library is imported before the version
+of Python is known to be one that the rest can be read by.
+"""
+
+from __future__ import annotations
+
+import sys
+
+PYTHON_OLDEST = (3, 11)
+PYTHON_NEWEST = (3, 13)
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+def main() -> None:
+    """Entry point of the `muster` script and of `python -m peer.cli`."""
+    sys.exit(run(sys.argv[1:], sys.version_info[:2]))
+
+
+def run(arguments: list[str], python: tuple[int, int]) -> int:
+    """Run one command line under this version of Python; returns the exit code and never raises."""
+    if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
+        oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
+        here = ".".join(map(str, python))
+        return _complain(f"Muster needs Python {oldest} to {newest}, and this is {here}", EXIT_USAGE)
+    try:
+        from peer.cli_run import app
+
+        code = app(args=arguments, prog_name="muster", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else EXIT_OK
+    except KeyboardInterrupt:
+        return _complain("stopped before it had begun", EXIT_FAILED)
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stdout = None  # so that Python does not flush it once more at exit
+        return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        return _complain(f"{error.name} is not installed; install it with: pip install musterml", EXIT_FAILED)
+    except Exception as error:  # noqa: BLE001 - no user shall see a traceback
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Print the sentence for this error; returns its exit code."""
+    from dht.errors import MusterError, UsageError
+
+    if isinstance(error, MusterError):
+        return _complain(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+    describe = getattr(error, "format_message", None)  # what the parser of the command line raises
+    if describe is not None:
+        return _complain(f"{describe()} (try: muster --help)", EXIT_USAGE)
+    from peer.cli_log import record_crash
+
+    log = record_crash(error)
+    return _complain(
+        f"this is a bug in Muster ({type(error).__name__}); please report it with the file {log}", EXIT_FAILED
+    )
+
+
+def _complain(sentence: str, code: int) -> int:
+    sys.stderr.write(" ".join(sentence.split()) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

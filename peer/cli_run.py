@@ -1,0 +1,268 @@
+"""The commands. Each imports what it needs when it runs, so that `--help` and `status` answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.control import Command, ask, snapshot
+from dht.errors import LocalError, UsageError
+from dht.invite import INVITE_BYTES_MAX, Invite
+from peer import cli_settings
+from peer.options import Fault, NodeOptions
+from peer.service import ServiceOptions, Start
+
+if TYPE_CHECKING:
+    from peer.swarm import SwarmOptions
+
+INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
+
+app = typer.Typer(
+    help="Train a language model together with other people's machines. There is no server.",
+    epilog="Example: muster swarm --peers 4 --minutes 5",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
+Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
+Versions = Annotated[int | None, typer.Option(min=1, help="End after this many certified versions.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
+Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to be reached from elsewhere.")]
+Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
+Name = Annotated[str, typer.Option(help="What people call this peer.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
+DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
+
+
+@app.callback(invoke_without_command=True)
+def _help(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show_version:
+        version()
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog="Example: muster swarm --peers 4 --versions 400 --report report.json")
+def swarm(
+    peers: Annotated[int, typer.Option(help="How many peers to start.")] = 4,
+    versions: Versions = None,
+    minutes: Annotated[float | None, typer.Option(help="End after this time instead.")] = None,
+    config: ConfigOption = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
+    no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
+    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
+    data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
+    slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Start N real peers on this machine, train together, and report."""
+    from peer.swarm import SwarmOptions
+    from peer.swarm_report import check_writable
+
+    if versions is not None and minutes is not None:
+        raise UsageError("a swarm ends after --versions or after --minutes; give one of the two")
+    if minutes is not None and not minutes > 0:
+        raise UsageError("--minutes must be more than 0")
+    if report is not None:
+        check_writable(report)
+    options = SwarmOptions(
+        config=cli_settings.run_config(config, versions),
+        config_path=config,
+        peers=peers,
+        minutes=minutes,
+        step_seconds=step_seconds,
+        data_directory=None if data is None else data.absolute(),
+        slow={number: cli_settings.slowness(text) for number, text in cli_settings.by_peer("--slow", slow or [])},
+        faults=dict(cli_settings.by_peer("--fault", fault or [])),
+        verbose=verbose,
+    )
+    _run_swarm(options, report, no_ui or not sys.stdout.isatty())
+
+
+@app.command(epilog="Example: muster host examples/tiny.toml --port 7400")
+def host(
+    config: Config = None,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
+    versions: Versions = None,
+    name: Name = "",
+    stay: Stay = False,
+    verbose: Verbose = False,
+    die_with_parent: DieWithParent = None,
+) -> None:
+    """Begin a run and keep it reachable: print its invite, evaluate, never train."""
+    described = cli_settings.run_config(config, versions)
+    options = NodeOptions(
+        data_directory=cli_settings.data_directory(data),
+        port=port,
+        listen_host=listen,
+        announce=tuple(announce or ()),
+        name=name,
+        founders=cli_settings.founders(founder or ()),
+    )
+
+    def prepare() -> Start:
+        from peer.model import available_bytes, check_memory, required_bytes
+        from peer.node import Node
+
+        check_memory(required_bytes(described.model, described.data, described.inner), available_bytes("cpu"))
+        return lambda: Node.host(described, options)
+
+    _serve(prepare, ServiceOptions(options.data_directory, stay, True, parent=die_with_parent), verbose)
+
+
+@app.command(epilog="Example: muster join muster1abc…")
+def join(
+    invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
+    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
+    name: Name = "",
+    stay: Stay = False,
+    verbose: Verbose = False,
+    fault: Annotated[str | None, typer.Option(hidden=True)] = None,
+    die_with_parent: DieWithParent = None,
+) -> None:
+    """Take part in the run of an invite."""
+    if invite != "-":
+        Invite.parse(invite)
+    if fault is not None:
+        Fault.parse(fault)
+    options = NodeOptions(
+        data_directory=cli_settings.data_directory(data),
+        port=port,
+        listen_host=listen,
+        threads=threads,
+        niceness=nice,
+        step_seconds=step_seconds,
+        announce=tuple(announce or ()),
+        name=name,
+        fault=fault,
+    )
+
+    def prepare() -> Start:
+        from peer.node import Node
+
+        text = invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
+        return lambda: Node.join(text, options)
+
+    _serve(prepare, ServiceOptions(options.data_directory, stay, parent=die_with_parent), verbose)
+
+
+@app.command("invite", epilog="Example: muster invite")
+def invite_command(data: Data = None) -> None:
+    """Print the invite of the run that the peer here takes part in."""
+    typer.echo(ask(cli_settings.data_directory(data), "invite")["invite"])
+
+
+@app.command(epilog="Example: muster status --json")
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+    data: Data = None,
+) -> None:
+    """Say how the peer running here is doing."""
+    from peer.status_text import status_page
+
+    now = snapshot(cli_settings.data_directory(data))
+    typer.echo(now.model_dump_json(indent=2) if as_json else status_page(now))
+
+
+@app.command(epilog="Example: muster pause")
+def pause(data: Data = None) -> None:
+    """Make no inner steps until `muster resume`; stay in the network."""
+    _tell(data, "pause", "paused; go on with: muster resume")
+
+
+@app.command(epilog="Example: muster resume")
+def resume(data: Data = None) -> None:
+    """Go on after `muster pause`."""
+    _tell(data, "resume", "going on")
+
+
+@app.command(epilog="Example: muster drain")
+def drain(data: Data = None) -> None:
+    """Finish the rounds under way, save, and leave."""
+    _tell(data, "drain", "finishing the rounds under way; the peer then saves and ends")
+
+
+@app.command("version", epilog="Example: muster version")
+def version() -> None:
+    """Print the version of Muster and of its protocol."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
+
+    try:
+        software = installed("musterml")
+    except PackageNotFoundError:
+        software = "(a checkout that is not installed)"
+    typer.echo(f"muster {software}, protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}")
+
+
+def _serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
+    """Run one peer with its log in its data directory."""
+    import gc
+
+    from peer import cli_log, service
+
+    cli_log.configure(options.data_directory, verbose)
+
+    def prepare_well() -> Start:
+        gc.disable()  # nothing in a loading module is garbage, and looking for it takes a sixth of the time
+        start = prepare()
+        gc.freeze()
+        gc.enable()
+        cli_log.silence_libraries()
+        return start
+
+    service.run(prepare_well, options, typer.echo)
+
+
+def _tell(data: Path | None, command: Command, done: str) -> None:
+    ask(cli_settings.data_directory(data), command)
+    typer.echo(done)
+
+
+def _run_swarm(options: SwarmOptions, report_path: Path | None, plain: bool) -> None:
+    """Run the swarm and say how it went; raises LocalError if that was not well."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from peer.swarm import Swarm
+    from peer.swarm_report import disagreement, write_report
+    from peer.swarm_view import LiveView, PlainLines, summary
+
+    console = Console(highlight=False, soft_wrap=plain)
+    view = LiveView(console)
+    with nullcontext() if plain else view:
+        run = Swarm(options, PlainLines(typer.echo) if plain else view)
+        report = asyncio.run(run.run())
+    if report_path is not None:
+        write_report(report, report_path)
+    reason = disagreement(run.watch)
+    console.print(summary(report, run.watch.host_snapshot.sample if run.watch.host_snapshot else "", reason))
+    if reason is not None:
+        raise LocalError(f"the swarm did not end well: {reason}; `muster swarm --data DIR` keeps the logs")
+    if not report.versions_certified:
+        raise LocalError("the swarm certified no version; give it more time, or more versions than it had before")

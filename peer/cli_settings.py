@@ -1,0 +1,67 @@
+"""What the options of a command mean: folders, run files, and lists of one value per peer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+from coordinator.manifest import RunConfig
+from dht.errors import PeerError, UsageError
+from dht.identity import PeerId, public_key_of
+
+PRESET = "presets/tiny.toml"
+CHECKOUT_PRESET = "examples/tiny.toml"  # the same file before it is packed into a wheel
+SLOWNESS_MAX = 1000.0
+
+
+def data_directory(given: Path | None) -> Path:
+    """The folder named by `--data`, or the one that this user's desktop standard says."""
+    if given is not None:
+        return given.absolute()
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # the standard has relative paths ignored
+    return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
+
+
+def run_config(path: Path | None, versions: int | None) -> RunConfig:
+    """The run in this file, or the one that ships with Muster, with another length if given; raises UsageError."""
+    if path is not None:
+        config = RunConfig.from_toml(path)
+    else:
+        preset = files("peer") / PRESET
+        if not preset.is_file():
+            preset = Path(__file__).resolve().parents[1] / CHECKOUT_PRESET
+        config = RunConfig.parse(preset.read_text(encoding="utf-8"), Path(CHECKOUT_PRESET).name)
+    return config if versions is None else config.model_copy(update={"versions": versions})
+
+
+def founders(texts: Iterable[str]) -> tuple[str, ...]:
+    """Peer ids; raises UsageError if one is none."""
+    for text in texts:
+        try:
+            public_key_of(PeerId(text))
+        except PeerError as error:
+            raise UsageError(f"{text!r} cannot be a founder: {error}") from None
+    return tuple(texts)
+
+
+def by_peer(option: str, texts: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The pairs of `NUMBER:VALUE`; raises UsageError."""
+    for text in texts:
+        number, _, value = text.partition(":")
+        if not (number.isdecimal() and value):
+            raise UsageError(f"{option} {text!r} is not of the form NUMBER:VALUE, as in {option} 2:10")
+        yield int(number), value
+
+
+def slowness(text: str) -> float:
+    """How many times slower than the others; raises UsageError."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= SLOWNESS_MAX:
+        raise UsageError(f"a peer can be 1 to {SLOWNESS_MAX:g} times slower than the others, not {text!r}")
+    return factor

@@ -1,0 +1,206 @@
+"""One peer as a process: started, served on its control socket, and ended by whoever may end it (design §8, Leave).
+
+Ctrl-C or SIGTERM once drains and then stops, twice stops now. A peer that a swarm started stops as soon as that swarm
+is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.control import Command
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import LocalError
+from dht.locks import RuntimeDirectory
+from peer.control_server import Answer, ControlServer
+from peer.status_text import status_line
+
+STOP_SECONDS_MAX = 20.0
+SWEEPS_MAX = 20
+ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Served(Protocol):
+    """What a service needs of a node; `peer.node.Node` has it."""
+
+    def invite(self) -> str: ...
+    def snapshot(self) -> PeerSnapshot: ...
+    async def final_snapshot(self) -> PeerSnapshot: ...
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+    def drain(self) -> None: ...
+    async def wait(self) -> None: ...
+    async def stop(self, save: bool = True) -> None: ...
+
+
+Start = Callable[[], Awaitable[Served]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How a peer is served. `parent` is the process without which it must not go on."""
+
+    data_directory: Path
+    stay: bool = False  # also after the run is over, until told to stop
+    show_invite: bool = False
+    status_seconds: float = 15.0
+    parent: int | None = None
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What signals and commands have asked for so far."""
+
+    parent: int | None = None
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def orphaned(self) -> bool:
+        """True if the process that we must not outlive has ended."""
+        return _is_orphan(self.parent)
+
+    def on_signal(self) -> None:
+        """One more signal: first leave, then stop; from a dead parent's kernel: stop."""
+        if self.leave.is_set() or self.orphaned:
+            signal.alarm(ALARM_SECONDS)
+            self.stop.set()
+        self.leave.set()
+
+
+def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[str], None]) -> None:
+    """Serve one peer until it is over; `prepare` imports what is heavy, `say` shows a line to the user.
+
+    Raises whatever starting or running the node raises.
+    """
+    try:
+        with _interruptible(options.parent):
+            start = prepare()
+    except KeyboardInterrupt:
+        return
+    else:
+        asyncio.run(_serve(start, options, say))
+    finally:
+        if _is_orphan(options.parent):
+            remove_abandoned(Path(tempfile.gettempdir()))
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove what killed processes of this user left in `parent`: making a runtime directory does so."""
+    for _ in range(SWEEPS_MAX):
+        with suppress(FileNotFoundError):  # somebody else has removed at the same time
+            RuntimeDirectory(parent).close()
+            return
+
+
+def _is_orphan(parent: int | None) -> bool:
+    """True if the process that we must not outlive has ended."""
+    return parent is not None and os.getppid() != parent
+
+
+@contextmanager
+def _interruptible(parent: int | None) -> Iterator[None]:
+    """While there is nothing to save, every signal is a KeyboardInterrupt, and so is the parent's death."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.default_int_handler)
+    if parent is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            raise KeyboardInterrupt
+    yield
+
+
+async def _serve(start: Start, options: ServiceOptions, say: Callable[[str], None]) -> None:
+    wishes = Wishes(options.parent)
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, wishes.on_signal)
+    node = await _start_unless_told_to_leave(start, wishes)
+    if node is None:
+        return
+    try:
+        control = await ControlServer.start(options.data_directory, lambda command: _obey(node, wishes, command))
+        try:
+            if options.show_invite:
+                say(f"invite: {node.invite()}")
+            await _live(node, wishes, options, say)
+        finally:
+            await control.close()
+    finally:
+        await _stop(node, save=not wishes.orphaned)  # the swarm's folder is being removed
+
+
+async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | None:
+    starting, leaving = asyncio.ensure_future(start()), asyncio.create_task(wishes.leave.wait())
+    try:
+        await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait({starting}, timeout=STOP_SECONDS_MAX)
+        if starting.done() and not starting.cancelled() and starting.exception() is None:
+            return starting.result()  # it was ready before it could be cancelled, and now has to be stopped
+        return None
+    finally:
+        leaving.cancel()
+
+
+async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Callable[[str], None]) -> None:
+    """Until the run is over or somebody asks for the end; raises what made the node fail."""
+    over = asyncio.create_task(node.wait())
+    leaving, stopping = asyncio.create_task(wishes.leave.wait()), asyncio.create_task(wishes.stop.wait())
+    awaited = {over, leaving, stopping}
+    try:
+        while True:
+            done, _ = await asyncio.wait(awaited, timeout=options.status_seconds, return_when=asyncio.FIRST_COMPLETED)
+            awaited -= done
+            if over in done:
+                over.result()
+                say(f"the run is over: {status_line(node.snapshot())}")
+            if stopping in done or (over.done() and (leaving.done() or not options.stay)):
+                return
+            if leaving in done:
+                node.drain()
+                say("finishing the rounds under way; press Ctrl-C again to stop at once")
+            if not done:
+                say(status_line(node.snapshot()))
+    finally:
+        for task in (over, leaving, stopping):
+            task.cancel()
+        await asyncio.wait((over, leaving, stopping))
+
+
+async def _stop(node: Served, save: bool) -> None:
+    try:
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            await node.stop(save)
+    except TimeoutError:
+        raise LocalError(f"this peer could not be stopped in order within {STOP_SECONDS_MAX:g} seconds") from None
+
+
+async def _obey(node: Served, wishes: Wishes, command: Command) -> Answer:
+    if command == "status":
+        return {"snapshot": node.snapshot().model_dump(mode="json")}
+    if command == "final":
+        return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
+    if command == "invite":
+        return {"invite": node.invite()}
+    if command == "pause":
+        await node.pause()
+    elif command == "resume":
+        await node.resume()
+    elif command == "drain":
+        node.drain()
+    elif command == "stop":
+        wishes.stop.set()
+    return {"ok": True}

@@ -1,0 +1,45 @@
+"""What a peer tells about itself, in words."""
+
+from __future__ import annotations
+
+from coordinator.snapshot import PeerSnapshot
+from peer import quantity
+
+
+def status_line(snapshot: PeerSnapshot) -> str:
+    """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
+    parts = [f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"]
+    if snapshot.role == "learner":
+        parts += [f"step {snapshot.steps}", f"loss {quantity.loss(snapshot.loss)}"]
+    elif snapshot.evaluations:
+        parts.append(f"held-out loss {quantity.loss(snapshot.evaluations[-1].loss)}")
+    parts += [
+        f"versions {quantity.versions(fragment.version for fragment in snapshot.fragments)}",
+        f"{snapshot.peers_live} peers live",
+        f"sent {quantity.size(snapshot.bytes_sent)}",
+        f"received {quantity.size(snapshot.bytes_received)}",
+    ]
+    return ", ".join(parts)
+
+
+def status_page(snapshot: PeerSnapshot) -> str:
+    """Several lines for `muster status`."""
+    certified = snapshot.certified
+    lines = [
+        f"{snapshot.name or snapshot.role} {snapshot.peer_id}",
+        f"run       {snapshot.run_id}",
+        f"state     {snapshot.note or snapshot.state}",
+        f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
+    ]
+    if snapshot.role == "learner":
+        rate = f"{snapshot.steps_per_second:.2f} steps/s"
+        lines.append(f"training  step {snapshot.steps}, loss {quantity.loss(snapshot.loss)}, {rate}")
+    if snapshot.evaluations:
+        lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")
+    lines += [
+        f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
+        f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
+        f"network   {snapshot.peers_live} peers live, {snapshot.rounds_in_flight} rounds in flight, "
+        f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
+    ]
+    return "\n".join(lines)

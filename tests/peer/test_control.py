@@ -1,0 +1,157 @@
+"""The control socket: who can open it, what it answers, and that nothing anybody sends hurts the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.control import SOCKET_NAME, Command, ask
+from dht.errors import LocalError, UsageError
+from peer.control_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, ControlServer
+
+
+async def echo(command: Command) -> Answer:
+    if command == "pause":
+        raise LocalError("the learner does not answer")
+    if command == "resume":
+        raise ZeroDivisionError
+    return {"asked": command}
+
+
+def serving(directory: Path, client: Callable[[], Awaitable[Any]]) -> Any:
+    """What `client` returns while a server runs in `directory`."""
+
+    async def scenario() -> Any:
+        server = await ControlServer.start(directory, echo)
+        try:
+            return await client()
+        finally:
+            await server.close()
+
+    return asyncio.run(scenario())
+
+
+async def exchange(path: Path, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(request)
+    if writer.can_write_eof():
+        writer.write_eof()
+    reply = await reader.read()
+    writer.close()
+    return reply
+
+
+def test_commands_are_answered_and_the_socket_goes_with_the_server(tmp_path: Path) -> None:
+    reply = serving(tmp_path, lambda: asyncio.to_thread(ask, tmp_path, "invite"))
+    assert reply == {"asked": "invite"}
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="no peer is running"):
+        ask(tmp_path, "status")
+
+
+def test_only_the_owner_may_open_the_socket(tmp_path: Path) -> None:
+    async def mode() -> int:
+        return stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode)
+
+    assert serving(tmp_path, mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [("pause", "the learner does not answer"), ("resume", "the command resume failed in the peer; its log says why")],
+)
+def test_a_failed_command_is_told_and_does_not_end_the_server(tmp_path: Path, command: Command, sentence: str) -> None:
+    async def client() -> None:
+        with pytest.raises(LocalError) as caught:
+            await asyncio.to_thread(ask, tmp_path, command)
+        assert str(caught.value) == sentence
+        assert await asyncio.to_thread(ask, tmp_path, "invite")
+
+    serving(tmp_path, client)
+
+
+def test_a_socket_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / SOCKET_NAME))
+    assert serving(tmp_path, lambda: asyncio.to_thread(ask, tmp_path, "stop")) == {"asked": "stop"}
+
+
+def test_a_socket_that_answers_is_left_alone(tmp_path: Path) -> None:
+    async def client() -> None:
+        with pytest.raises(UsageError, match="already runs"):
+            await ControlServer.start(tmp_path, echo)
+        assert await asyncio.to_thread(ask, tmp_path, "invite")
+
+    serving(tmp_path, client)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="no control socket can be made"):
+        serving(tmp_path / "missing", lambda: asyncio.sleep(0))
+
+
+def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    directory = os.open(deep, os.O_PATH | os.O_DIRECTORY)
+    try:
+        short = Path(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+        reply = serving(deep, lambda: exchange(short, b'{"command": "invite"}\n'))
+    finally:
+        os.close(directory)
+    assert json.loads(reply) == {"asked": "invite"}
+
+
+@settings(max_examples=60)
+@given(
+    requests=st.lists(
+        st.binary(max_size=200)
+        | st.sampled_from([b'{"command": 7}\n', b'{"command": "reboot"}\n', b"[]\n", b"[" * 2000, b"x" * 9000, b""])
+        | st.builds(lambda value: json.dumps({"command": value}).encode() + b"\n", st.text() | st.lists(st.none())),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_whatever_is_sent_gets_an_error_and_the_next_one_an_answer(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[bytes]
+) -> None:
+    directory = tmp_path_factory.mktemp("fuzz")
+
+    async def client() -> None:
+        path = directory / SOCKET_NAME
+        replies = await asyncio.gather(*(exchange(path, request) for request in requests))
+        assert all(list(json.loads(reply)) == ["error"] for reply in replies)
+        assert json.loads(await exchange(path, b'{"command": "drain"}\n')) == {"asked": "drain"}
+
+    serving(directory, client)
+
+
+def test_a_long_request_is_not_read_to_its_end(tmp_path: Path) -> None:
+    reply = serving(tmp_path, lambda: exchange(tmp_path / SOCKET_NAME, b"x" * (REQUEST_BYTES_MAX + 1)))
+    assert str(REQUEST_BYTES_MAX) in json.loads(reply)["error"]
+
+
+def test_no_more_than_so_many_may_wait_at_once(tmp_path: Path) -> None:
+    async def client() -> tuple[bytes, bytes]:
+        path = tmp_path / SOCKET_NAME
+        idle = [await asyncio.open_unix_connection(str(path)) for _ in range(CONNECTIONS_MAX)]
+        refused = await exchange(path, b"")
+        idle[0][1].write(b'{"command": "drain"}\n')
+        answered = await idle[0][0].read()
+        for _, writer in idle:
+            writer.close()
+        return refused, answered
+
+    refused, answered = serving(tmp_path, client)
+    assert refused == b""
+    assert json.loads(answered) == {"asked": "drain"}

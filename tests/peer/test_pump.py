@@ -1,0 +1,263 @@
+"""Whole peers in one process: real core, real tensors, real learner steps; virtual time, memory transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.engine import Engine
+from coordinator.events import PresenceSeen, Progress
+from coordinator.manifest import DataSpec, InnerSpec, Manifest, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.presence import Presence
+from dht.identity import Identity, KeyVerifier, PeerId
+from dht.statement import digest_of
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.blobs import BlobStore
+from peer.bookkeeping import Book
+from peer.checkpoint import VoteLog
+from peer.data import TrainingWindows
+from peer.learner import Counters, Learner, make_learner
+from peer.memory_transport import MemoryNetwork
+from peer.outer_optimizer import outer_step, state_digest
+from peer.pump import Pump
+from peer.round_work import RoundWork
+from peer.virtual_loop import run_virtual
+
+STEP_SECONDS = 0.25
+
+
+def config_of(versions: int = 10_000, **pace: Any) -> RunConfig:
+    spec: dict[str, Any] = {"fragments": 2, "steps_per_version": 4, "round_seconds": 8.0, "quorum": 2, "min_group": 1}
+    return RunConfig(
+        versions=versions,
+        model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),
+        data=DataSpec(context_tokens=16, sequences_per_step=2, evaluation_tokens=256),
+        inner=InnerSpec(optimizer="adamw", warmup_steps=0),
+        outer=OuterSpec(merge="mean", contribution_codec="fp32", result_codec="fp32"),
+        pace=PaceSpec(**{**spec, **pace}),
+    )
+
+
+class Inline(Executor):
+    """Does the work at once: virtual time must not pass behind a thread's back."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.set_exception(error)
+        return future
+
+
+@dataclass
+class InProcessLearner:
+    """The learner behind the interface of `LearnerClient`; `steps_at` is the trace of its steps in virtual time."""
+
+    learner: Learner
+    steps_at: list[float] = field(default_factory=list)
+    adoptions: list[tuple[int, int]] = field(default_factory=list)
+
+    async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
+        out = torch.empty(self.learner.fragments[fragment].elements)
+        return out, self.learner.snapshot(fragment, out)
+
+    async def adopt(
+        self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int = 0, counted_tokens: int = 0
+    ) -> int:
+        self.learner.adopt(fragment, new, reference, counted_steps, counted_tokens)
+        self.adoptions.append((fragment, self.learner.step_count))
+        return self.learner.step_count
+
+
+@dataclass
+class Peer:
+    identity: Identity
+    pump: Pump
+    learner: InProcessLearner
+    failures: list[BaseException]
+
+    @property
+    def versions(self) -> list[int]:
+        return [machine.chain.version for machine in self.pump.engine.machines]
+
+    def presence(self) -> Presence:
+        versions, heads = self.pump.engine.heads()
+        return Presence(
+            boot=self.pump.engine.core.boot,
+            state="training",
+            steps=self.learner.learner.step_count,
+            steps_per_second=1 / STEP_SECONDS,
+            tokens=0,
+            versions=versions,
+            heads=heads,
+            addresses=(),
+        )
+
+
+@dataclass
+class Swarm:
+    """Peers that train in lockstep with virtual time."""
+
+    config: RunConfig
+    count: int
+    folder: Path
+    network: MemoryNetwork = field(default_factory=lambda: MemoryNetwork(7))
+    peers: list[Peer] = field(default_factory=list)
+
+    async def start(self) -> None:
+        identities = [Identity(digest_of(b"peer", bytes([number]))) for number in range(self.count)]
+        genesis = genesis_states(self.config)
+        manifest = Manifest(
+            config=self.config,
+            organiser=identities[0].peer_id,
+            founders=tuple(identity.peer_id for identity in identities),
+            data_digest=digest_of(b"test data"),
+            genesis=tuple(state_digest(state.anchor, state.momentum) for state in genesis),
+            created_unix_seconds=0,
+        )
+        for identity in identities:
+            self.peers.append(await self._peer(identity, manifest))
+
+    async def _peer(self, identity: Identity, manifest: Manifest) -> Peer:
+        random = iter(range(1 << 30))
+        core = Core(manifest, identity, KeyVerifier(), lambda n: digest_of(bytes(str(next(random)), "ascii"))[:n], 1e9)
+        chains = [Chain(core.rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis)]
+        anchors = Anchors(layouts_of(self.config), genesis_states(self.config))
+        blobs = BlobStore(1 << 26)
+        learner = InProcessLearner(make_learner(self.config, windows_of(self.config, identity.peer_id)))
+        transport = self.network.transport(identity.peer_id)
+        failures: list[BaseException] = []
+        pump = Pump(
+            engine=Engine(core, chains, [0] * len(chains), asyncio.get_running_loop().time()),
+            transport=transport,
+            work=RoundWork(self.config, anchors, blobs, Inline()),
+            anchors=anchors,
+            blobs=blobs,
+            votes=VoteLog(self.folder / identity.peer_id),
+            book=Book(self.config.pace.fragments),
+            failed=failures.append,
+            learner=learner,  # type: ignore[arg-type]
+        )
+        await transport.start(pump.on_frame, pump.on_gone)
+        return Peer(identity, pump, learner, failures)
+
+    async def train(self, steps: int) -> None:
+        """Every learner makes this many steps, one per STEP_SECONDS."""
+        loop = asyncio.get_running_loop()
+        for number in range(steps):
+            for peer in self.peers:
+                peer.learner.learner.step()
+                peer.learner.steps_at.append(loop.time())
+                peer.pump.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
+            if number % 8 == 0:
+                for peer in self.peers:
+                    for other in self.peers:
+                        if other is not peer:
+                            other.pump.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def close(self) -> None:
+        for peer in self.peers:
+            await peer.pump.close()
+            await peer.pump.transport.close()
+            assert peer.failures == []
+
+
+def windows_of(config: RunConfig, peer: PeerId) -> TrainingWindows:
+    tokens = torch.randint(0, 256, (4096,), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
+    return TrainingWindows(tokens, config.data, digest_of(b"run"), peer)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_three_peers_train_one_model(tmp_path: Path) -> None:
+    async def main() -> Swarm:
+        swarm = Swarm(config_of(), 3, tmp_path)
+        await swarm.start()
+        await swarm.train(60)
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    for peer in swarm.peers:
+        assert sum(peer.versions) >= 20
+        engine, anchors = peer.pump.engine, peer.pump.anchors
+        for machine in engine.machines:
+            assert anchors.digest(machine.index) == machine.chain.state  # hashed from the tensors
+        assert peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions
+    heads = {peer.pump.engine.heads() for peer in swarm.peers}
+    assert len(heads) == 1
+
+
+def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
+    """(design §6.5, 2) 30 s without any delivery: steps go on at the same rate, and versions resume afterwards."""
+
+    async def main() -> tuple[Swarm, list[int], list[int]]:
+        swarm = Swarm(config_of(), 3, tmp_path)
+        await swarm.start()
+        await swarm.train(40)
+        before = list(swarm.peers[0].versions)
+        for peer in swarm.peers:
+            swarm.network.freeze(peer.identity.peer_id, 30.0)
+        await swarm.train(120)
+        frozen = list(swarm.peers[0].versions)
+        await swarm.train(80)
+        await swarm.close()
+        return swarm, before, frozen
+
+    swarm, before, frozen = run_virtual(main())
+    assert sum(frozen) <= sum(before) + 2  # what was in flight may still have come through
+    assert sum(swarm.peers[0].versions) >= sum(frozen) + 10
+    for peer in swarm.peers:
+        gaps = {round(b - a, 6) for a, b in zip(peer.learner.steps_at, peer.learner.steps_at[1:], strict=False)}
+        assert gaps == {STEP_SECONDS}
+
+
+def test_one_peer_alone_is_local_training_with_the_outer_step(tmp_path: Path) -> None:
+    """M = 1 (DiLoCo 2604.21428 §3): bit for bit what a plain loop computes from the same windows."""
+    config = config_of(quorum=1, overlap=1)
+
+    async def main() -> Swarm:
+        swarm = Swarm(config, 1, tmp_path)
+        await swarm.start()
+        await swarm.train(40)
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    [peer] = swarm.peers
+    plain = make_learner(config, windows_of(config, peer.identity.peer_id))
+    states = genesis_states(config)
+    adoptions = iter([*peer.learner.adoptions, (0, 1 << 30)])
+    upcoming = next(adoptions)
+    for _ in range(40):
+        plain.step()
+        while upcoming[1] == plain.step_count:
+            fragment = upcoming[0]
+            theta = torch.empty_like(states[fragment].anchor)
+            counters = plain.snapshot(fragment, theta)
+            gradient = states[fragment].anchor - theta
+            states[fragment] = outer_step(states[fragment], gradient, 0.5, 0.8)
+            plain.adopt(fragment, states[fragment].anchor, theta, counters.steps, counters.tokens)
+            upcoming = next(adoptions)
+    assert sum(peer.versions) >= 14
+    for fragment, state in enumerate(states):
+        held = peer.pump.anchors.current(fragment)
+        assert torch.equal(state.momentum, held.momentum)
+        assert torch.equal(state.anchor, held.anchor)
+    for name, parameter in plain.model.named_parameters():
+        assert torch.equal(parameter, dict(peer.learner.learner.model.named_parameters())[name])

@@ -1,0 +1,221 @@
+"""A peer as a process: what ends it, and in which order. The node here is a stand-in; `tests/real` has real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.control import SOCKET_NAME, Command, ask, snapshot
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import LocalError, MusterError, NetworkError
+from peer import service
+from peer.service import ServiceOptions
+
+
+class Stand:
+    """A node that trains nothing: drained, it is over; what happens to it is written down."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+        self.over = asyncio.get_running_loop().create_future()
+
+    def invite(self) -> str:
+        return "muster1test"
+
+    def snapshot(self) -> PeerSnapshot:
+        state = "finished" if self.over.done() else "training"
+        return PeerSnapshot(peer_id="me", run_id="run", name="", role="learner", state=state, pid=1, wall_seconds=2.0)
+
+    async def final_snapshot(self) -> PeerSnapshot:
+        return self.snapshot().model_copy(update={"digests_from_tensors": ("d",)})
+
+    async def pause(self) -> None:
+        self.happened.append("pause")
+
+    async def resume(self) -> None:
+        raise LocalError("the learner is gone")
+
+    def drain(self) -> None:
+        self.happened.append("drain")
+        if not self.over.done():
+            self.over.set_result(None)
+
+    async def wait(self) -> None:
+        await asyncio.shield(self.over)
+
+    async def stop(self, save: bool = True) -> None:
+        self.happened.append("stop")
+
+
+class Stubborn(Stand):
+    """Its rounds never end."""
+
+    def drain(self) -> None:
+        self.happened.append("drain")
+
+
+@pytest.fixture
+def alarms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Alarms that were set: a real one would belong to the test run. Handlers are as before afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    seen: list[int] = []
+    monkeypatch.setattr(signal, "alarm", seen.append)
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Run:
+    """One service run, with what it said; `driver` acts on it from another thread once its socket is there."""
+
+    def __init__(self, directory: Path, stay: bool = False, kind: type[Stand] = Stand) -> None:
+        self.options = ServiceOptions(directory, stay=stay, show_invite=True)
+        self.kind = kind
+        self.lines: list[str] = []
+        self.nodes: list[Stand] = []
+
+    def __call__(self, driver: Callable[[], None]) -> list[str]:
+        ready = threading.Event()
+        failures: list[Exception] = []
+
+        def drive() -> None:
+            try:
+                assert ready.wait(20)
+                driver()
+            except (AssertionError, MusterError) as error:
+                failures.append(error)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        async def start() -> Stand:
+            self.nodes.append(self.kind())
+            return self.nodes[0]
+
+        def say(line: str) -> None:
+            self.lines.append(line)
+            ready.set()
+
+        thread = threading.Thread(target=drive)
+        thread.start()
+        try:
+            service.run(lambda: start, self.options, say)
+        finally:
+            thread.join()
+        assert failures == []
+        return self.nodes[0].happened
+
+    def tell(self, command: Command) -> None:
+        ask(self.options.data_directory, command)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_signal_drains_and_then_stops(tmp_path: Path, alarms: list[int], number: signal.Signals) -> None:
+    run = Run(tmp_path)
+    assert run(lambda: os.kill(os.getpid(), number)) == ["drain", "stop"]
+    assert run.lines[0] == "invite: muster1test"
+    assert any("press Ctrl-C again" in line for line in run.lines)
+    assert alarms == []
+
+
+def test_two_signals_stop_at_once_with_a_bound(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path, kind=Stubborn)
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        while "drain" not in run.nodes[0].happened:
+            assert snapshot(tmp_path).state == "training"
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(twice) == ["drain", "stop"]
+    assert alarms == [service.ALARM_SECONDS]
+
+
+def test_the_end_of_the_run_ends_the_peer(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path)
+    assert run(lambda: run.tell("drain")) == ["drain", "stop"]
+    assert any(line.startswith("the run is over") for line in run.lines)
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_a_peer_that_stays_answers_after_the_end_until_it_is_told_to_stop(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path, stay=True)
+
+    def after_the_end() -> None:
+        run.tell("drain")
+        assert snapshot(tmp_path).state == "finished"
+        assert snapshot(tmp_path, "final").digests_from_tensors == ("d",)
+        run.tell("stop")
+
+    assert run(after_the_end) == ["drain", "stop"]
+
+
+def test_commands_reach_the_node_and_their_failures_come_back(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path)
+
+    def commands() -> None:
+        assert ask(tmp_path, "invite") == {"invite": "muster1test"}
+        run.tell("pause")
+        with pytest.raises(LocalError, match="the learner is gone"):
+            run.tell("resume")
+        run.tell("stop")
+
+    assert run(commands) == ["pause", "stop"]
+
+
+def test_a_node_that_fails_is_stopped_and_the_reason_raised(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path)
+
+    def fail() -> None:
+        over = run.nodes[0].over
+        over.get_loop().call_soon_threadsafe(over.set_exception, LocalError("the learner process was killed"))
+
+    with pytest.raises(LocalError, match="was killed"):
+        run(fail)
+    assert run.nodes[0].happened == ["stop"]
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_a_node_that_cannot_start_leaves_no_socket(tmp_path: Path, alarms: list[int]) -> None:
+    async def start() -> Stand:
+        raise NetworkError("nobody answers")
+
+    with pytest.raises(MusterError, match="nobody answers"):
+        service.run(lambda: start, ServiceOptions(tmp_path), lambda line: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_during_the_start_ends_it(tmp_path: Path, alarms: list[int]) -> None:
+    happened: list[str] = []
+
+    async def start() -> Stand:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            happened.append("cancelled")
+            raise
+        raise AssertionError
+
+    service.run(lambda: start, ServiceOptions(tmp_path), happened.append)
+    assert happened == ["cancelled"]
+
+
+def test_a_signal_during_the_imports_ends_quietly(tmp_path: Path, alarms: list[int]) -> None:
+    def prepare() -> service.Start:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal comes first")
+
+    lines: list[str] = []
+    service.run(prepare, ServiceOptions(tmp_path), lines.append)
+    assert lines == []
+
+
+def test_a_peer_without_its_parent_is_an_orphan() -> None:
+    assert service.Wishes(parent=os.getppid() + 1).orphaned
+    assert not service.Wishes(parent=os.getppid()).orphaned
+    assert not service.Wishes(parent=None).orphaned

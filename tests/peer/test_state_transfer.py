@@ -1,0 +1,122 @@
+"""A state crosses in pieces and counts only if it is the certified one, whoever sent it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from coordinator.manifest import ModelSpec, PaceSpec, RunConfig
+from dht.errors import NetworkError
+from dht.identity import PeerId
+from dht.statement import digest_of
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.frames import StateAsk, StatePiece
+from peer.outer_optimizer import OuterState, state_digest
+from peer.state_transfer import PIECES_IN_FLIGHT, StateTransfer, pieces_of
+from peer.virtual_loop import run_virtual
+
+CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=1))
+DIGEST = digest_of(b"certificate")
+
+
+def state_of(seed: int) -> OuterState:
+    generator = torch.Generator().manual_seed(seed)
+    elements = layouts_of(CONFIG)[0].elements
+    return OuterState(torch.randn(elements, generator=generator), torch.randn(elements, generator=generator))
+
+
+def certificate_of(state: OuterState) -> Any:
+    return SimpleNamespace(fragment=0, version=3, digest=DIGEST, state=state_digest(state.anchor, state.momentum))
+
+
+@dataclass
+class Wire:
+    """Holders by name, each with a state (or none), and what each does to the pieces it sends."""
+
+    holders: dict[str, OuterState | None]
+    tampered: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    in_flight: int = 0
+    in_flight_max: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    def fetcher(self) -> StateTransfer:
+        self.servers = {}
+        for name, state in self.holders.items():
+            anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+            if state is not None:
+                anchors.install(0, DIGEST, state)
+            self.servers[name] = StateTransfer(
+                anchors, lambda to, piece, data, name=name: self._give(name, piece, data)
+            )
+        self.client = StateTransfer(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
+        return self.client
+
+    def _ask(self, holder: PeerId, ask: StateAsk | StatePiece, _: bytes | memoryview) -> None:
+        assert isinstance(ask, StateAsk)
+        self.asked.append(holder)
+        self.in_flight += 1
+        self.in_flight_max = max(self.in_flight_max, self.in_flight)
+        if holder not in self.silent:
+            asyncio.get_running_loop().call_later(0.01, self.servers[holder].serve, PeerId("asker"), ask)
+
+    def _give(self, name: str, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+        assert isinstance(piece, StatePiece)
+        self.in_flight -= 1
+        payload = bytes(data)
+        if name in self.tampered and payload:
+            payload = bytes([payload[0] ^ 1]) + payload[1:]
+        self.client.receive(PeerId(name), piece, payload)
+
+
+def fetch(wire: Wire, state: OuterState, holders: list[str]) -> OuterState:
+    async def main() -> OuterState:
+        return await wire.fetcher().fetch(certificate_of(state), [PeerId(name) for name in holders])
+
+    return run_virtual(main())
+
+
+def test_a_state_arrives_bit_for_bit_with_few_pieces_in_flight() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state})
+    got = fetch(wire, state, ["a"])
+    assert torch.equal(got.anchor, state.anchor)
+    assert torch.equal(got.momentum, state.momentum)
+    assert len(wire.asked) == 2 * pieces_of(len(state.anchor))
+    assert 1 < wire.in_flight_max <= PIECES_IN_FLIGHT
+
+
+@pytest.mark.parametrize("fault", ["tampered", "silent", "without it", "another state"])
+def test_a_holder_that_fails_is_passed_over(fault: str) -> None:
+    state = state_of(1)
+    bad = {"tampered": state, "silent": state, "without it": None, "another state": state_of(2)}[fault]
+    wire = Wire({"bad": bad, "good": state})
+    wire.tampered = {"bad"} if fault == "tampered" else set()
+    wire.silent = {"bad"} if fault == "silent" else set()
+    got = fetch(wire, state, ["bad", "good"])
+    assert torch.equal(got.anchor, state.anchor)
+    assert "bad" in wire.asked
+
+
+def test_without_an_honest_holder_nothing_is_believed() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state_of(2), "b": state}, tampered={"b"})
+    with pytest.raises(NetworkError, match="no holder gave version 3"):
+        fetch(wire, state, ["a", "b"])
+
+
+def test_hostile_questions_are_answered_with_nothing() -> None:
+    answers: list[bytes] = []
+    anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+    anchors.install(0, DIGEST, state_of(1))
+    server = StateTransfer(anchors, lambda to, piece, data: answers.append(bytes(data)))
+    for fragment, digest, piece in [(200, DIGEST, 0), (0, digest_of(b"other"), 0), (0, DIGEST, 99_999)]:
+        server.serve(PeerId("x"), StateAsk(fragment=fragment, certificate=digest, piece=piece))
+    assert answers == [b"", b"", b""]
+    client = StateTransfer(anchors, lambda to, piece, data: None)
+    client.receive(PeerId("x"), StatePiece(fragment=0, certificate=DIGEST, piece=0, pieces=2), b"unasked")

@@ -1,0 +1,148 @@
+"""A swarm of real processes with a temporary folder of its own, in which everything it leaves can be found."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDING_SECONDS = 50.0
+# So small that starting the processes is most of the work; paced, so that cores do not decide who is fast.
+RUN = """
+versions = {versions}
+[model]
+hidden_size = 32
+layers = 1
+heads = 2
+intermediate_size = 64
+[data]
+context_tokens = 32
+sequences_per_step = 2
+evaluation_tokens = 2048
+[inner]
+optimizer = "{optimizer}"
+warmup_steps = 4
+[pace]
+fragments = 4
+steps_per_version = 16
+presence_seconds = 1.0
+presence_lifetime_seconds = 3.0
+round_seconds = 4.0
+"""
+
+
+class Swarm:
+    """One `muster swarm` and everything that it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.report_path = folder / "report.json"
+        self.lines: list[str] = []
+        self.process: subprocess.Popen[str]
+
+    def start(self, peers: int, versions: int, *arguments: str, eight_bit: bool = False) -> None:
+        """Start `muster swarm` with a small run; all else as a user would have it."""
+        config = self.folder / "run.toml"
+        optimizer = "adamw8bit" if eight_bit else "adamw"  # the former takes a second longer to import
+        config.write_text(RUN.format(versions=versions, optimizer=optimizer))
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "peer.cli", "swarm", "--no-ui", "--config", str(config)),
+                *("--peers", str(peers), "--report", str(self.report_path), "--step-seconds", "0.05", *arguments),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def read_until(self, text: str) -> str:
+        """The first line from here on that holds `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"no line with {text!r}:\n" + "".join(self.lines))
+
+    def read_until_certified(self) -> None:
+        """Until some versions are certified and training goes on."""
+        while self.read_until(" training, ").split("versions ")[1].startswith("0 "):
+            pass
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for a good end; returns the report."""
+        assert self.process.stdout is not None
+        self.lines += self.process.stdout.readlines()
+        assert self.process.wait(ENDING_SECONDS) == 0, "".join(self.lines)
+        report: dict[str, Any] = json.loads(self.report_path.read_text())
+        return report
+
+    def processes(self) -> list[int]:
+        """Everything that lives with our temporary folder in its environment."""
+        mark = f"TMPDIR={self.folder}".encode()
+        entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+        return [int(entry.name) for entry in entries if mark in _environment(entry)]
+
+    def wait_for_processes(self, seconds: float) -> list[int]:
+        """Who is still there after this time, or at once if nobody is."""
+        deadline = time.monotonic() + seconds
+        for pid in self.processes():
+            _wait_for_end(pid, deadline)
+        return self.processes()
+
+    def left_behind(self) -> list[str]:
+        """Files that a killed swarm must not leave: all but the user's gate and torch's own empty cache."""
+        found = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
+        gate = Path(f"muster-{os.getuid()}")
+        expected = {gate, gate / "lock", Path("run.toml"), Path("report.json")}
+        return sorted(str(path) for path in found if path not in expected and "torchinductor" not in path.parts[0])
+
+
+def _environment(entry: Path) -> list[bytes]:
+    try:
+        return (entry / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _wait_for_end(pid: int, deadline: float) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def swarm() -> Iterator[Swarm]:
+    """Not started yet; after the test nothing of it may be left, in memory neither."""
+    shared_before = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
+        swarm = Swarm(Path(folder))
+        try:
+            yield swarm
+            assert swarm.process.poll() is not None
+            assert swarm.wait_for_processes(ENDING_SECONDS) == []
+            assert set(os.listdir("/dev/shm")) <= shared_before
+        finally:
+            for pid in swarm.processes():
+                os.kill(pid, signal.SIGKILL)
+            with swarm.process:  # closes its pipe and waits
+                pass

@@ -1,0 +1,96 @@
+"""Real swarms: processes, DHT, transport, learners and tensors as they run in a home, on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.control import snapshot
+from dht.identity import Identity
+from peer import cli
+
+if TYPE_CHECKING:
+    from tests.real.conftest import Swarm
+
+pytestmark = pytest.mark.swarm
+
+OVERLAP = 2  # rounds that may still be in flight when the last version is certified
+
+
+def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
+    swarm.start(4, 24, eight_bit=True)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert 24 <= report["versions_certified"] <= 24 + OVERLAP
+    assert report["peers"] == 4
+    assert report["minor_certificates"] == 0
+    one, *others = report["state_digests"].values()
+    assert others == [one] * 4
+    assert report["eval_loss_last"] < report["eval_loss_first"]
+    assert report["tokens_certified"] > 0
+    assert swarm.left_behind() == []
+
+
+def test_the_others_go_on_when_one_of_five_is_killed(swarm: Swarm) -> None:
+    swarm.start(5, 48, "--data", str(swarm.data))
+    swarm.read_until_certified()
+    os.kill(snapshot(swarm.data / "peer-3").pid, signal.SIGKILL)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert 48 <= report["versions_certified"] <= 48 + OVERLAP
+    assert report["peers"] == 4
+    assert report["events"]["died peer-3"] == 1
+    assert any("peer-3 died: ended by signal 9" in line for line in swarm.lines)
+
+
+@pytest.mark.parametrize("point", ["scatter", "reduce", "vote"])
+def test_a_death_at_any_point_of_a_round_hurts_nobody_else(swarm: Swarm, point: str) -> None:
+    swarm.start(5, 24, "--fault", f"2:kill:{point}:3")
+    report = swarm.finish()
+    assert report["agreement"]
+    assert 24 <= report["versions_certified"] <= 24 + OVERLAP
+    assert report["peers"] == 4
+    assert report["events"]["died peer-2"] == 1
+    assert swarm.left_behind() == []
+
+
+def test_nothing_is_left_when_the_swarm_itself_is_killed(swarm: Swarm) -> None:
+    swarm.start(4, 4000)
+    swarm.read_until_certified()
+    swarm.process.kill()
+    assert swarm.process.wait() == -signal.SIGKILL
+    assert swarm.wait_for_processes(40.0) == []
+    assert swarm.left_behind() == []
+
+
+def test_ctrl_c_drains_and_reports(swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
+    swarm.start(4, 4000, "--data", str(swarm.data))
+    swarm.read_until_certified()
+    data = ["--data", str(swarm.data / "peer-1")]
+    assert [cli.run([command, *data], (3, 11)) for command in ("pause", "resume", "status", "invite")] == [0] * 4
+    shown = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("training  step") for line in shown)
+    assert shown[-1].startswith("muster1")
+    swarm.process.send_signal(signal.SIGINT)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert 0 < report["versions_certified"] < 4000
+    assert report["peers"] == 4
+
+
+def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
+    swarm.start(4, 48, "--data", str(swarm.data), "--slow", "4:10")
+    swarm.read_until_certified()
+    slow, host = (swarm.data / name for name in ("peer-4", "host"))
+    seen = snapshot(host)
+    while " training, " in swarm.read_until(":"):
+        seen = snapshot(host)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert 48 <= report["versions_certified"] <= 48 + OVERLAP
+    assert report["steps_per_version"] < 2 * 16
+    assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
+    assert seen.credited_tokens[Identity.load(slow / "identity.key").peer_id] > 0
