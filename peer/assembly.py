@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -16,6 +15,7 @@ from dht.identity import Identity, PeerId
 from peer.anchors import genesis_states
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
+from peer.clock import unix_seconds
 from peer.data import TokenData
 from peer.golden import self_check
 from peer.options import Fault, NodeOptions
@@ -55,7 +55,7 @@ def make_manifest(config: RunConfig, data: TokenData, options: NodeOptions, me: 
         founders=options.founders or (me,),
         data_digest=data.digest,
         genesis=tuple(state_digest(state.anchor, state.momentum) for state in states),
-        created_unix_seconds=int(time.time()),
+        created_unix_seconds=int(unix_seconds()),
     )
 
 
@@ -75,5 +75,5 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
     if held.learner_state is not None:
-        pump.overwritten = set(range(config.pace.fragments))
+        pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from coordinator.manifest import Manifest
@@ -14,6 +13,7 @@ from dht.identity import KeyVerifier, PeerId
 from dht.node import Node as DhtNode
 from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
+from peer.clock import unix_seconds
 from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
 from peer.hivemind_transport import HivemindTransport
 from peer.options import NodeOptions
@@ -39,7 +39,7 @@ class Network:
     @classmethod
     async def open(cls, config: DaemonConfig, run_id: bytes, addresses: Callable[[PeerId], list[str]]) -> Network:
         """Start daemon, record store and transport; raises UsageError, NetworkError or LocalError."""
-        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), time.time)
+        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), unix_seconds)
         network = cls(dht, run_id, addresses)
         try:
             await network._transport.start(network._frame, network._gone)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import structlog
@@ -21,36 +18,31 @@ from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress
 from coordinator.manifest import Manifest, RunConfig
-from coordinator.presence import Presence, State
+from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.addresses import PeerAddress
-from dht.errors import NetworkError
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from dht.records import heads_key
 from peer.assembly import build_pump, make_manifest, prepare
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
+from peer.clock import unix_seconds
 from peer.data import TokenData, load_tokens
-from peer.evaluation_loop import EvaluationLoop, Mark
+from peer.evaluation_loop import EvaluationLoop
+from peer.head_publisher import publish_head
 from peer.network import Network, daemon_config
-from peer.node_status import peer_snapshot
+from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
 from peer.presence_loop import PresenceLoop
 from peer.pump import Pump
 from peer.run_state import RunDirectory, RunState
-from peer.stage import everyone_agrees, in_round, lagging_fragments, versions_certified
+from peer.stage import Stage, versions_certified
 from peer.training import Training
 
 log = structlog.get_logger(__name__)
 
 SOFTWARE = "musterml 0.1.0"
-BLOB_BYTES_MIN = 64 << 20
-BLOB_STATES_MAX = 8  # blobs kept, in sizes of the largest fragment's float32 times the group
 WATCH_SECONDS = 0.2
-ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
-AGREEMENT_LIFETIMES = 3.0  # how long a drained peer waits for the others to hold the same
-HEADS_LIFETIME_SECONDS = 600.0
 
 
 class Node:
@@ -60,7 +52,6 @@ class Node:
         self.options = options
         self.role = role
         self.identity = identity
-        self.state: State = "starting"
         self.started_at = asyncio.get_running_loop().time()
         self.training: Training | None = None
         self.evaluations: EvaluationLoop | None = None
@@ -68,7 +59,6 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
-        self._wanted_paused = False
         self._addresses: tuple[str, ...] = ()
         self.manifest: Manifest
         self.network: Network
@@ -76,6 +66,7 @@ class Node:
         self.presence: PresenceLoop
         self.directory: RunDirectory
         self.checkpointer: Checkpointer
+        self.stage: Stage
 
     # -- starting
 
@@ -119,11 +110,12 @@ class Node:
             self.identity,
             KeyVerifier(),
             os.urandom,
-            unix_offset_seconds=time.time() - loop.time(),
+            unix_offset_seconds=unix_seconds() - loop.time(),
             contributes=self.role == "learner",
         )
         held = await asyncio.to_thread(self.directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, self.directory, self.options)
+        self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.checkpointer = Checkpointer(self.directory, self.pump)
         self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
@@ -134,6 +126,7 @@ class Node:
             self._presence,
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
+        self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
         pace = manifest.config.pace
         self._spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
@@ -141,7 +134,6 @@ class Node:
             await self._start_training(held)
         elif data is not None:
             await self._start_evaluations(data)
-        self.pump.engine.bind(held.votes, loop.time())
         self._spawn(self._watch())
         self._spawn(self.checkpointer.run())
 
@@ -156,15 +148,15 @@ class Node:
         )
         self.pump.learner = self.training.client
         self.checkpointer.training = self.training
+        self.stage.training = self.training
         if held.learner_state is None and any(held.held):
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
         self._spawn(self.training.client.wait())
 
     async def _start_evaluations(self, data: TokenData) -> None:
-        self.state = "hosting"
         anchors = self.pump.anchors.all_anchors
         self.evaluations = await asyncio.to_thread(EvaluationLoop, self.manifest.config, data, anchors)
-        self._spawn(self.evaluations.run(self._mark))
+        self._spawn(self.evaluations.run(lambda: mark_of(self.pump, self._now() - self.started_at)))
 
     # -- what is going on
 
@@ -185,9 +177,9 @@ class Node:
         versions, heads = self._engine.heads()
         return Presence(
             boot=self._engine.core.boot,
-            state=self.state,
+            state=self.stage.state,
             steps=progress.steps if progress else 0,
-            steps_per_second=progress.steps_per_second if progress and self.state == "training" else 0.0,
+            steps_per_second=progress.steps_per_second if progress and self.stage.state == "training" else 0.0,
             tokens=progress.tokens if progress else 0,
             loss=progress.loss if progress else None,
             versions=versions,
@@ -199,12 +191,6 @@ class Node:
     def _addresses_of(self, peer: PeerId) -> list[str]:
         sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "pump") else None
         return [] if sighting is None else list(sighting.presence.addresses)
-
-    def _set_state(self, state: State) -> None:
-        if state != self.state:
-            log.info("state", before=self.state, now=state)
-            self.state = state
-            self.presence.hurry()
 
     # -- loops
 
@@ -226,60 +212,13 @@ class Node:
             self._over.exception()  # whoever does not wait for us must not be warned about it
 
     async def _watch(self) -> None:
-        """Move from one state of the peer to the next when it is time."""
-        drained_at: float | None = None
-        while not self._over.done():
+        while not self.stage.advance(self._now()):  # noqa: ASYNC110 - what it looks at changes in many places
             await asyncio.sleep(WATCH_SECONDS)
-            if versions_certified(self._engine) >= self.manifest.config.versions:
-                self._engine.drain()
-            if not self._engine.draining:
-                self._update_training()
-                continue
-            if in_round(self._engine):
-                continue
-            if self.training is not None:
-                self.training.pause()
-            drained_at = drained_at or self._now()
-            self._set_state("draining")
-            patience = AGREEMENT_LIFETIMES * self.manifest.config.pace.presence_lifetime_seconds
-            if everyone_agrees(self._engine, self._now()) or self._now() > drained_at + patience:
-                self._over.set_result(None)
-
-    def _update_training(self) -> None:
-        if self.training is None:
-            return
-        if self._wanted_paused:
-            self.training.pause()
-            self._set_state("paused")
-        elif self.state == "training":
-            return  # from here on rounds keep us up to date
-        elif self.presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
-            lagging = lagging_fragments(self._engine, self._now())
-            self.pump.overwritten |= lagging
-            if lagging:
-                self._set_state("catching up")
-            else:
-                self.training.resume()
-                self._set_state("training")
-
-    def _mark(self) -> Mark:
-        """Where the run stands, for an evaluation of the anchors as they are now."""
-        held_all = all(machine.ready for machine in self._engine.machines)
-        wall = self._now() - self.started_at
-        return Mark(versions_certified(self._engine), self.pump.book.certified.tokens, wall, held_all)
+        if not self._over.done():
+            self._over.set_result(None)
 
     def _publish(self, action: Publish) -> None:
-        """The record store holds heads only; certificates and states travel by request (design §10)."""
-        certificate = action.certificate
-        payload = certificate.version.to_bytes(8, "big") + certificate.digest
-        key = heads_key(self.manifest.run_id, certificate.fragment)
-        self._spawn(self._put(partial(self.network.dht.store.put, key, payload, HEADS_LIFETIME_SECONDS)))
-
-    async def _put(self, put: Callable[[], object]) -> None:
-        try:
-            await put()  # type: ignore[misc]
-        except NetworkError as error:
-            log.info("head_not_published", reason=str(error))
+        self._spawn(publish_head(self.network.dht.store, self.manifest.run_id, action))
 
     # -- for whoever runs the node
 
@@ -295,7 +234,7 @@ class Node:
             run_id=self.manifest.run_id.hex(),
             name=self.options.name,
             role=self.role,
-            state="finished" if self._over.done() else self.state,
+            state="finished" if self._over.done() else self.stage.state,
             pid=0,
             wall_seconds=self._now() - self.started_at,
             evaluations=tuple(self.evaluations.found) if self.evaluations is not None else (),
@@ -309,19 +248,18 @@ class Node:
         anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
         digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
         if self.evaluations is not None:
-            await self.evaluations.evaluate(self._mark(), full=True)
+            await self.evaluations.evaluate(mark_of(self.pump, self._now() - self.started_at), full=True)
             self.sample = await self.evaluations.sample()
         return self.snapshot().model_copy(update={"digests_from_tensors": digests})
 
     async def pause(self) -> None:
         """Make no inner steps until `resume`."""
-        self._wanted_paused = True
-        self._update_training()
+        self.stage.wanted_paused = True
+        self.stage.advance(self._now())
 
     async def resume(self) -> None:
-        self._wanted_paused = False
-        if self.training is not None and self.state == "paused":
-            self._set_state("catching up")
+        """Catch up, then go on."""
+        self.stage.wanted_paused = False
 
     def drain(self) -> None:
         """Open no further rounds; once those in flight are over the learner rests."""

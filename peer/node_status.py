@@ -8,7 +8,9 @@ import resource
 from coordinator.fragment import FragmentMachine
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
+from peer.evaluation_loop import Mark
 from peer.pump import Pump
+from peer.stage import versions_certified
 
 
 def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
@@ -65,3 +67,10 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),
         }
     )
+
+
+def mark_of(pump: Pump, wall_seconds: float) -> Mark:
+    """Where the run stands, for an evaluation of the anchors as they are now."""
+    machines = pump.engine.machines
+    complete = all(machine.ready for machine in machines)
+    return Mark(versions_certified(pump.engine), pump.book.certified.tokens, wall_seconds, complete)

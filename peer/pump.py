@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ from peer.frames import (
     encode_header,
 )
 from peer.learner_client import LearnerClient
+from peer.local_work import LocalWork
 from peer.options import Fault
 from peer.outer_optimizer import OuterState
 from peer.round_work import Adoption, RoundWork
@@ -85,7 +86,6 @@ class Pump:
     publish: Callable[[Publish], None] = _keep_quiet
     learner: LearnerClient | None = None
     fault: Fault | None = None
-    overwritten: set[int] = field(default_factory=set)  # fragments whose local work is dropped at their next adoption
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class Pump:
         self._adopting: set[asyncio.Task[None]] = set()
         self._fetched: dict[bytes, OuterState] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
-        self._missed = [0] * len(self.engine.machines)  # versions since our work was last in one
+        self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
         self._counted = [machine.chain.version for machine in self.engine.machines]
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
         self._closed = False
@@ -266,25 +266,15 @@ class Pump:
             if self.learner is None:
                 return
             reference = done.reference
-            if action.snapshot is None and self._drops_work(fragment):
+            if action.snapshot is None and self.local_work.is_dropped(fragment):
                 reference = None
             counted = done.counted
             if counted is not None:
-                self._missed[fragment] = 0
+                self.local_work.included(fragment)
             steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
             at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
         delay = None if counted is None else at_step - (counted.window_first + counted.window_count)
         self.book.adopted(action, delay)
-
-    def _drops_work(self, fragment: int) -> bool:
-        """Whether what we trained since is too old to bring along (design §6.2 step 10: `max_stale` versions)."""
-        self._missed[fragment] += 1
-        stale = self._missed[fragment] > self.engine.core.pace.max_stale
-        if not stale and fragment not in self.overwritten:
-            return False
-        self.overwritten.discard(fragment)
-        self._missed[fragment] = 0
-        return True
 
     def _fetch(self, action: FetchState) -> None:
         fragment = action.certificate.fragment
@@ -301,7 +291,6 @@ class Pump:
             log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
             self.feed(FetchFailed(certificate.fragment, certificate.digest))
             return
-        self._fetched.clear() if len(self._fetched) > 2 * len(self.engine.machines) else None
         self._fetched[certificate.digest] = state
         self.feed(StateFetched(certificate.fragment, certificate.digest))
         self._fetched.pop(certificate.digest, None)

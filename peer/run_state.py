@@ -83,7 +83,7 @@ class RunDirectory:
     # -- loading
 
     def load(self, manifest: Manifest, rules: Rules) -> RunState:
-        """What was saved last; version 0 where nothing valid was. Raises LocalError if the files contradict themselves."""
+        """What was saved last; version 0 where nothing was. Raises LocalError if files contradict each other."""
         genesis = genesis_states(manifest.config)
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
         anchors = Anchors(layouts_of(manifest.config), genesis)

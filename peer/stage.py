@@ -1,9 +1,22 @@
-"""Where a peer stands in its run: pure questions to the protocol core, asked by `peer.node` a few times a second."""
+"""Where a peer stands in its run, and when it moves on: starting, catching up, training, paused, draining, over.
+
+Asked by `peer.node` a few times a second; time comes with the question.
+"""
 
 from __future__ import annotations
 
+import structlog
+
 from coordinator.engine import Engine
-from coordinator.presence import Presence
+from coordinator.presence import Presence, State
+from peer.presence_loop import PresenceLoop
+from peer.pump import Pump
+from peer.training import Training
+
+log = structlog.get_logger(__name__)
+
+ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
+AGREEMENT_LIFETIMES = 3.0  # how long a drained peer waits for the others to hold the same
 
 
 def live_presences(engine: Engine, now: float) -> list[Presence]:
@@ -41,3 +54,55 @@ def everyone_agrees(engine: Engine, now: float) -> bool:
 def versions_certified(engine: Engine) -> int:
     """Versions over all fragments."""
     return sum(machine.chain.version for machine in engine.machines)
+
+
+class Stage:
+    """One peer's stage. `training` is None on a host, and on a learner until its process is ready."""
+
+    def __init__(self, pump: Pump, presence: PresenceLoop, first: State) -> None:
+        self.state: State = first
+        self.training: Training | None = None
+        self.wanted_paused = False
+        self._pump = pump
+        self._presence = presence
+        self._drained_at: float | None = None
+
+    def advance(self, now: float) -> bool:
+        """Move on if it is time; True once we are drained, and everyone live agrees or had time to."""
+        engine = self._pump.engine
+        if versions_certified(engine) >= engine.core.manifest.config.versions:
+            engine.drain()
+        if not engine.draining:
+            self._advance_training(now)
+            return False
+        if in_round(engine):
+            return False
+        if self.training is not None:
+            self.training.pause()
+        self._drained_at = self._drained_at or now
+        self._enter("draining")
+        patience = AGREEMENT_LIFETIMES * engine.core.pace.presence_lifetime_seconds
+        return everyone_agrees(engine, now) or now > self._drained_at + patience
+
+    def _advance_training(self, now: float) -> None:
+        if self.training is None:
+            return
+        if self.wanted_paused:
+            self.training.pause()
+            self._enter("paused")
+        elif self.state == "training":
+            return  # from here on rounds keep us up to date
+        elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
+            lagging = lagging_fragments(self._pump.engine, now)
+            self._pump.local_work.doubt(lagging)
+            if lagging:
+                self._enter("catching up")
+            else:
+                self.training.resume()
+                self._enter("training")
+
+    def _enter(self, state: State) -> None:
+        if state != self.state:
+            log.info("state", before=self.state, now=state)
+            self.state = state
+            self._presence.hurry()

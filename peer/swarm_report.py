@@ -37,7 +37,7 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
         state_digests={snapshot.peer_id: state_digests(snapshot) for snapshot in watch.final.values()},
         events=_events(watch),
         group_size_mean=_ratio(certified.members, certified.versions),
-        tokens_certified=round(_ratio(certified.tokens, _fragments(watch))),  # a token counts once in each fragment
+        tokens_certified=certified.tokens,
         minor_certificates=certified.minor,
         steps_per_version=_ratio(certified.steps, certified.versions),
         adoption_delay_steps=delays(steps for snapshot in learners for steps in snapshot.adoption_delays_steps),
@@ -113,10 +113,6 @@ def _events(watch: SwarmWatch) -> dict[str, int]:
         total.update(snapshot.events)
     total.update({f"died {name}": 1 for name in watch.died})
     return dict(total)
-
-
-def _fragments(watch: SwarmWatch) -> int:
-    return len(watch.witness.fragments) if watch.witness is not None else 0
 
 
 def _rank(ranked: Sequence[int], share: float) -> int:

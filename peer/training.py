@@ -1,4 +1,4 @@
-"""The learner of a peer, seen from the peer: started paused, resumed once we hold what the others hold, saved, stopped."""
+"""The learner of a peer, seen from the peer: started paused, resumed once we hold what the others hold."""
 
 from __future__ import annotations
 

@@ -104,14 +104,14 @@ def test_sums_are_over_the_learners_and_means_per_learner(peers: list[dict[str, 
     assert report.agreement
 
 
-def test_certified_work_is_the_best_witness_s_and_a_token_counts_once() -> None:
+def test_certified_work_is_what_the_best_witness_has_seen() -> None:
     watch = ended(2, [4, 4, 4])
     late = CertifiedWork(versions=3, minor=0, tokens=10, members=5, steps=9)
     whole = CertifiedWork(versions=12, minor=1, tokens=3000, members=30, steps=300)
     watch.note_final("peer-1", told("peer-1", [4, 4, 4], certified=late), 2.0)
     watch.note_final("peer-2", told("peer-2", [4, 4, 4], certified=whole), 2.0)
     report = report_of(watch, 2, 60.0)
-    assert (report.tokens_certified, report.minor_certificates) == (1000, 1)
+    assert (report.tokens_certified, report.minor_certificates) == (3000, 1)
     assert (report.group_size_mean, report.steps_per_version) == (2.5, 25.0)
 
 

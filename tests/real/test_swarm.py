@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.control import snapshot
-from dht.identity import Identity
 from peer import cli
 
 if TYPE_CHECKING:
@@ -85,12 +84,12 @@ def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
     swarm.start(4, 48, "--data", str(swarm.data), "--slow", "4:10")
     swarm.read_until_certified()
     slow, host = (swarm.data / name for name in ("peer-4", "host"))
-    seen = snapshot(host)
+    made, counted = snapshot(slow), snapshot(host)
     while " training, " in swarm.read_until(":"):
-        seen = snapshot(host)
+        made, counted = snapshot(slow), snapshot(host)
     report = swarm.finish()
     assert report["agreement"]
     assert 48 <= report["versions_certified"] <= 48 + OVERLAP
-    assert report["steps_per_version"] < 2 * 16
+    assert report["steps_per_version"] < 2 * 16  # of the fastest: nobody waited
     assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
-    assert seen.credited_tokens[Identity.load(slow / "identity.key").peer_id] > 0
+    assert counted.credited_tokens[made.peer_id] >= 0.5 * made.tokens > 0  # so are the last of its few
