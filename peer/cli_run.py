@@ -13,7 +13,7 @@ import typer
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
-from peer import cli_settings
+from peer import cli_plan, cli_settings
 from peer.options import Fault, NodeOptions
 from peer.service import ServiceOptions, Start
 
@@ -28,6 +28,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+
+app.add_typer(cli_plan.app, name="plan")
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]

@@ -1,0 +1,1 @@
+"""Answers before anybody is invited: what failures cost, and what links are needed."""
