@@ -1,0 +1,85 @@
+"""How long merging 16 vectors of 1 Mi elements takes, beside a plain element-wise mean and byzfl's centered clipping.
+
+Run `python tests/bench/bench_aggregators.py`; prints one JSON object. One thread; the best of several interleaved
+runs, so that ratios come from one machine in one state. byzfl is not a dependency: its column is null without it.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is imported
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from peer.merge import combine, weight_shares  # noqa: E402
+from peer.robust.rules import AGGREGATORS  # noqa: E402
+
+MEMBERS = 16
+ELEMENTS = 1 << 20
+REPEATS = 20
+SLOW = frozenset({"median", "trimmed_mean", "nnm_trimmed_mean"})  # they sort; twice is enough
+ITERATIONS = 20  # of byzfl's rule, which has no fixed point of its own: BTARD's number
+RADIUS = 1000.0  # near the median distance of these inputs, as the rule wants it
+
+
+def plain_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """What any merge must at least do: check that inputs are finite, then add them up in roster order."""
+    if not all(bool(np.isfinite(vector.numpy()).all()) for vector in vectors):
+        raise ValueError("an input is not finite")
+    factors = [np.float32(share) for share in weight_shares(weights)]
+    return combine(vectors, [factors], [slice(0, len(vectors[0]))])
+
+
+def byzfl_clip() -> Callable[[Sequence[Tensor], Sequence[float]], object] | None:
+    try:
+        from byzfl import CenteredClipping
+    except ImportError:
+        return None
+    return lambda vectors, weights: CenteredClipping(L=ITERATIONS, tau=RADIUS)(list(vectors))
+
+
+def best_seconds(tasks: dict[str, Callable[[], object]]) -> dict[str, float]:
+    best = dict.fromkeys(tasks, float("inf"))
+    for repeat in range(REPEATS):
+        for name, task in tasks.items():
+            if repeat < (2 if name in SLOW or name == "byzfl" else REPEATS):
+                start = time.perf_counter()
+                task()
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(ELEMENTS, generator=generator)
+    vectors = [common + torch.randn(ELEMENTS, generator=generator) for _ in range(MEMBERS)]
+    weights = [1.0 + member / MEMBERS for member in range(MEMBERS)]
+    tasks: dict[str, Callable[[], object]] = {"plain_mean": lambda: plain_mean(vectors, weights)}
+    for name, rule in AGGREGATORS.items():
+        tasks[name] = lambda rule=rule: rule(vectors, weights)
+    if (other := byzfl_clip()) is not None:
+        tasks["byzfl"] = lambda: other(vectors, weights)
+    torch.set_num_threads(1)
+    seconds = best_seconds(tasks)
+    byzfl = seconds.get("byzfl")
+    report = {
+        "members": MEMBERS,
+        "elements": ELEMENTS,
+        "byzfl_iterations": ITERATIONS if byzfl else None,
+        "seconds": {name: round(value, 4) for name, value in seconds.items()},
+        "robust_rda_over_plain_mean": round(seconds["robust_rda"] / seconds["plain_mean"], 2),
+        "byzfl_over_robust_rda": round(byzfl / seconds["robust_rda"], 2) if byzfl else None,
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The rules again, the long way: float64 vectors, definitions as they are written, no Gram matrix, no chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+STEPS_MAX = 4000
+
+
+def median_of(values, weights) -> float:
+    """Midpoint where half of the weight ends between two values."""
+    pairs = sorted(zip(values, weights, strict=True))
+    half, below = sum(weights) / 2, 0.0
+    for place, (value, weight) in enumerate(pairs):
+        below += weight
+        if abs(below - half) < 1e-9 * half:
+            return (value + next(v for v, w in pairs[place + 1 :] if w > 0)) / 2
+        if below > half:
+            return value
+    raise AssertionError("no weight")
+
+
+def trimmed_mean_of(values, weights, byzantine: int) -> float:
+    """Every value is a bar as wide as its weight; cut off f̂/n of the width at either end and average what is left."""
+    low, high = (edge * sum(weights) for edge in (byzantine / len(values), 1 - byzantine / len(values)))
+    total = mass = start = 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        inside = max(0.0, min(start + weight, high) - max(start, low))
+        total, mass, start = total + inside * value, mass + inside, start + weight
+    return total / mass
+
+
+def mean(x, w):
+    return (w[:, None] * x).sum(0) / w.sum()
+
+
+def lengths(x):
+    return np.linalg.norm(x, axis=1)
+
+
+def units(x):
+    return x / np.maximum(lengths(x), 1e-300)[:, None]
+
+
+def rda(x, w):
+    direction = mean(units(x), w)
+    return (w @ lengths(x)) / w.sum() * direction / np.linalg.norm(direction)
+
+
+def geometric_median(x, w):
+    centre = median(x, w)
+    for _ in range(STEPS_MAX):
+        before = centre
+        centre = mean(x, w / np.maximum(lengths(x - centre), 1e-12))
+        if np.linalg.norm(centre - before) <= 1e-12 * np.linalg.norm(centre):
+            break
+    return centre
+
+
+def centered_clip(x, w):
+    centre = geometric_median(x, w)
+    radius = median_of(lengths(x - centre), w)
+    for _ in range(STEPS_MAX):
+        step = (x - centre) * np.minimum(1, radius / np.maximum(lengths(x - centre), 1e-300))[:, None]
+        centre = centre + mean(step, w)
+        if np.linalg.norm(mean(step, w)) <= 1e-12 * radius:
+            break
+    return centre
+
+
+def robust_rda(x, w):
+    direction = centered_clip(units(x), w)
+    return median_of(lengths(x), w) * direction / np.linalg.norm(direction)
+
+
+def robust_embedding(x, w):
+    longest = 1.25 * median_of(lengths(x), w)
+    return centered_clip(x * np.minimum(1, longest / lengths(x))[:, None], w)
+
+
+def median(x, w):
+    return np.array([median_of(column, w) for column in x.T])
+
+
+def trimmed_mean(x, w):
+    return np.array([trimmed_mean_of(column, w, (len(x) - 1) // 3) for column in x.T])
+
+
+def krum_scores(x) -> list[float]:
+    neighbours = max(len(x) - (len(x) - 1) // 3 - 2, 1)
+    return [sum(sorted(((x - own) ** 2).sum(1))[1 : 1 + neighbours]) for own in x]
+
+
+def krum(x, w):
+    return x[int(np.argmin(krum_scores(x)))]
+
+
+def multi_krum(x, w):
+    return x[np.argsort(krum_scores(x))[: len(x) - (len(x) - 1) // 3]].mean(0)
+
+
+def nnm_trimmed_mean(x, w):
+    kept = w.sum() * (1 - (len(x) - 1) // 3 / len(x))
+    mixed = []
+    for own in x:
+        left, total = kept, np.zeros_like(own)
+        for near in np.argsort(((x - own) ** 2).sum(1)):
+            total, left = total + min(w[near], left) * x[near], left - min(w[near], left)
+        mixed.append(total / kept)
+    return trimmed_mean(np.array(mixed), w)
+
+
+REFERENCES: dict[str, Callable] = {
+    rule.__name__: rule
+    for rule in (
+        mean,
+        rda,
+        robust_rda,
+        robust_embedding,
+        centered_clip,
+        geometric_median,
+        krum,
+        multi_krum,
+        median,
+        trimmed_mean,
+        nnm_trimmed_mean,
+    )
+}
