@@ -92,6 +92,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     with _disk_errors(f"no checkpoint can be written to {directory} (earlier ones are untouched)", temporary):
         directory.mkdir(parents=True, exist_ok=True)
         earlier = _checkpoints(directory)
+        for path in earlier[:-KEPT]:  # left by a crash between the last two steps of a save
+            path.unlink()
+        earlier = earlier[-KEPT:]
         _write_tensors(temporary, checkpoint.tensors, header)
         name = f"checkpoint-{_sequence(earlier[-1]) + 1 if earlier else 1:012d}-{_file_digest(temporary)}.safetensors"
         _publish(temporary, directory / name)
