@@ -1,4 +1,4 @@
-"""Talking to the peer that runs on this machine: one JSON line each way over a Unix socket that only its owner can open.
+"""Talking to the peer that runs on this machine: one JSON line each way over a Unix socket only its owner can open.
 
 The client lives here so that the dashboard can use it; the server is in `peer.control_server`.
 """

@@ -61,6 +61,10 @@ class Core:
     def unix_seconds(self, now: float) -> float:
         return now + self.unix_offset_seconds
 
+    def steps_now(self, now: float) -> int:
+        """Our inner steps, extrapolated since the last report: reports may be seconds apart."""
+        return int(self.steps + self.steps_per_second * max(now - self.steps_seen, 0.0))
+
     def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
         """Sign a statement about (fragment, version)."""
         context = Context(run_id=self.rules.run_id, kind=kind, fragment=key.fragment, version=key.version, group=group)

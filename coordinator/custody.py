@@ -27,7 +27,7 @@ class Custody:
     unadopted: Adopt | None = None  # a version with our work in it whose state has still to come
     included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
     again_at: float | None = None
-    lacking_since: float = 0.0
+    lacking_since: float = 0.0  # the newest one
     unserved: dict[bytes, float] = field(default_factory=dict)  # versions that do not exist until then
 
     @property
@@ -37,8 +37,9 @@ class Custody:
 
     def fall_behind(self, held: Chain, now: float) -> None:
         """The chain moves on without us; `held` is a chain that ends where our state does."""
+        self.lacking_since = now
         if self.behind is None:
-            self.behind, self.lacking_since = held, now
+            self.behind = held.truncated(held.version)  # a copy: the chain itself grows
 
     def fetch(self, chain: Chain, now: float) -> list[Action]:
         """Get the newest state: from whoever signed it, then from others who say that they have it."""

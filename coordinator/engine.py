@@ -99,7 +99,7 @@ class Engine:
             self.core.presence.lose(event.peer)
             return [action for machine in self.machines for action in machine.rounds.lose(event.peer, now)]
         if isinstance(event, StateFetched):
-            return self.machines[event.fragment].fetched(event.digest)
+            return self.machines[event.fragment].fetched(event.digest, now)
         if isinstance(event, FetchFailed):
             return self.machines[event.fragment].fetch_failed(event.digest, now)
         return self._on_answer(event, now)

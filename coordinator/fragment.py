@@ -1,8 +1,8 @@
 """One fragment at one peer: its chain, the state that we hold of it, and our rounds at the newest version.
 
 Sans-IO. `Rounds` makes the next version with others; `Custody` gets us the state of one that others made; `Bonds`
-remember what we promised where. This machine moves the chain on when a certificate appears, whoever made it, and changes
-over to another branch (design §6.2 step 10, §8).
+remember what we promised where. This machine moves the chain on when a certificate appears, whoever made it, and
+changes over to another branch (design §6.2 step 10, §8).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinator.bonds import Bonds
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.core import Core
-from coordinator.custody import Custody
+from coordinator.custody import FETCH_RETRY_SECONDS, Custody
 from coordinator.ledger import Ledger
 from coordinator.messages import CertificateNote
 from coordinator.pacing import Tempo
@@ -123,7 +123,7 @@ class FragmentMachine:
         self.rounds.leave(now)
         self._observe(certificate, now)
         if adopt is None or adopt.applied is None:
-            self.custody.fall_behind(self.chain.truncated(self.chain.version), now)
+            self.custody.fall_behind(self.held_chain, now)
         self.chain.append(certificate)
         actions = [self._tell_certified(certificate), *self._take_over(certificate, adopt)]
         return actions + self._begin_anew()
@@ -177,14 +177,18 @@ class FragmentMachine:
         """Get the newest state if we lack it."""
         return [] if self.ready else self.custody.fetch(self.chain, now)
 
-    def fetched(self, digest: bytes) -> list[Action]:
+    def fetch_later(self, now: float) -> None:
+        """More versions are about to follow; should they not, the newest state that we know is fetched all the same."""
+        self.custody.again_at = None if self.ready else now + FETCH_RETRY_SECONDS
+
+    def fetched(self, digest: bytes, now: float) -> list[Action]:
         """The state of a version has arrived; an older one than the newest is of no use any more."""
         if self.ready or digest != self.chain.digest:
             return []
         if self.custody.unadopted is not None:
             self.ledger.count(self.custody.unadopted.certificate.outcome)
         elif self.custody.included_unseen:
-            self.ledger.count_all(self.core.steps)
+            self.ledger.count_all(self.core.steps_now(now))
         return self.custody.fetched(self.chain)
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:

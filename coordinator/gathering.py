@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from coordinator.core import Core
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
 from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_size
+from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -66,11 +68,22 @@ class Gathering:
         """How long to wait for more peers once the quorum has joined."""
         rate = self.core.steps_per_second
         step_seconds = 1 / rate if rate > 0 else self.core.pace.round_seconds / self.core.pace.steps_per_version
-        return grace_seconds(self.core.pace, step_seconds, self.core.estimates)
+        longest = GRACE_SHARE_MAX * self.core.pace.round_seconds
+        return min(grace_seconds(self.core.pace, step_seconds, self.core.estimates), longest)
 
-    def due_at(self) -> float | None:
+    def _grace_since(self) -> float:
+        """When the quorum was reached, or when it is no longer waited for: K says when grace starts, not who may go on.
+
+        Without that, a peer that is live and does not join (bound by a vote, or deaf) would stop a swarm of K peers.
+        """
+        if self.first_at is None:
+            return math.inf
+        patience_until = self.first_at + QUORUM_SHARE * self.core.pace.round_seconds
+        return patience_until if self.quorum_at is None else min(self.quorum_at, patience_until)
+
+    def due_at(self) -> float:
         """When the grace window ends."""
-        return None if self.quorum_at is None else self.quorum_at + self.grace_seconds()
+        return self._grace_since() + self.grace_seconds()
 
     def close(self, expected: Set[PeerId], silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue the roster if it is time; revise it for joins that came after the first draft.
@@ -93,7 +106,7 @@ class Gathering:
             contributors=sum(self.joins[peer][1].contributes for peer in joined),
             expected=expected - left_out,
             active=self.chain.active_set(),
-            quorum_since=self.quorum_at,
+            grace_since=self._grace_since(),
             grace_seconds=self.grace_seconds(),
             minor_allowed=minor_allowed,
         )

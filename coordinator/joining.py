@@ -6,12 +6,13 @@ whether they leave us free, and takes over once a roster with us in it has come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, RoundKey
 from coordinator.chain import Chain
-from coordinator.core import Core
+from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.gathering import REVISIONS_MAX, Gathering
 from coordinator.group import Group, leader_of, read_join
 from coordinator.messages import Join
@@ -25,7 +26,7 @@ LEADERS_TOLD = 3  # a join goes to the attempt's leader and the next two
 GATHERINGS_MAX = 12
 ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
 VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
-JOIN_LIFETIME_DEADLINES = 4
+JOIN_LIFETIME_DEADLINES = 4  # of the longest: whoever drifted apart may meet in an attempt that some tried before
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Joining:
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
-    said: dict[int, Statement] = field(default_factory=dict)
+    said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # our joins and when they expire
     gatherings: dict[int, Gathering] = field(default_factory=dict)
     announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
 
@@ -83,31 +84,31 @@ class Joining:
     def ask(self, contributes: bool, now: float) -> list[Action]:
         """Send our join, to more leaders once an attempt was void."""
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
+        self._forget_oldest(now)
         if self.attempt_number not in self.said:
-            self._make_room_to_speak()
-            self.said[self.attempt_number] = self._say_join(contributes, now)
+            expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
+            self.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
         order = self.chain.leaders()
         start = self.attempt_number % len(order)
         told = order if self.voids else (order[start:] + order[:start])[:LEADERS_TOLD]
         targets = told if self.core.me in told else (*told, self.core.me)
-        return list(self.core.to_all(targets, self.said[self.attempt_number]))
+        return list(self.core.to_all(targets, self.said[self.attempt_number][1]))
 
-    def _say_join(self, contributes: bool, now: float) -> Statement:
+    def _say_join(self, contributes: bool, expires: float) -> Statement:
         """Signed once per attempt: two different joins for one attempt would be a contradiction."""
-        expires = self.core.unix_seconds(now) + JOIN_LIFETIME_DEADLINES * self.deadline_seconds
         body = Join(
             attempt=self.attempt_number,
             leader=self.leader,
             boot=self.core.boot,
             dialable=self.core.dialable,
             contributes=contributes,
-            expires_unix_seconds=int(max(expires, 0)),
+            expires_unix_seconds=int(max(self.core.unix_seconds(expires), 0)),
         )
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
-    def _make_room_to_speak(self) -> None:
-        """Forget what we said in the oldest attempts, and that these can be entered."""
-        while len(self.said) >= GATHERINGS_MAX:
+    def _forget_oldest(self, now: float) -> None:
+        """Oldest attempts of which there are too many, or in which our word has expired, cannot be entered any more."""
+        while self.said and (len(self.said) >= GATHERINGS_MAX or now >= self.said[min(self.said)][0]):
             oldest = min(self.said)
             del self.said[oldest]
             self.use_up(oldest)
@@ -209,8 +210,8 @@ class Joining:
         gives_up_at, gathering = self.gives_up_at(), self.current
         if gives_up_at is None:
             return []
-        grace_end = None if gathering is None else gathering.due_at()
-        return [gives_up_at, self.repeat_at, *([grace_end] if grace_end is not None and grace_end > now else [])]
+        grace_end = math.inf if gathering is None else gathering.due_at()
+        return [gives_up_at, self.repeat_at, *([grace_end] if grace_end > now else [])]
 
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""

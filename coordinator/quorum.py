@@ -49,7 +49,7 @@ class Gathered:
     contributors: int  # joined peers that bring an outer gradient
     expected: Set[PeerId]  # live trainers that could still join
     active: Set[PeerId]
-    quorum_since: float | None  # when the quorum was reached
+    grace_since: float  # when the quorum was reached, or when waiting for it ended
     grace_seconds: float
     minor_allowed: bool
 
@@ -66,9 +66,9 @@ def close_roster(gathered: Gathered, pace: PaceSpec, now: float) -> tuple[bool, 
     missing = len(gathered.expected - gathered.joined)
     if missing == 0 and share_reached:
         return True, "everyone live has joined"
-    if gathered.quorum_since is None:
+    if now < gathered.grace_since:
         return False, f"{gathered.contributors} of {quorum_size(pace, len(gathered.active))} for the quorum"
-    left = gathered.quorum_since + gathered.grace_seconds - now
+    left = gathered.grace_since + gathered.grace_seconds - now
     if left > 0:
         return False, f"grace window open for {left:.2f} s more, {missing} missing"
     return True, f"grace window over, {missing} missing"

@@ -1,4 +1,4 @@
-"""Finding out about other branches: what to ask a peer with other heads than ours, and when to change over (design §8)."""
+"""Finding out about other branches: what to ask a peer with other heads, and when to change over (design §8)."""
 
 from __future__ import annotations
 
@@ -62,17 +62,24 @@ class Rivals:
         return self._collect(sender, note.fragment, found, now)
 
     def _follow(self, sender: PeerId, machine: FragmentMachine, found: Fork, now: float, more: bool) -> list[Action]:
-        """Take over versions after ours. Minor ones only by the lineage rule: a few peers alone cannot lead us away."""
+        """Take over versions after ours. Minor ones only by the lineage rule: a few peers alone cannot lead us away.
+
+        The rule is about the whole branch: its first minor version decides for all that follow, on later pages, too.
+        """
         fork, rival = found
         actions: list[Action] = []
+        patient_since, decided = machine.tempo.certified_at, False
         for certificate in rival.after(fork, rival.version - fork):
-            rest = (machine.chain.version, rival)
-            if certificate.outcome.minor and not self._takes_minor(machine, rest, now):
-                break
+            if certificate.outcome.minor and not decided:
+                decided = self._takes_minor(machine, (machine.chain.version, rival), now)
+                if not decided:
+                    break
             actions += machine.advance(certificate, now)
         self.asked.pop((sender, machine.index), None)
         if more and machine.chain.version == rival.version:
-            return actions + self.ask(sender, machine.index, now) + machine.fetch_if_behind(now)
+            machine.tempo.certified_at = patient_since
+            machine.fetch_later(now)
+            return actions + self.ask(sender, machine.index, now)
         return actions + machine.fetch_if_behind(now)
 
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:

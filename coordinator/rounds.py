@@ -79,10 +79,9 @@ class Rounds:
         """Whether a vote still forbids us to enter another attempt."""
         return now < self.bonds.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
 
-    @property
-    def contributes(self) -> bool:
+    def contributes(self, now: float) -> bool:
         """Whether we bring an outer gradient: at least one step that no version holds."""
-        return self.core.contributes and self.ledger.brings(self.core.steps)
+        return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
 
     def wanted(self, now: float) -> bool:
         """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
@@ -99,7 +98,7 @@ class Rounds:
 
     def open(self, now: float) -> list[Action]:
         """Take part in making the next version; the caller has seen that we may."""
-        return self.joining.open(self.contributes, now)
+        return self.joining.open(self.contributes(now), now)
 
     def _lead(self, gathering: Gathering, now: float) -> list[Action]:
         """Move an attempt of which we are the leader forward."""
@@ -107,7 +106,7 @@ class Rounds:
             return []
         if self.core.me not in gathering.joins:
             follows = self.attempt is None and self.wanted(now)
-            return self.joining.follow(gathering, self.contributes, now) if follows else []
+            return self.joining.follow(gathering, self.contributes(now), now) if follows else []
         running = self.attempt is not None and self.attempt.group.attempt != gathering.attempt
         started = self.attempt is not None and self.attempt.exchange.inputs is not None
         if running or started or self._is_over(gathering.attempt):
@@ -186,14 +185,14 @@ class Rounds:
         attempt = self.find(event.key.roster_id)
         if attempt is None:
             return []
-        self.ledger.give(event.key.roster_id, self.core.steps)
+        self.ledger.give(event.key.roster_id, self.core.steps_now(now))
         return attempt.on_encoded(event, now)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a peer: wait for nothing of its."""
         actions = [action for attempt in self.all() for action in attempt.lose(peer, now)]
         if self.joining.since is not None and self.joining.leader == peer:
-            actions += self.joining.open(self.contributes, now)
+            actions += self.joining.open(self.contributes(now), now)
         return actions
 
     # -- time
@@ -214,7 +213,7 @@ class Rounds:
         if now >= gives_up_at:
             reason = joining.current.reason if joining.current is not None else "nobody asks"
             return self._void(f"no roster in time ({reason})", now)
-        actions = joining.meet(self.contributes, now) if now >= joining.repeat_at else []
+        actions = joining.meet(self.contributes(now), now) if now >= joining.repeat_at else []
         return actions + (self._lead(joining.current, now) if joining.current is not None else [])
 
     def leave_pointless(self, now: float) -> list[Action]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+QUORUM_SHARE = 0.2  # of a round's deadline: after this wait for a quorum the grace window starts without one
+GRACE_SHARE_MAX = 0.25  # the grace window ends before those who wait for the roster give up
 JOIN_SHARE = 0.5  # without a roster by then, the next attempt begins
 BUNDLE_SHARE = 0.2
 INPUTS_SHARE = 0.4

@@ -1,7 +1,7 @@
 """One peer as a process: started, served on its control socket, and ended by whoever may end it (design §8, Leave).
 
-Ctrl-C or SIGTERM once drains and then stops, twice stops now. A peer that a swarm started stops as soon as that swarm
-is gone.
+Ctrl-C or SIGTERM once drains and then stops, twice stops now. A peer that must not outlive its parent gets SIGTERM from
+the kernel when that dies, and stops now, without saving.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import select
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,6 +27,7 @@ from peer.status_text import status_line
 
 STOP_SECONDS_MAX = 20.0
 SWEEPS_MAX = 20
+PARENT_SECONDS_MAX = 2.0
 ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -62,18 +64,16 @@ class ServiceOptions:
 class Wishes:
     """What signals and commands have asked for so far."""
 
-    parent: int | None = None
+    tethered: bool = False  # to a parent, whose death is a SIGTERM
+    abandoned: bool = False
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @property
-    def orphaned(self) -> bool:
-        """True if the process that we must not outlive has ended."""
-        return _is_orphan(self.parent)
-
-    def on_signal(self) -> None:
-        """One more signal: first leave, then stop; from a dead parent's kernel: stop."""
-        if self.leave.is_set() or self.orphaned:
+    def on_signal(self, number: signal.Signals) -> None:
+        """One more signal: first leave, then stop."""
+        # getppid says nothing yet: a dying parent's other threads adopt us one after the other, each with a signal
+        self.abandoned |= self.tethered and number is signal.SIGTERM
+        if self.leave.is_set() or self.abandoned:
             signal.alarm(ALARM_SECONDS)
             self.stop.set()
         self.leave.set()
@@ -84,15 +84,18 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
 
     Raises whatever starting or running the node raises.
     """
+    wishes = Wishes(tethered=options.parent is not None)
     try:
         with _interruptible(options.parent):
             start = prepare()
     except KeyboardInterrupt:
-        return
+        wishes.abandoned = wishes.tethered
     else:
-        asyncio.run(_serve(start, options, say))
+        asyncio.run(_serve(start, options, wishes, say))
     finally:
-        if _is_orphan(options.parent):
+        if options.parent is not None and wishes.abandoned:
+            _ignore_signals()
+            _wait_for_end(options.parent)
             remove_abandoned(Path(tempfile.gettempdir()))
 
 
@@ -104,9 +107,12 @@ def remove_abandoned(parent: Path) -> None:
             return
 
 
-def _is_orphan(parent: int | None) -> bool:
-    """True if the process that we must not outlive has ended."""
-    return parent is not None and os.getppid() != parent
+def _wait_for_end(process: int) -> None:
+    """Wait until this process has let go of its locks; not for long, if it only looked as if it were dying."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process)
+        select.select([descriptor], [], [], PARENT_SECONDS_MAX)
+        os.close(descriptor)
 
 
 @contextmanager
@@ -121,13 +127,28 @@ def _interruptible(parent: int | None) -> Iterator[None]:
     yield
 
 
-async def _serve(start: Start, options: ServiceOptions, say: Callable[[str], None]) -> None:
-    wishes = Wishes(options.parent)
+def _ignore_signals() -> None:
+    """What an abandoned peer has left to do is short and bounded, and a late signal must not leave it undone."""
     for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, wishes.on_signal)
-    node = await _start_unless_told_to_leave(start, wishes)
-    if node is None:
-        return
+        signal.signal(number, signal.SIG_IGN)
+
+
+async def _serve(start: Start, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, wishes.on_signal, number)
+    try:
+        node = await _start_unless_told_to_leave(start, wishes)
+        if node is not None:
+            await _serve_started(node, options, wishes, say)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        if wishes.abandoned:
+            _ignore_signals()
+
+
+async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
     try:
         control = await ControlServer.start(options.data_directory, lambda command: _obey(node, wishes, command))
         try:
@@ -137,7 +158,7 @@ async def _serve(start: Start, options: ServiceOptions, say: Callable[[str], Non
         finally:
             await control.close()
     finally:
-        await _stop(node, save=not wishes.orphaned)  # the swarm's folder is being removed
+        await _stop(node, save=not wishes.abandoned)  # its folder may be gone already
 
 
 async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | None:
@@ -167,7 +188,7 @@ async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Call
             if over in done:
                 over.result()
                 say(f"the run is over: {status_line(node.snapshot())}")
-            if stopping in done or (over.done() and (leaving.done() or not options.stay)):
+            if wishes.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
                 return
             if leaving in done:
                 node.drain()

@@ -9,7 +9,7 @@
 | (4) what is applied stays inside its bounds | nothing to bound: states are digests here |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
 | (6) no honest key contradicts itself | `Watcher._no_contradiction` |
-| (7) memory and messages are bounded | `Watcher.handled` after every event, `check_messages` |
+| (7) memory and messages are bounded, nobody hangs | `Watcher.handled` after every event, `check_messages` |
 
 The watcher is no peer: it counts votes with its own arithmetic and knows what really was said.
 """
@@ -17,7 +17,6 @@ The watcher is no peer: it counts votes with its own arithmetic and knows what r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Adopt, FetchState, Publish, RecordVote, Send, Tell, VoteRecord
@@ -26,6 +25,7 @@ from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT
 from coordinator.custody import UNSERVED_MAX
+from coordinator.engine import TICK_SECONDS_MIN
 from coordinator.fragment import FragmentMachine
 from coordinator.gathering import JOINS_MAX
 from coordinator.joining import GATHERINGS_MAX
@@ -68,6 +68,7 @@ class Watcher:
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
     told: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     forks: int = 0
+    _judged: Statement | None = None  # a statement that goes to many comes many times in a row
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Judge one action before it is carried out."""
@@ -88,8 +89,10 @@ class Watcher:
 
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
         """(6) An honest peer never signs two statements that differ only in their body."""
+        if statement is self._judged:
+            return
         assert peer.engine is not None
-        context = statement.context
+        self._judged, context = statement, statement.context
         if context.kind == "abstain":
             self.abstained[context.group].add(peer.me)
         where = (
@@ -167,31 +170,33 @@ class Watcher:
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:
-        """(7) What a peer keeps is bounded, after every event."""
+        """(7) What a peer keeps is bounded, after every event, and no group outlives its deadline."""
         if peer.engine is None:
             return
-        engine = peer.engine
+        engine, now = peer.engine, peer.world.clock.now
         for machine in engine.machines:
-            for what, size, limit in _sizes(machine):
-                if size > limit:
-                    raise InvariantError(f"{peer.me} keeps {size} {what}, more than {limit}")
+            if machine.attempt is not None and now > machine.attempt.timeline.end + TICK_SECONDS_MIN:
+                raise InvariantError(f"{peer.me} is still in a group whose deadline has passed")
+            if not _is_bounded(machine):
+                raise InvariantError(f"{peer.me} keeps too much of fragment {machine.index}")
         if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > RIVALS_MAX * len(engine.machines):
             raise InvariantError(f"{peer.me} remembers too many rivals")
 
 
-def _sizes(machine: FragmentMachine) -> Sequence[tuple[str, int, int]]:
-    """Everything of one fragment that grows, with its limit."""
+def _is_bounded(machine: FragmentMachine) -> bool:
+    """Whether everything of a fragment that grows is within its limit."""
     rounds, joining = machine.rounds, machine.rounds.joining
     return (
-        ("past attempts", len(rounds.past), PAST_ATTEMPTS_MAX),
-        ("early messages", 0 if rounds.attempt is None else len(rounds.attempt.early), EARLY_MESSAGES_MAX),
-        ("gatherings", len(joining.gatherings), GATHERINGS_MAX),
-        ("joins", max((len(one.joins) for one in joining.gatherings.values()), default=0), JOINS_MAX),
-        ("own joins", len(joining.said), GATHERINGS_MAX),
-        ("bases", len(machine.bonds.known), BASES_MAX),
-        ("unserved versions", len(machine.custody.unserved), UNSERVED_MAX),
-        ("rounds of its own", len(machine.ledger.given), ROUNDS_KEPT),
-        ("certificates", len(machine.chain.certificates), CHAIN_KEPT),
+        len(rounds.past) <= PAST_ATTEMPTS_MAX
+        and (rounds.attempt is None or len(rounds.attempt.early) <= EARLY_MESSAGES_MAX)
+        and len(joining.gatherings) <= GATHERINGS_MAX
+        and all(len(gathering.joins) <= JOINS_MAX for gathering in joining.gatherings.values())
+        and len(joining.said) <= GATHERINGS_MAX
+        and len(joining.announced) <= len(machine.chain.active_set())
+        and len(machine.bonds.known) <= BASES_MAX
+        and len(machine.custody.unserved) <= UNSERVED_MAX
+        and len(machine.ledger.given) <= ROUNDS_KEPT
+        and len(machine.chain.certificates) <= CHAIN_KEPT
     )
 
 

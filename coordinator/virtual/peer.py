@@ -29,7 +29,7 @@ from coordinator.engine import Engine
 from coordinator.events import Event, FetchFailed, PresenceSeen, Progress, Received, StateFetched, Tick, VoteRecorded
 from coordinator.manifest import Manifest
 from coordinator.messages import Message
-from coordinator.presence import Presence
+from coordinator.presence import Presence, State
 from coordinator.virtual.clock import VirtualClock
 from coordinator.virtual.network import VirtualNetwork
 from coordinator.virtual.tensors import VirtualLearner, VirtualTensors, Work
@@ -92,7 +92,7 @@ class VirtualPeer:
     life: int = 0
     beats: int = 0
     tick_at: float = math.inf
-    served: dict[bytes, bytes] = field(default_factory=dict)
+    served: list[dict[bytes, bytes]] = field(default_factory=list)  # per fragment, newest last
     fetches: dict[int, int] = field(default_factory=dict)  # per fragment, how many were begun
     brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
 
@@ -135,7 +135,7 @@ class VirtualPeer:
             births=[*disk.births, (int(disk.steps), self.life)],
         )
         self.tensors = VirtualTensors(learner, list(disk.states))
-        self.served = {chain.digest: chain.state for chain in chains if chain.version}
+        self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
         self.engine.bind(disk.votes, now)
         world.network.inboxes[self.me] = self._receive
@@ -182,7 +182,7 @@ class VirtualPeer:
         self.beats += 1
         return Presence(
             boot=self.engine.core.boot,
-            state="training" if self.contributes else "hosting",
+            state=self._state(),
             steps=steps,
             steps_per_second=self.tensors.learner.steps_per_second,
             tokens=steps,
@@ -191,6 +191,11 @@ class VirtualPeer:
             addresses=(),
             beat=self.beats,
         )
+
+    def _state(self) -> State:
+        if self.engine is not None and self.engine.draining:
+            return "draining"
+        return "training" if self.contributes else "hosting"
 
     # -- events
 
@@ -221,10 +226,10 @@ class VirtualPeer:
         due = self.engine.next_deadline(self.world.clock.now)
         if due < self.tick_at and due != math.inf:
             life, self.tick_at = self.life, due
-            self.world.clock.after(due - self.world.clock.now + 1e-6, lambda: self._tick(life))
+            self.world.clock.after(due - self.world.clock.now + 1e-6, lambda: self._tick(life, due))
 
-    def _tick(self, life: int) -> None:
-        if self.life == life:
+    def _tick(self, life: int, due: float) -> None:
+        if (self.life, self.tick_at) == (life, due):  # else an earlier one has taken its place
             self.tick_at = math.inf
             self.handle(Tick())
 
@@ -275,9 +280,11 @@ class VirtualPeer:
 
     def _adopt(self, action: Adopt) -> None:
         self.tensors.adopt(action, self.world.clock.now)
-        self.served[action.certificate.digest] = self.tensors.states[action.certificate.fragment]
-        while len(self.served) > STATES_SERVED * len(self.tensors.states):
-            del self.served[next(iter(self.served))]
+        fragment = action.certificate.fragment
+        served = self.served[fragment]
+        served[action.certificate.digest] = self.tensors.states[fragment]
+        while len(served) > STATES_SERVED:
+            del served[next(iter(served))]
 
     def _fetch(self, certificate: Certificate, holders: Sequence[PeerId], fetch: int) -> None:
         """Ask the holders one after the other, unless a newer version is fetched by then."""
@@ -290,7 +297,7 @@ class VirtualPeer:
                 return FetchFailed(certificate.fragment, certificate.digest)
             holder = self.world.directory[holders[0]]
             reached = holder.alive and network.connected(self.me, holder.me)
-            if reached and holder.served.get(certificate.digest) == certificate.state:
+            if reached and holder.served[certificate.fragment].get(certificate.digest) == certificate.state:
                 return StateFetched(certificate.fragment, certificate.digest)
             self._fetch(certificate, holders[1:], fetch)
             return None

@@ -67,6 +67,7 @@ class World:
     watcher: Watcher = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
     traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
+    listener: Callable[[VirtualPeer, Action], None] | None = None
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -119,8 +120,10 @@ class World:
         if trap is not None and trap(action):
             del self.traps[peer.me]
             self.crash(peer)
-        else:
-            self.watcher.acts(peer, action)
+            return
+        self.watcher.acts(peer, action)
+        if self.listener is not None:
+            self.listener(peer, action)
 
     def handled(self, peer: VirtualPeer) -> None:
         """Let the watcher look at a peer after an event."""

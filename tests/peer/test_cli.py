@@ -141,9 +141,7 @@ def test_a_bug_is_one_sentence_that_names_the_file_with_the_traceback(
     assert "surprise" in log
 
 
-def test_a_library_that_is_missing_is_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_missing_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peer.swarm", None)
     assert cli.run(["swarm"], PYTHON) == 1
     assert sentence(capsys).endswith("is not installed; install it with: pip install musterml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from coordinator.control import SOCKET_NAME, Command, ask, snapshot
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, NetworkError
+from dht.locks import RuntimeDirectory
 from peer import service
 from peer.service import ServiceOptions
 
@@ -215,7 +217,30 @@ def test_a_signal_during_the_imports_ends_quietly(tmp_path: Path, alarms: list[i
     assert lines == []
 
 
-def test_a_peer_without_its_parent_is_an_orphan() -> None:
-    assert service.Wishes(parent=os.getppid() + 1).orphaned
-    assert not service.Wishes(parent=os.getppid()).orphaned
-    assert not service.Wishes(parent=None).orphaned
+def test_a_peer_on_a_tether_stops_at_the_first_sigterm_without_saving(alarms: list[int]) -> None:
+    wishes = service.Wishes(tethered=True)
+    wishes.on_signal(signal.SIGINT)
+    assert not wishes.stop.is_set()
+    assert not wishes.abandoned
+    wishes = service.Wishes(tethered=True)
+    wishes.on_signal(signal.SIGTERM)
+    assert wishes.stop.is_set()
+    assert wishes.abandoned
+    assert alarms == [service.ALARM_SECONDS]
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_in_use_stays(short_folder: Path) -> None:
+    mine = RuntimeDirectory(short_folder)
+    abandoned = mine.path.with_name("abandoned")
+    (abandoned / "data").mkdir(parents=True)
+    service.remove_abandoned(short_folder)
+    assert not abandoned.exists()
+    assert mine.path.exists()
+    mine.close()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of sockets, which pytest's own does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)

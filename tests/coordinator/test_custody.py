@@ -1,0 +1,120 @@
+"""Which certified state a peer holds and how it comes by the newest (design §8, catch-up)."""
+
+from __future__ import annotations
+
+from coordinator.actions import Adopt, Discard, FetchState, RoundKey
+from coordinator.custody import FETCH_RETRY_SECONDS, HOLDERS_MAX, UNSERVED_INTERVALS, UNSERVED_MAX, Custody
+from coordinator.presence import HEAD_BYTES
+from tests.coordinator.builders import NOW, Club, digest, presence
+
+CLUB = Club.of(6)
+EVERYONE = tuple(range(6))
+OLD = CLUB.grow(CLUB.chain(), EVERYONE)
+CHAIN = CLUB.grow(CLUB.chain(0, OLD.certificates), EVERYONE, (0, 1, 2, 3))
+NEWEST = CHAIN.certificates[-1]
+KEY = RoundKey(0, 1, digest("roster"))
+INTERVAL = 4.0
+
+
+def behind(number=0):
+    custody = Custody(CLUB.core(number))
+    custody.fall_behind(OLD, NOW)
+    return custody
+
+
+def test_whoever_falls_further_behind_holds_what_it_held():
+    custody = Custody(CLUB.core(0))
+    assert custody.complete
+    custody.fall_behind(OLD, NOW)
+    custody.fall_behind(CHAIN, NOW + 1)
+    assert custody.behind is not None
+    assert not custody.complete
+    assert custody.behind.digest == OLD.digest
+
+
+def test_the_live_are_asked_first_and_signers_before_others():
+    custody = behind()
+    core = custody.core
+    core.presence.see(CLUB.ids[2], presence(2), NOW)
+    core.presence.see(CLUB.ids[5], presence(5, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],)), NOW)
+    core.presence.see(CLUB.ids[4], presence(4, versions=(3,), heads=(OLD.digest[:HEAD_BYTES],)), NOW)
+    (fetch,) = custody.fetch(CHAIN, NOW)
+    assert isinstance(fetch, FetchState)
+    assert fetch.certificate == NEWEST
+    assert fetch.holders[:2] == (CLUB.ids[2], CLUB.ids[5])
+    assert set(fetch.holders) == CLUB.peers((1, 2, 3, 5))  # never ourselves, nor who has another head
+
+
+def test_peers_ask_in_different_orders():
+    orders = {behind(number).fetch(CHAIN, NOW)[0].holders[0] for number in (4, 5)}
+    holders = {frozenset(behind(number).fetch(CHAIN, NOW)[0].holders) for number in (4, 5)}
+    assert holders == {CLUB.peers((0, 1, 2, 3))}
+    assert len(orders) == 2
+
+
+def test_holders_are_bounded():
+    club = Club.of(HOLDERS_MAX + 8)
+    chain = club.grow(club.chain(), range(HOLDERS_MAX + 8))
+    custody = Custody(club.core(0))
+    custody.fall_behind(club.chain(), NOW)
+    assert len(custody.fetch(chain, NOW)[0].holders) == HOLDERS_MAX
+
+
+def test_a_fetched_state_is_adopted():
+    custody = behind()
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None)]
+    assert custody.complete
+
+
+def test_a_fetched_version_with_our_snapshot_is_adopted_with_it():
+    custody = behind()
+    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    assert custody.fetched(CHAIN) == [
+        Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,)),
+        Discard(KEY),
+    ]
+
+
+def test_a_snapshot_of_an_earlier_version_counts_into_the_newest():
+    custody = behind()
+    middle = CHAIN.certificates[1]
+    custody.unadopted = Adopt(middle, applied=None, snapshot=KEY, counted=(True,), frozen=(True,))
+    adopt, _ = custody.fetched(CHAIN)
+    assert adopt == Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+
+
+def test_work_of_which_no_snapshot_is_left_is_counted_whole():
+    custody = behind()
+    custody.included_unseen = True
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None, counted=(True,))]
+    assert not custody.included_unseen
+
+
+def test_a_version_that_nobody_serves_counts_as_not_existing_after_three_intervals():
+    custody = behind()
+    patience = UNSERVED_INTERVALS * INTERVAL
+    assert not custody.failed(CHAIN, INTERVAL, NOW + patience - 0.1)
+    assert custody.again_at == NOW + patience - 0.1 + FETCH_RETRY_SECONDS
+    assert not custody.is_unserved(CHAIN.digest, NOW)
+    assert custody.failed(CHAIN, INTERVAL, NOW + patience)
+    assert custody.is_unserved(CHAIN.digest, NOW + 2 * patience - 0.1)
+    assert not custody.is_unserved(CHAIN.digest, NOW + 2 * patience)  # somebody may serve it by then
+
+
+def test_turning_back_gives_what_is_held_and_frees_the_work():
+    custody = behind()
+    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    held, actions = custody.turn_back()
+    assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
+    assert custody.complete
+    assert custody.again_at is None
+
+
+def test_unserved_versions_are_bounded():
+    custody = behind()
+    chain = CLUB.chain()
+    for _ in range(UNSERVED_MAX + 3):
+        CLUB.grow(chain, EVERYONE)
+        assert custody.failed(chain, INTERVAL, NOW + 100.0)
+    assert len(custody.unserved) == UNSERVED_MAX
+    assert chain.digest in custody.unserved

@@ -1,0 +1,256 @@
+"""Golden bytes of everything that peers say to each other: see `tests/dht/test_golden.py` for the rules.
+
+A format that changes on purpose needs a new `dht.wire.PROTOCOL_MAJOR`, or a field with a default at the end of its
+model; then write the files with
+
+    python -m tests.coordinator.test_golden
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from coordinator.certificate import (
+    NO_TRUST_TABLE,
+    Certificate,
+    Contributor,
+    Outcome,
+    PartitionOutcome,
+    Vote,
+    active_set_digest,
+)
+from coordinator.chain import Chain, Rules
+from coordinator.manifest import (
+    DataSpec,
+    InnerSpec,
+    Manifest,
+    ModelSpec,
+    OuterSpec,
+    PaceSpec,
+    RunConfig,
+)
+from coordinator.messages import (
+    STATEMENT_BODIES,
+    Abstain,
+    AskChainNote,
+    Bundle,
+    CertificateNote,
+    ChainNote,
+    Check,
+    Commit,
+    Join,
+    Message,
+    NeedNote,
+    PartNote,
+    Proposal,
+    Redo,
+    Result,
+    Roster,
+)
+from coordinator.presence import Presence
+from dht.identity import Identity, KeyVerifier
+from dht.statement import Context, Statement, make_statement
+from dht.wire import PROTOCOL_MAJOR, Wire
+
+FOLDER = Path(__file__).parents[1] / "wire" / f"v{PROTOCOL_MAJOR}"
+SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
+IDS = [signer.peer_id for signer in SIGNERS]
+DIGESTS = [bytes([number]) * 32 for number in range(16)]
+NONCE = bytes(range(16))
+RUN_ID = "092c062c540923059355c5f1c99f3716bfc1583c789480d6f9f4ecd133dc46b7"
+OUTCOME = "fe13cfed127e7c96bdae36c69974882f312e75575b8433891aa10cd8c8171423"
+VERSION = "92201979e262aaa47652608df1e9bb146df8fb765b338b1af1c1727b374fc417"
+BEACON = "df963176b2f4a9acd951d53063f571a08de9f39efc87050b1e9719c507f175d2"
+PLACE = {"fragment": 3, "version": 2**40, "group": DIGESTS[9]}
+
+# Every value is spelt out, defaults too: a golden file holds the format still, not the defaults.
+MANIFEST = Manifest(
+    config=RunConfig(
+        name="golden",
+        seed=7,
+        versions=600,
+        model=ModelSpec(hidden_size=128, layers=4, heads=4, intermediate_size=352, vocabulary=256),
+        data=DataSpec(source="stdlib", context_tokens=128, sequences_per_step=8, evaluation_tokens=32768),
+        inner=InnerSpec(
+            optimizer="adamw8bit",
+            learning_rate=0.0015,
+            final_rate_share=0.1,
+            warmup_steps=40,
+            beta1=0.9,
+            beta2=0.99,
+            weight_decay=0.1,
+            clip_norm=1.0,
+        ),
+        outer=OuterSpec(
+            learning_rate=0.5,
+            momentum=0.8,
+            merge="rda",
+            contribution_codec="int8",
+            result_codec="int4",
+            adoption="carry",
+        ),
+        pace=PaceSpec(
+            fragments=2,
+            steps_per_version=24,
+            overlap=2,
+            quorum=3,
+            grace_share=0.5,
+            min_group=2,
+            min_share=0.5,
+            max_stale=4,
+            round_seconds=8.0,
+            presence_seconds=3.0,
+            presence_lifetime_seconds=9.0,
+        ),
+    ),
+    organiser=IDS[0],
+    founders=(IDS[0], IDS[1]),
+    data_digest=DIGESTS[1],
+    genesis=(DIGESTS[2], DIGESTS[3]),
+    created_unix_seconds=1_800_000_000,
+    protocol_major=1,
+    protocol_minor_min=0,
+)
+PRESENCE = Presence(
+    protocol_major=1,
+    protocol_minor=0,
+    boot=NONCE,
+    state="catching up",
+    steps=300,
+    steps_per_second=1.25,
+    tokens=70000,
+    loss=2.5,
+    versions=(1, 0),
+    heads=(DIGESTS[4][:8], DIGESTS[5][:8]),
+    addresses=("/ip4/203.0.113.7/tcp/7331",),
+    dialable=False,
+    software="0.1.0",
+    beat=9,
+)
+
+
+def signed(number: int, kind: str, body: Wire) -> Statement:
+    """A statement of one of the signers."""
+    return make_statement(SIGNERS[number], Context(run_id=MANIFEST.run_id, kind=kind, **PLACE), body)
+
+
+@cache
+def bodies() -> dict[str, Wire]:
+    """One body of every kind of statement."""
+    join = Join(
+        attempt=1, leader=IDS[1], boot=NONCE, dialable=True, contributes=False, expires_unix_seconds=1_800_000_060
+    )
+    commit = Commit(
+        tokens=1024,
+        steps=8,
+        window_first=3,
+        window_count=8,
+        codec="int8",
+        part_roots=(DIGESTS[1], DIGESTS[2]),
+        squared_norms=(0.5, 0.0, 1e-30),
+        nonce_hashes=(DIGESTS[3], DIGESTS[4]),
+    )
+    check = Check(phase=0, results=(DIGESTS[6], None), complaints=(1,), nonce=None)
+    last = Check(phase=1, results=(DIGESTS[6], DIGESTS[7]), complaints=(), nonce=NONCE)
+    return {
+        "join": join,
+        "roster": Roster(attempt=1, revision=2, joins=(signed(0, "join", join), signed(2, "join", join))),
+        "commit": commit,
+        "bundle": Bundle(commits=(signed(1, "commit", commit),)),
+        "result": Result(
+            partition=1,
+            turn=1,
+            root=DIGESTS[5],
+            included=(0, 2),
+            coefficients=(0.25, 0.75),
+            squared_norms=(2.0,),
+            encoding_error=0.125,
+        ),
+        "check": check,
+        "redo": Redo(partitions=(1,), checks=(signed(0, "check", check),)),
+        "proposal": Proposal(results=(DIGESTS[6], None), checks=(signed(0, "check", last),)),
+        "abstain": Abstain(attempt=1),
+        "vote": Vote(outcome=DIGESTS[7], state=DIGESTS[8]),
+    }
+
+
+def certificate() -> Certificate:
+    """A first version: two partitions, one of them void, certified by both founders."""
+    outcome = Outcome(
+        fragment=0,
+        version=1,
+        parent=MANIFEST.genesis[0],
+        attempt=0,
+        minor=False,
+        roster_id=DIGESTS[9],
+        roster=tuple(IDS),
+        input_set=DIGESTS[10],
+        contributors=(Contributor(peer=IDS[0], tokens=1024, steps=8), Contributor(peer=IDS[2], tokens=7, steps=1)),
+        partitions=(PartitionOutcome(reducer=IDS[0], root=DIGESTS[11], included=(0, 1)), None),
+        coin=DIGESTS[12],
+        active_set=active_set_digest(MANIFEST.founder_ids),
+        trust=NO_TRUST_TABLE,
+    )
+    context = Context(run_id=MANIFEST.run_id, kind="vote", fragment=0, version=0, group=outcome.roster_id)
+    vote = Vote(outcome=outcome.digest, state=DIGESTS[13])
+    votes = tuple(make_statement(signer, context, vote) for signer in SIGNERS)
+    return Certificate(outcome=outcome, state=DIGESTS[13], votes=votes)
+
+
+@cache
+def golden() -> dict[str, Wire]:
+    """Name and value of every golden file of the coordinator."""
+    notes = {
+        "part_note": PartNote(group=DIGESTS[9], partition=1, turn=0),
+        "need_note": NeedNote(what="result", group=DIGESTS[9], partition=1, turn=1),
+        "certificate_note": CertificateNote(certificate=certificate()),
+        "ask_chain_note": AskChainNote(fragment=1, version=5, known=(DIGESTS[14], DIGESTS[15])),
+        "chain_note": ChainNote(fragment=0, certificates=(certificate(),)),
+    }
+    records = {"manifest": MANIFEST, "certificate": certificate(), "presence": PRESENCE}
+    return {f"coordinator_{name}.bin": value for name, value in (bodies() | notes | records).items()}
+
+
+def test_every_kind_of_message_has_a_golden_file() -> None:
+    assert bodies().keys() == {*STATEMENT_BODIES, "vote"}
+    assert {type(value) for value in golden().values()} >= {*Message.__args__} - {Statement}
+    assert {path.name for path in FOLDER.glob("coordinator_*")} == golden().keys()
+
+
+@pytest.mark.parametrize("name", list(golden()))
+def test_writers_write_what_version_1_wrote(name: str) -> None:
+    assert golden()[name].to_wire() == (FOLDER / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", list(golden()))
+def test_readers_read_what_version_1_wrote(name: str) -> None:
+    value = golden()[name]
+    assert type(value).from_wire((FOLDER / name).read_bytes()) == value
+
+
+def test_the_run_id_and_the_names_of_versions_stay() -> None:
+    """Digests are part of the format: invites, checkpoints and signatures carry them."""
+    assert MANIFEST.run_id.hex() == RUN_ID
+    assert certificate().outcome.digest.hex() == OUTCOME
+    assert certificate().digest.hex() == VERSION
+    assert certificate().beacon().hex() == BEACON
+
+
+def test_a_certificate_of_version_1_is_still_valid() -> None:
+    rules = Rules(MANIFEST.run_id, MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
+    read = Certificate.from_wire((FOLDER / "coordinator_certificate.bin").read_bytes())
+    assert Chain(rules, 0, MANIFEST.genesis[0]).refusal(read) is None
+
+
+def write() -> None:
+    """Write the golden files of a new version."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, value in golden().items():
+        (FOLDER / name).write_bytes(value.to_wire())
+
+
+if __name__ == "__main__":
+    write()

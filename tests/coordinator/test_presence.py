@@ -1,0 +1,148 @@
+"""Who is believed to be there (design §6.1): expiry, bounds, and what the transport says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator import presence as presence_module
+from coordinator.presence import FORGET_LIFETIMES, HEAD_BYTES, PEERS_KNOWN_MAX, PresenceTable
+from tests.coordinator.builders import Club, digest, presence
+
+IDS = Club.of(8).ids
+LIFETIME = 9.0
+
+
+def table():
+    return PresenceTable(LIFETIME)
+
+
+def test_presence_ends_with_its_lifetime():
+    known = table()
+    known.see(IDS[0], presence(), now=0.0)
+    assert known.is_live(IDS[0], LIFETIME)
+    assert not known.is_live(IDS[0], LIFETIME + 0.001)
+    assert not known.is_live(IDS[1], 0.0)
+
+
+def test_the_same_record_read_again_says_nothing_about_now():
+    known = table()
+    known.see(IDS[0], presence(beat=1), now=0.0)
+    known.see(IDS[0], presence(beat=1), now=8.0)
+    assert not known.is_live(IDS[0], 10.0)
+    known.see(IDS[0], presence(beat=2), now=8.0)
+    assert known.is_live(IDS[0], 10.0)
+
+
+def test_whoever_the_transport_lost_is_gone_until_heard_of():
+    known = table()
+    for number in (0, 1):
+        known.see(IDS[number], presence(), now=0.0)
+        known.lose(IDS[number])
+    assert known.live(1.0) == frozenset()
+    known.heard(IDS[0])
+    known.see(IDS[1], presence(beat=1), now=1.0)
+    assert known.live(1.0) == {IDS[0], IDS[1]}
+
+
+def test_strangers_are_neither_lost_nor_heard():
+    known = table()
+    known.lose(IDS[0])
+    known.heard(IDS[0])
+    assert (known.gone, known.sightings, known.revision) == (set(), {}, 0)
+
+
+def test_trainers_are_those_whose_learners_run():
+    known = table()
+    for number, state in enumerate(["training", "hosting", "paused", "catching up", "draining", "starting"]):
+        known.see(IDS[number], presence(state=state), now=0.0)
+    assert known.trainers(1.0) == {IDS[0]}
+    assert len(known.live(1.0)) == 6
+
+
+def test_heads_are_compared_as_far_as_presence_carries_them():
+    known, head = table(), digest("head")
+    known.see(IDS[0], presence(versions=(1, 2), heads=(b"", head[:HEAD_BYTES])), now=0.0)
+    assert known.says_head(IDS[0], 1, head)
+    assert not known.says_head(IDS[0], 0, head)
+    assert not known.says_head(IDS[0], 2, head)
+    assert not known.says_head(IDS[1], 1, head)
+
+
+def test_every_change_has_a_new_revision():
+    known = table()
+    revisions = [known.revision]
+    for change in (
+        lambda: known.see(IDS[0], presence(), 0.0),
+        lambda: known.lose(IDS[0]),
+        lambda: known.heard(IDS[0]),
+        lambda: known.see(IDS[0], presence(beat=1), 1.0),
+    ):
+        change()
+        revisions.append(known.revision)
+    assert revisions == sorted(set(revisions))
+    known.heard(IDS[0])
+    known.see(IDS[0], presence(beat=1), 2.0)
+    assert known.revision == revisions[-1]
+
+
+def test_a_full_table_makes_room_by_forgetting_the_silent(monkeypatch):
+    monkeypatch.setattr(presence_module, "PEERS_KNOWN_MAX", 3)
+    known = table()
+    for number in range(3):
+        known.see(IDS[number], presence(), now=float(number))
+    known.lose(IDS[0])
+    known.see(IDS[3], presence(), now=10.0)
+    assert IDS[3] not in known.sightings  # nobody has been silent for long enough
+    known.see(IDS[3], presence(), now=FORGET_LIFETIMES * LIFETIME + 1.5)
+    assert set(known.sightings) == {IDS[2], IDS[3]}
+    assert known.gone == set()
+
+
+def test_many_strangers_do_not_push_out_whoever_is_here():
+    known = table()
+    record = presence()
+    known.see(IDS[0], record, now=0.0)
+    for number in range(PEERS_KNOWN_MAX + 100):
+        known.see(f"stranger {number}", record, now=1.0)
+    assert len(known.sightings) == PEERS_KNOWN_MAX
+    known.see(IDS[0], presence(beat=1), now=5.0)
+    assert known.is_live(IDS[0], 5.0 + LIFETIME)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["see", "lose", "heard", "wait"]), st.sampled_from(IDS), st.integers(0, 3)), max_size=40
+)
+
+
+@given(steps)
+def test_live_means_seen_within_a_lifetime_and_not_lost_since(script):
+    known, now = table(), 0.0
+    seen: dict[str, tuple[float, int]] = {}
+    lost: set[str] = set()
+    for what, peer, amount in script:
+        if what == "see":
+            known.see(peer, presence(beat=amount), now)
+            if seen.get(peer, (0, -1))[1] != amount:
+                seen[peer] = (now, amount)
+                lost.discard(peer)
+        elif what == "lose":
+            known.lose(peer)
+            lost |= {peer} & seen.keys()
+        elif what == "heard":
+            known.heard(peer)
+            lost.discard(peer)
+        else:
+            now += amount * 4.0
+        expected = {one for one, (at, _) in seen.items() if one not in lost and now - at <= LIFETIME}
+        assert known.live(now) == expected
+        assert known.gone <= known.sightings.keys()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"steps": -1}, {"steps_per_second": -1.0}, {"loss": -0.1}, {"state": "gone"}, {"boot": b"short"}]
+)
+def test_a_peer_cannot_say_what_makes_no_sense(changes):
+    with pytest.raises(ValueError, match="Presence"):
+        presence(**changes)

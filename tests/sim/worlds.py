@@ -1,0 +1,139 @@
+"""Small worlds for scenarios, and what to look at in them. All times are virtual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, Send, Tell
+from coordinator.certificate import Certificate
+from coordinator.fragment import FragmentMachine
+from coordinator.manifest import PaceSpec
+from coordinator.messages import Message
+from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.identity import PeerId
+from dht.statement import Statement
+
+STEPS_PER_SECOND = 2.0
+PACE = PaceSpec(fragments=1, steps_per_version=6, overlap=2, quorum=3, min_group=2, round_seconds=8.0)
+INTERVAL_SECONDS = PACE.steps_per_version / STEPS_PER_SECOND
+LINKS = LinkFaults(delay_min_seconds=0.005, delay_max_seconds=0.03)
+
+
+def swarm(
+    count: int,
+    pace: PaceSpec = PACE,
+    *,
+    rates: Iterable[float] | None = None,
+    founders: Iterable[int] | None = None,
+    witnesses: Iterable[int] = (),
+    links: LinkFaults = LINKS,
+    seed: int = 0,
+) -> World:
+    """Peers that all start at this instant; every one of them a founder unless said otherwise."""
+    world = World(
+        pace,
+        list(rates or [STEPS_PER_SECOND] * count),
+        list(range(count) if founders is None else founders),
+        seed,
+        links,
+        frozenset(witnesses),
+    )
+    for peer in world.peers:
+        peer.start()
+    return world
+
+
+def machine(peer: VirtualPeer, fragment: int = 0) -> FragmentMachine:
+    """The core of one fragment at a living peer."""
+    assert peer.engine is not None
+    return peer.engine.machines[fragment]
+
+
+def version(peer: VirtualPeer, fragment: int = 0) -> int:
+    """The newest version that a living peer knows."""
+    return machine(peer, fragment).chain.version
+
+
+def leader(world: World, attempt: int = 0) -> VirtualPeer:
+    """Whose turn it is to lead this attempt at the next version of fragment 0."""
+    alive = max((peer for peer in world.peers if peer.alive), key=version)
+    leaders = machine(alive).chain.leaders()
+    return next(peer for peer in world.peers if peer.me == leaders[attempt % len(leaders)])
+
+
+def run_until(world: World, true: Callable[[], bool], seconds_max: float) -> float:
+    """Run until something is true; the seconds that took. Fails if it does not become true in time."""
+    started = world.clock.now
+    until = started + seconds_max
+    while not true():
+        assert world.clock.step(until), f"not true after {seconds_max} s"
+    return world.clock.now - started
+
+
+def run_to_version(world: World, target: int, seconds_max: float = 0.0) -> float:
+    """Run until every living peer knows this version of fragment 0; by default in time for one lost attempt or two."""
+    lowest = min(version(peer) for peer in world.peers if peer.alive)
+    patience = seconds_max or 1.5 * INTERVAL_SECONDS * max(target - lowest, 0) + 4 * PACE.round_seconds
+    return run_until(world, lambda: all(version(peer) >= target for peer in world.peers if peer.alive), patience)
+
+
+def certificates(world: World, at_version: int) -> list[Certificate]:
+    """Every certificate for this version of fragment 0, on whatever branch."""
+    return [one for one in world.watcher.certified.values() if (one.fragment, one.version) == (0, at_version)]
+
+
+def credited_steps(peer: VirtualPeer, of: PeerId) -> int:
+    """Steps of a peer that are in the certificates of fragment 0 as another peer knows them."""
+    found = machine(peer).chain.certificates
+    return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of)
+
+
+def statement_of(message: Message, kind: str) -> bool:
+    """Whether a message is a signed statement of this kind."""
+    return isinstance(message, Statement) and message.context.kind == kind
+
+
+@dataclass
+class Drop:
+    """A network filter that loses the messages for which `lost` holds, at most `times` of them."""
+
+    lost: Callable[[PeerId, PeerId, Message], bool]
+    times: int = 1 << 30
+    dropped: int = field(default=0, init=False)
+
+    def __call__(self, sender: PeerId, to: PeerId, message: Message) -> bool:
+        if self.dropped >= self.times or not self.lost(sender, to, message):
+            return True
+        self.dropped += 1
+        return False
+
+
+@dataclass
+class Tape:
+    """Remembers every action of every peer from now on, with its time."""
+
+    world: World
+    entries: list[tuple[float, VirtualPeer, Action]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.world.listener = lambda peer, action: self.entries.append((self.world.clock.now, peer, action))
+
+    def statements(self, kind: str) -> list[Statement]:
+        """Distinct statements of this kind that were sent, in order."""
+        found = {}
+        for _, _, action in self.entries:
+            if (
+                isinstance(action, Send)
+                and isinstance(action.message, Statement)
+                and action.message.context.kind == kind
+            ):
+                found[action.message.digest] = action.message
+        return list(found.values())
+
+    def told(self, event: str) -> list[tuple[float, VirtualPeer, Tell]]:
+        """Lines of the event tape."""
+        tells = ((at, peer, action) for at, peer, action in self.entries if isinstance(action, Tell))
+        return [entry for entry in tells if entry[2].event == event]
