@@ -105,6 +105,8 @@ class Attempt:
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         """A statement or part of this group; raises PeerError if it does not belong or is false."""
         kind = "part" if isinstance(message, PartNote) else message.context.kind
+        if sender not in self.group.voters:
+            raise PeerError("comes from somebody outside the group")
         if self.over and kind not in LAST_WORDS:
             return []
         if self._too_early(message):

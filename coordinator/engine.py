@@ -30,13 +30,14 @@ from coordinator.events import (
 )
 from coordinator.fragment import FragmentMachine
 from coordinator.group import OtherBaseError
-from coordinator.messages import AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
+from coordinator.messages import BODY_BYTES_MAX, AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import Rivals
 from coordinator.schedule import Candidate, next_to_open
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
+from dht.wire import MESSAGE_BYTES_MAX
 
 TICK_SECONDS_MIN = 0.01  # whatever is overdue waits this long, so that no shell spins
 CASCADE_MAX = 10_000  # messages to ourselves handled within one event: more is a bug of ours
@@ -150,6 +151,8 @@ class Engine:
         context = statement.context
         if context.run_id != self.core.rules.run_id:
             raise PeerError("a statement of another run")
+        if len(statement.body) > BODY_BYTES_MAX.get(context.kind, MESSAGE_BYTES_MAX):
+            raise PeerError(f"a {context.kind} of {len(statement.body)} bytes")
         self._require_fragment(context.fragment)
         machine = self.machines[context.fragment]
         if context.version < machine.chain.version:

@@ -153,6 +153,16 @@ class ChainNote(Wire):
 Note = PartNote | NeedNote | CertificateNote | AskChainNote | ChainNote
 Message = Statement | Note
 
+BODY_BYTES_MAX: dict[str, int] = {
+    "join": 1 << 10,
+    "commit": 28 << 10,  # a full group's fit into one bundle
+    "result": 64 << 10,
+    "check": 4 << 10,
+    "vote": 1 << 8,
+    "abstain": 1 << 8,
+}
+"""What members say may hold fields that we do not know, but must still fit, 32 times, into what leaders say."""
+
 STATEMENT_BODIES: dict[str, type[Wire]] = {
     "join": Join,
     "roster": Roster,

@@ -45,6 +45,8 @@ def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: V
         nonce = check.nonce
         if nonce is None or nonce_hash(nonce) != inputs.commits[member].nonce_hashes[check.phase]:
             raise PeerError("reveals another nonce than committed")
+    elif check.nonce is not None:
+        raise PeerError("reveals a nonce that nobody committed")  # the coin could be ground with it
     if not statement.verify(verifier):
         raise PeerError("is not signed by its sender")
     return Checked(sender, check, statement)
