@@ -14,7 +14,7 @@ from peer import cli
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]  # five peers that start on busy cores take a minute
 
 OVERLAP = 2  # rounds that may still be in flight when the last version is certified
 
@@ -34,12 +34,12 @@ def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
 
 
 def test_the_others_go_on_when_one_of_five_is_killed(swarm: Swarm) -> None:
-    swarm.start(5, 48, "--data", str(swarm.data))
+    swarm.start(5, 40, "--data", str(swarm.data))
     swarm.read_until_certified()
     os.kill(snapshot(swarm.data / "peer-3").pid, signal.SIGKILL)
     report = swarm.finish()
     assert report["agreement"]
-    assert 48 <= report["versions_certified"] <= 48 + OVERLAP
+    assert 40 <= report["versions_certified"] <= 40 + OVERLAP
     assert report["peers"] == 4
     assert report["events"]["died peer-3"] == 1
     assert any("peer-3 died: ended by signal 9" in line for line in swarm.lines)
@@ -81,7 +81,7 @@ def test_ctrl_c_drains_and_reports(swarm: Swarm, capsys: pytest.CaptureFixture[s
 
 
 def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
-    swarm.start(4, 48, "--data", str(swarm.data), "--slow", "4:10")
+    swarm.start(4, 32, "--data", str(swarm.data), "--slow", "4:10")
     swarm.read_until_certified()
     slow, host = (swarm.data / name for name in ("peer-4", "host"))
     made, counted = snapshot(slow), snapshot(host)
@@ -89,7 +89,7 @@ def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
         made, counted = snapshot(slow), snapshot(host)
     report = swarm.finish()
     assert report["agreement"]
-    assert 48 <= report["versions_certified"] <= 48 + OVERLAP
+    assert 32 <= report["versions_certified"] <= 32 + OVERLAP
     assert report["steps_per_version"] < 2 * 16  # of the fastest: nobody waited
     assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
     assert counted.credited_tokens[made.peer_id] >= 0.5 * made.tokens > 0  # so are the last of its few
