@@ -144,7 +144,7 @@ class Attempt:
         kind = message.context.kind
         if kind == "commit":
             if self.chair.leads and sender not in self.chair.commits:
-                read_commit(message, self.group, self.core.codec, message.verify(self.core.verifier))
+                read_commit(message, self.group, self.core.codec, self.core.rules)
                 self.chair.add_commit(message)
             return []
         if kind == "bundle":
@@ -164,7 +164,7 @@ class Attempt:
         return self.verdict.on_leader_statement(message, self.gone.keys())
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        return self.exchange.on_encoded(event) + self._settle(now)
+        return [] if self.over else self.exchange.on_encoded(event) + self._settle(now)
 
     def on_reduced(self, event: Reduced, now: float) -> list[Action]:
         return self.exchange.on_reduced(event) + self._settle(now)

@@ -5,7 +5,7 @@ Pure functions: what an outcome is, how many votes make it real, and why a certi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 from functools import cached_property
 from typing import Annotated
 
@@ -127,6 +127,11 @@ class Certificate(Wire):
         )
 
 
+def is_void(partitions: Sequence[object | None]) -> bool:
+    """More than a third of the partitions void (None): the round is void (design §6.2 step 8)."""
+    return 3 * partitions.count(None) > len(partitions)
+
+
 def votes_needed(voters: int) -> int:
     """More than two thirds of the roster's voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
     return 2 * voters // 3 + 1
@@ -184,6 +189,8 @@ def _inconsistency(outcome: Outcome) -> str | None:
     for partition in outcome.partitions:
         if partition is not None and not all(member < len(outcome.contributors) for member in partition.included):
             return "a partition includes an input that does not exist"
+    if is_void(outcome.partitions):
+        return "more than a third of the partitions are void"
     return None
 
 

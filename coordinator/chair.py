@@ -6,10 +6,11 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send
+from coordinator.certificate import is_void
 from coordinator.core import Core
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Proposal, Redo
-from coordinator.outcome import Checked, agreed_results, is_void, partitions_to_redo
+from coordinator.outcome import Checked, agreed_results, partitions_to_redo
 from coordinator.timeline import BUNDLE_SHARE, PROPOSE_SHARES, Timeline
 from dht.identity import PeerId
 from dht.statement import Statement

@@ -6,6 +6,7 @@ The client lives here so that the dashboard can use it; the server is in `peer.c
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any, Literal
@@ -58,8 +59,12 @@ def snapshot(data_directory: Path, command: Literal["status", "final"] = "status
 
 
 def _connect(connection: socket.socket, path: Path) -> None:
-    """Connect by a path relative to its folder if the absolute one is longer than a socket address may be."""
-    connection.connect(str(path))
+    """Connect through the folder's descriptor: a socket address may be 107 bytes long, a path much longer."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
 
 
 def _read_line(connection: socket.socket) -> Any:

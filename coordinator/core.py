@@ -62,8 +62,9 @@ class Core:
         return now + self.unix_offset_seconds
 
     def steps_now(self, now: float) -> int:
-        """Our inner steps, extrapolated since the last report: reports may be seconds apart."""
-        return int(self.steps + self.steps_per_second * max(now - self.steps_seen, 0.0))
+        """Our inner steps, extrapolated since the last report: reports may be seconds apart, but not more than that."""
+        seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
+        return int(self.steps + self.steps_per_second * seconds)
 
     def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
         """Sign a statement about (fragment, version)."""

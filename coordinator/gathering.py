@@ -44,13 +44,22 @@ class Gathering:
         known = self.joins.get(sender)
         if known is not None and known[1].boot == join.boot:
             return False
-        if known is None and len(self.joins) >= JOINS_MAX:
+        if known is None and len(self.joins) >= JOINS_MAX and not self._make_room(sender):
             return False
         self.joins[sender] = (statement, join)
         if self.first_at is None:
             self.first_at = now
         if self.quorum_at is None and self.contributors() >= quorum_size(self.core.pace, len(self.chain.active_set())):
             self.quorum_at = now
+        return True
+
+    def _make_room(self, sender: PeerId) -> bool:
+        """Drop a stranger's join for one of the active set: keys cost nothing and must not shut the known ones out."""
+        active = self.chain.active_set()
+        strangers = self.joins.keys() - active
+        if sender not in active or not strangers:
+            return False
+        del self.joins[beacon_order(self.chain.beacon(), strangers)[-1]]
         return True
 
     def contributors(self) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from coordinator.actions import RoundKey
 from coordinator.certificate import enough_votes, is_minor, votes_needed
-from coordinator.chain import Chain, beacon_order
+from coordinator.chain import Chain, Rules, beacon_order
 from coordinator.messages import Bundle, Commit, Join, Roster
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -166,17 +166,18 @@ class InputSet:
         return 2 * len(self.peers) // 3
 
 
-def read_commit(statement: Statement, group: Group, codec: str, verifier_ok: bool) -> Commit:
+def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) -> Commit:
     """The body of a member's commitment; raises PeerError with the reason it does not count."""
     context, key = statement.context, group.key
-    if (context.kind, context.fragment, context.version) != ("commit", key.fragment, key.version):
+    place = (rules.run_id, "commit", key.fragment, key.version)
+    if (context.run_id, context.kind, context.fragment, context.version) != place:
         raise PeerError("is no commitment to this round")
     if context.group != key.roster_id or statement.sender not in group.contributors:
         raise PeerError("does not belong to this group")
     commit = statement.read(Commit)
     if commit.codec != codec or len(commit.part_roots) != group.partitions:
         raise PeerError("commits in the wrong form")
-    if not verifier_ok:
+    if not statement.verify(rules.verifier):
         raise PeerError("is not signed by its sender")
     return commit
 
@@ -191,8 +192,7 @@ def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain)
     bundle = statement.read(Bundle)
     commits: dict[PeerId, Commit] = {}
     for signed in bundle.commits:
-        valid = signed.context.run_id == rules.run_id and signed.verify(rules.verifier)
-        commits[PeerId(signed.sender)] = read_commit(signed, group, codec, valid)
+        commits[PeerId(signed.sender)] = read_commit(signed, group, codec, rules)
     if len(commits) != len(bundle.commits):
         raise PeerError("holds two commitments of one member")
     return InputSet(statement.digest, tuple(commits), tuple(commits.values()), statement)

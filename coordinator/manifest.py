@@ -14,11 +14,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from dht.errors import UsageError
 from dht.identity import PeerId
+from dht.records import RECORD_KINDS
 from dht.statement import Digest, PeerIdText, digest_of
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
+PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
 
 Codec = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Merge = Literal["mean", "rda"]
@@ -88,15 +90,17 @@ class PaceSpec(Wire):
     min_share: float = Field(0.5, ge=0, lt=1, description="share of the active set a full certificate must exceed")
     max_stale: int = Field(4, ge=1, le=64, description="versions a contribution may lag before it is dropped")
     round_seconds: float = Field(8.0, gt=0, le=86400, description="deadline of one attempt at a round")
-    presence_seconds: float = Field(3.0, gt=0, le=3600, description="a peer says that it is there this often")
+    presence_seconds: float = Field(
+        3.0, gt=0, le=PRESENCE_SECONDS_MAX / 2, description="a peer says that it is there this often"
+    )
     presence_lifetime_seconds: float = Field(
-        9.0, gt=0, le=86400, description="after this silence a peer counts as gone"
+        9.0, gt=0, le=PRESENCE_SECONDS_MAX, description="after this silence a peer counts as gone"
     )
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
         if self.presence_lifetime_seconds < 2 * self.presence_seconds:
-            raise ValueError("presence_lifetime_seconds must be at least twice presence_seconds")
+            raise ValueError("pace.presence_lifetime_seconds must be at least twice pace.presence_seconds")
         return self
 
 
@@ -145,15 +149,21 @@ class RunConfig(Wire):
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{source} is not valid TOML: {error}") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"]) or "the file"
-            problem = "is not a known key" if first["type"] == "extra_forbidden" else first["msg"].lower()
-            raise UsageError(f"{source}: {key}: {problem}; see docs/config.md") from None
+            raise UsageError(f"{source}: {_fault(error)}; see docs/config.md") from None
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens in one inner step of one learner."""
         return self.data.context_tokens * self.data.sequences_per_step
+
+
+def _fault(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # one of our own, which names its keys
+        return str(first["ctx"]["error"])
+    problem = "is not a known key" if first["type"] == "extra_forbidden" else first["msg"].lower()
+    return f"{'.'.join(map(str, first['loc']))}: {problem}"
 
 
 class Manifest(Wire):

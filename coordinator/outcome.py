@@ -13,8 +13,6 @@ from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
 
-VOID_SHARE_MAX = 1 / 3  # of the partitions; above it the round is void
-
 
 def nonce_hash(nonce: bytes) -> bytes:
     """What a commitment holds of a nonce that is revealed later."""
@@ -61,11 +59,6 @@ def agreed_results(group: Group, checks: Sequence[Checked]) -> tuple[bytes | Non
         digest, count = named.most_common(1)[0] if named else (None, 0)
         agreed.append(digest if count >= group.votes_needed else None)
     return tuple(agreed)
-
-
-def is_void(agreed: Sequence[bytes | None]) -> bool:
-    """More than a third of the partitions void: the round is void."""
-    return agreed.count(None) > VOID_SHARE_MAX * len(agreed)
 
 
 def partitions_to_redo(group: Group, checks: Sequence[Checked]) -> tuple[int, ...]:

@@ -7,20 +7,13 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, PartitionResult, RecordVote, Send, VoteRecord
 from coordinator.ballot import Ballot
-from coordinator.certificate import Certificate, Outcome, Vote
+from coordinator.certificate import Certificate, Outcome, Vote, is_void
 from coordinator.core import Core
 from coordinator.events import Applied
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group, InputSet
 from coordinator.messages import Abstain, Check, NeedNote, Proposal, Redo
-from coordinator.outcome import (
-    Checked,
-    agreed_results,
-    build_outcome,
-    is_void,
-    partitions_to_redo,
-    read_check,
-)
+from coordinator.outcome import Checked, agreed_results, build_outcome, partitions_to_redo, read_check
 from coordinator.reducer import reduce_inputs
 from coordinator.timeline import CHECK_SHARE, RECHECK_SHARE, Timeline
 from dht.errors import PeerError

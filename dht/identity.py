@@ -6,6 +6,7 @@ The libp2p peer id of an Ed25519 key *contains* the public key, so anyone verifi
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NewType, Protocol
@@ -14,7 +15,7 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dht.errors import PeerError, UsageError
+from dht.errors import LocalError, PeerError, UsageError
 
 PeerId = NewType("PeerId", str)
 """Base58 text of a libp2p peer id (`12D3Koo…`)."""
@@ -71,13 +72,21 @@ class Identity:
 
     def save(self, path: Path) -> None:
         """Write the libp2p identity file, readable by its owner only; never overwrites an existing key."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")  # a crash must not leave half a key under its name
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(self.libp2p_private_key())
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
         except FileExistsError:
             raise UsageError(f"{path} already holds a key; remove it or choose another file") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self.libp2p_private_key())
+        except OSError as error:
+            raise LocalError(f"the key {path} cannot be written: {error.strerror}") from None
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
     @classmethod
     def load(cls, path: Path) -> Identity:
@@ -86,6 +95,10 @@ class Identity:
             data = path.read_bytes()
         except FileNotFoundError:
             raise UsageError(f"there is no key file at {path}; give the right path or let muster create one") from None
+        except OSError as error:
+            raise UsageError(
+                f"the key {path} cannot be read: {error.strerror}; make it readable for this user"
+            ) from None
         if not data.startswith(_PRIVATE_KEY_PREFIX) or len(data) != len(_PRIVATE_KEY_PREFIX) + 64:
             raise UsageError(f"{path} is not an Ed25519 libp2p key; move it away and let muster create one")
         identity = cls(data[len(_PRIVATE_KEY_PREFIX) :][:SEED_BYTES])

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from dht.errors import LocalError, UsageError
@@ -57,7 +58,7 @@ class IdentityLock:
         if not taken:
             raise UsageError(
                 f"another muster process here already uses the key {self._identity_path}; "
-                "stop that one or start this one with another key file"
+                "stop that one or start this one with another --data directory"
             )
 
     def release(self) -> None:
@@ -110,6 +111,7 @@ def _sweep(root: Path) -> None:
         if not directory.is_dir():
             continue
         lock = FileLock(directory / _LOCK_NAME)
-        if lock.acquire():
-            shutil.rmtree(directory, ignore_errors=True)
-            lock.release()
+        with suppress(FileNotFoundError):  # its owner is just removing it
+            if lock.acquire():
+                shutil.rmtree(directory, ignore_errors=True)
+                lock.release()

@@ -51,6 +51,7 @@ class DaemonProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us: a drain still needs the network
             )
         except OSError as error:
             raise LocalError(f"cannot start a process for the libp2p daemon: {error.strerror}") from None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coordinator.manifest import RunConfig
-from peer.fragments import FragmentLayout, gather, named_tensors, split_fragments
-from peer.model import build_model, parameter_specs
+from peer.fragments import FragmentLayout, gather, split_fragments
+from peer.model import initial_parameters, parameter_specs
 from peer.outer_optimizer import OuterState, state_digest
 
 STATES_SERVED = 3  # per fragment: the newest and two before it, for peers that are fetching while we go on
@@ -56,7 +56,6 @@ def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
 
 def genesis_states(config: RunConfig) -> list[OuterState]:
     """Version 0 of every fragment: the seeded initial parameters, and no momentum."""
-    model = build_model(config.model, config.data.context_tokens, config.seed)
-    named = named_tensors(model)
+    named = initial_parameters(config.model, config.seed)
     anchors = [gather(layout, named) for layout in layouts_of(config)]
     return [OuterState(anchor, torch.zeros_like(anchor)) for anchor in anchors]

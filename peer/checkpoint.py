@@ -1,8 +1,8 @@
 """What a peer keeps on disk: checkpoints that survive any crash, and the log of its own votes (design §8, §6.2 step 9).
 
-A checkpoint is one ordinary safetensors file whose name ends in the SHA-256 of its content. It is written beside the
-others, forced to disk and renamed, so at every moment the directory holds a whole one; a file that was torn or changed
-later does not match its name, and the one before it is used. One process writes a directory at a time.
+A checkpoint is one ordinary safetensors file whose name ends in the SHA-256 of its content. It is written in a folder
+beside the others, forced to disk and renamed, so at every moment the directory holds a whole one; a file that was torn
+or changed later does not match its name, and the one before it is used. One process writes a directory at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import hashlib
 import os
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ VOTE_BYTES_MAX = 1 << 16
 VOTE_LOG_BYTES_MAX = 1 << 26
 
 _FILE_NAME = re.compile(r"checkpoint-(\d{12})-([0-9a-f]{64})\.safetensors")
-_TEMPORARY = "checkpoint.tmp"
+_UNFINISHED = "unfinished"  # a folder: safetensors leaves temporary files of its own beside the one it writes
 _METADATA_KEY = "muster"
 _VOTE_HEAD = struct.Struct("<II")  # length of the payload, CRC-32 of the payload
 
@@ -88,13 +89,15 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     header = CheckpointHeader(
         protocol_major=PROTOCOL_MAJOR, protocol_minor=PROTOCOL_MINOR, run_id=checkpoint.run_id, meta=entries
     )
-    temporary = directory / _TEMPORARY
-    with _disk_errors(f"no checkpoint can be written to {directory} (earlier ones are untouched)", temporary):
-        directory.mkdir(parents=True, exist_ok=True)
+    with (
+        _disk_errors(f"no checkpoint can be written to {directory} (earlier ones are untouched)"),
+        _empty_folder(directory / _UNFINISHED) as folder,
+    ):
         earlier = _checkpoints(directory)
         for path in earlier[:-KEPT]:  # left by a crash between the last two steps of a save
             path.unlink()
         earlier = earlier[-KEPT:]
+        temporary = folder / "checkpoint"
         _write_tensors(temporary, checkpoint.tensors, header)
         name = f"checkpoint-{_sequence(earlier[-1]) + 1 if earlier else 1:012d}-{_file_digest(temporary)}.safetensors"
         _publish(temporary, directory / name)
@@ -222,6 +225,17 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _empty_folder(path: Path) -> Iterator[Path]:
+    """A folder of our own for as long as the block runs, without what an earlier crash left in it."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -119,10 +119,8 @@ def host(
     )
 
     def prepare() -> Start:
-        from peer.model import available_bytes, check_memory, required_bytes
         from peer.node import Node
 
-        check_memory(required_bytes(described.model, described.data, described.inner), available_bytes("cpu"))
         return lambda: Node.host(described, options)
 
     _serve(prepare, ServiceOptions(options.data_directory, stay, True, parent=die_with_parent), verbose)

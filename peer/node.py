@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 from typing import Literal
 
 import structlog
@@ -30,6 +31,7 @@ from peer.clock import unix_seconds
 from peer.data import TokenData, load_tokens
 from peer.evaluation_loop import EvaluationLoop
 from peer.head_publisher import publish_head
+from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
@@ -43,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 SOFTWARE = "musterml 0.1.0"
 WATCH_SECONDS = 0.2
+FLUSH_SECONDS = 1.0  # for what is on its way to others when we leave
 
 
 class Node:
@@ -64,7 +67,6 @@ class Node:
         self.network: Network
         self.pump: Pump
         self.presence: PresenceLoop
-        self.directory: RunDirectory
         self.checkpointer: Checkpointer
         self.stage: Stage
 
@@ -73,6 +75,7 @@ class Node:
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions) -> Node:
         """Begin a run as its organiser, or go on hosting it; raises MusterError with nothing left behind."""
+        check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
         node = cls(options, prepare(options), "host")
         data = await asyncio.to_thread(load_tokens, config.data)
         manifest = await asyncio.to_thread(make_manifest, config, data, options, node.identity.peer_id)
@@ -103,8 +106,8 @@ class Node:
     async def _start(self, manifest: Manifest, data: TokenData | None) -> None:
         loop = asyncio.get_running_loop()
         self.manifest = manifest
-        self.directory = RunDirectory(self.options.data_directory, manifest.run_id)
-        self.directory.keep_manifest(manifest)
+        directory = RunDirectory(self.options.data_directory, manifest.run_id)
+        directory.keep_manifest(manifest)
         core = Core(
             manifest,
             self.identity,
@@ -113,11 +116,11 @@ class Node:
             unix_offset_seconds=unix_seconds() - loop.time(),
             contributes=self.role == "learner",
         )
-        held = await asyncio.to_thread(self.directory.load, manifest, core.rules)
-        self.pump = build_pump(core, held, self.network, self.directory, self.options)
+        held = await asyncio.to_thread(directory.load, manifest, core.rules)
+        self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
         self.pump.failed, self.pump.publish = self._fail, self._publish
-        self.checkpointer = Checkpointer(self.directory, self.pump)
+        self.checkpointer = Checkpointer(directory, self.pump)
         self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
         self.presence = PresenceLoop(
             self.network.dht.store,
@@ -279,18 +282,19 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self._over.done():
             self._over.set_result(None)
-        if save and hasattr(self, "checkpointer") and not self._failed():
-            await self.checkpointer.save()
-        if self.training is not None:
-            self.pump.learner = None
-            await self.training.client.stop()
-        if hasattr(self, "pump"):
-            await self.pump.close()
-        if self.evaluations is not None:
-            await asyncio.to_thread(self.evaluations.close)
-        if hasattr(self, "network"):
-            await self.network.flush(1.0)
-            await self.network.close()
+        async with AsyncExitStack() as last_first:  # each is called, whatever becomes of the others
+            if hasattr(self, "network"):
+                last_first.push_async_callback(self.network.close)
+                last_first.push_async_callback(self.network.flush, FLUSH_SECONDS)
+            if self.evaluations is not None:
+                last_first.push_async_callback(asyncio.to_thread, self.evaluations.close)
+            if hasattr(self, "pump"):
+                last_first.push_async_callback(self.pump.close)
+            if self.training is not None:
+                last_first.push_async_callback(self.training.client.stop)
+                last_first.callback(setattr, self.pump, "learner", None)
+            if save and hasattr(self, "checkpointer") and not self._failed():
+                last_first.push_async_callback(self.checkpointer.save)
 
     def _failed(self) -> bool:
         return self._over.done() and self._over.exception() is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -70,7 +71,11 @@ class RunDirectory:
 
     def keep_manifest(self, manifest: Manifest) -> None:
         """Remember the manifest, so that a restart needs nobody for it."""
-        (self.path / MANIFEST_FILE).write_bytes(manifest.to_wire())
+        path = self.path / MANIFEST_FILE
+        try:
+            path.write_bytes(manifest.to_wire())
+        except OSError as error:
+            raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
     def known_manifest(self) -> Manifest | None:
         """The manifest as remembered; None if there is none or it is not the run's."""
@@ -121,7 +126,10 @@ class RunDirectory:
         if not tensors:
             return None
         path = self.path / "learner.safetensors"
-        save_file(tensors, path)
+        try:
+            save_file(tensors, path)
+        except (OSError, SafetensorError) as error:
+            raise LocalError(f"{path} cannot be written: {error}") from None
         return path
 
     # -- saving
@@ -140,8 +148,11 @@ class RunDirectory:
             tensors[f"anchor/{fragment}"] = state.anchor
             tensors[f"momentum/{fragment}"] = state.momentum
         if learner_file is not None:
-            for name, tensor in load_file(learner_file).items():
-                tensors[LEARNER_PREFIX + name] = tensor
+            try:
+                learner = load_file(learner_file)
+            except (OSError, SafetensorError) as error:
+                raise LocalError(f"what the learner saved in {learner_file} cannot be read: {error}") from None
+            tensors |= {LEARNER_PREFIX + name: tensor for name, tensor in learner.items()}
         held = HeldVersions(versions=captured.held).to_wire()
         save_checkpoint(self.path, Checkpoint(self._run_id, tensors, {"held": held}))
         if learner_file is not None:

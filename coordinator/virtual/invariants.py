@@ -95,6 +95,8 @@ class Watcher:
         self._judged, context = statement, statement.context
         if context.kind == "abstain":
             self.abstained[context.group].add(peer.me)
+        elif peer.me in self.abstained.get(context.group, ()):
+            raise InvariantError(f"{peer.me} says {context.kind} in a group in which it abstained")
         where = (
             peer.me,
             peer.engine.core.boot,

@@ -168,6 +168,8 @@ class VirtualPeer:
         world, life = self.world, self.life
         steps = self.tensors.learner.steps(world.clock.now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
+        if not self.alive:
+            return  # that was a trap
         presence = self.presence(steps)
         for other in world.directory.values():
             if other is not self and world.network.connected(self.me, other.me):

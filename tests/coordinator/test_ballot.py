@@ -1,4 +1,4 @@
-"""Votes, abstentions and what they add up to (design §6.2 step 9, §6.3)."""
+"""Votes, abstentions, and when nothing can come of a group any more (design §6.2 step 9)."""
 
 from __future__ import annotations
 
@@ -7,179 +7,159 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ballot import Ballot
+from coordinator.certificate import Outcome, Vote
+from coordinator.chain import Chain
+from coordinator.group import Group
 from coordinator.messages import Abstain
+from coordinator.outcome import build_outcome
 from dht.errors import PeerError
-from tests.coordinator.builders import Club, digest, forged
+from dht.identity import PeerId
+from dht.statement import Statement, digest_of
+from tests.coordinator.rigs import (
+    PEERS,
+    VERIFIER,
+    certificate,
+    chain_of,
+    check,
+    core,
+    group_of,
+    inputs_of,
+    result_of,
+    say,
+)
 
-CLUB = Club.of(6, founders=4)
-CHAIN = CLUB.grow(CLUB.chain(), (0, 1, 2, 3))
-EVERYONE = (0, 1, 2, 3)
-GROUP = CLUB.group(CHAIN, EVERYONE)
-OUTCOME = CLUB.outcome(CHAIN, EVERYONE, roster_id=GROUP.key.roster_id)
-OTHER = CLUB.outcome(CHAIN, EVERYONE, roster_id=GROUP.key.roster_id, coin=digest("other"))
-STATE = digest("state")
-
-
-def ballot(*outcomes):
-    made = Ballot(GROUP, CLUB.verifier)
-    for outcome in outcomes or (OUTCOME,):
-        made.know(outcome)
-    return made
-
-
-def abstention(number, group=GROUP, attempt=0):
-    return CLUB.say(number, "abstain", Abstain(attempt=attempt), **CLUB.in_group(group))
+FIVE = PEERS[:5]
 
 
-def test_three_of_four_votes_make_the_certificate():
+def set_up(members: tuple[PeerId, ...] = FIVE) -> tuple[Chain, Group, Outcome]:
+    chain = chain_of(core())
+    group = group_of(chain, members)
+    inputs = inputs_of(chain, group)
+    results = dict(result_of(group, partition) for partition in range(group.partitions))
+    checks = [check(chain, inputs, peer, list(results)) for peer in group.members]
+    return chain, group, build_outcome(group, inputs, checks, results)
+
+
+CHAIN, GROUP, OUTCOME = set_up()
+STATES = (digest_of(b"state"), digest_of(b"another"))
+
+
+def vote(voter: PeerId, state: int = 0, outcome: bytes = OUTCOME.digest) -> Statement:
+    return say(voter, "vote", CHAIN, GROUP.key.roster_id, Vote(outcome=outcome, state=STATES[state]))
+
+
+def abstention(voter: PeerId, attempt: int = 0) -> Statement:
+    return say(voter, "abstain", CHAIN, GROUP.key.roster_id, Abstain(attempt=attempt))
+
+
+def ballot() -> Ballot:
+    counted = Ballot(GROUP, VERIFIER)
+    counted.know(OUTCOME)
+    return counted
+
+
+def test_enough_votes_make_a_certificate_that_fits_the_chain() -> None:
     counted = ballot()
-    for number in (2, 0):
-        counted.add_vote(CLUB.vote(number, OUTCOME, STATE))
-        assert counted.certificate() is None
-    counted.add_vote(CLUB.vote(1, OUTCOME, STATE))
-    certificate = counted.certificate()
-    assert certificate is not None
-    assert (certificate.outcome, certificate.state) == (OUTCOME, STATE)
-    assert certificate.voters == CLUB.peers((0, 1, 2))
-    assert CHAIN.refusal(certificate) is None  # what a ballot makes, every chain takes
-
-
-def test_a_voter_counts_once():
-    counted = ballot()
-    for _ in range(3):
-        counted.add_vote(CLUB.vote(0, OUTCOME, STATE))
-    assert len(counted.votes) == 1
-
-
-def test_of_contradictory_votes_the_first_counts():
-    counted = ballot(OUTCOME, OTHER)
-    counted.add_vote(CLUB.vote(0, OUTCOME, STATE))
-    counted.add_vote(CLUB.vote(0, OTHER, STATE))
-    for number in (1, 2):
-        counted.add_vote(CLUB.vote(number, OTHER, STATE))
+    for voter in FIVE[:3]:
+        counted.add_vote(vote(voter))
     assert counted.certificate() is None
-    counted.add_vote(CLUB.vote(3, OTHER, STATE))
-    assert counted.certificate().voters == CLUB.peers((1, 2, 3))
+    counted.add_vote(vote(FIVE[3]))
+    found = counted.certificate()
+    assert found is not None
+    assert CHAIN.refusal(found) is None
+    assert found.voters == frozenset(FIVE[:4])
 
 
-def test_votes_for_another_state_do_not_add_up():
-    counted = ballot()
-    for number in (0, 1):
-        counted.add_vote(CLUB.vote(number, OUTCOME, STATE))
-    counted.add_vote(CLUB.vote(2, OUTCOME, digest("another state")))
-    assert counted.certificate() is None
-
-
-def test_an_outcome_must_be_known_to_be_certified():
-    counted = ballot(OTHER)
-    for number in EVERYONE:
-        counted.add_vote(CLUB.vote(number, OUTCOME, STATE))
+def test_votes_come_before_the_outcome_that_they_name() -> None:
+    counted = Ballot(GROUP, VERIFIER)
+    for voter in FIVE:
+        counted.add_vote(vote(voter))
     assert counted.certificate() is None
     counted.know(OUTCOME)
     assert counted.certificate() is not None
 
 
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        (CLUB.vote(5, OUTCOME, STATE), "a ballot of another group"),
-        (CLUB.vote(1, OUTCOME, STATE, group=digest("x")), "a ballot of another group"),
-        (CLUB.vote(1, OUTCOME, STATE, version=0), "a ballot for another version"),
-        (CLUB.vote(1, OUTCOME, STATE, fragment=1), "a ballot for another version"),
-        (forged(CLUB.vote(1, OUTCOME, STATE)), "a vote that its sender did not sign"),
-        (abstention(1), "Vote"),
-    ],
-)
-def test_a_vote_that_does_not_belong_is_refused(statement, reason):
+def test_the_first_vote_counts() -> None:
     counted = ballot()
-    with pytest.raises(PeerError, match=reason):
-        counted.add_vote(statement)
+    counted.add_vote(vote(FIVE[0], state=1))
+    for voter in FIVE[:4]:
+        counted.add_vote(vote(voter, state=0))
+    assert counted.certificate() is None
+    assert counted.votes[FIVE[0]][0].state == STATES[1]
+
+
+def test_ballots_of_others_are_refused() -> None:
+    counted = ballot()
+    good = vote(FIVE[0])
+    forged = Statement(context=good.context, sender=good.sender, body=good.body, signature=bytes(32))
+    body = good.read(Vote)
+    for statement, reason in (
+        (vote(PEERS[8]), "another group"),
+        (say(FIVE[0], "vote", CHAIN, bytes(32), body), "another group"),
+        (say(FIVE[0], "vote", CHAIN, GROUP.key.roster_id, body, version=4), "another version"),
+        (forged, "did not sign"),
+    ):
+        with pytest.raises(PeerError, match=reason):
+            counted.add_vote(statement)
+    with pytest.raises(PeerError, match="another attempt"):
+        counted.add_abstention(abstention(FIVE[0], attempt=3))
     assert not counted.votes
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        (abstention(5), "a ballot of another group"),
-        (abstention(1, CLUB.group(CHAIN, (0, 1, 2))), "a ballot of another group"),
-        (abstention(1, attempt=1), "an abstention from another attempt"),
-        (forged(abstention(1)), "an abstention that its sender did not sign"),
-        (CLUB.vote(1, OUTCOME, STATE), "Abstain"),
-    ],
-)
-def test_an_abstention_that_does_not_belong_is_refused(statement, reason):
-    counted = ballot()
-    with pytest.raises(PeerError, match=reason):
-        counted.add_abstention(statement)
     assert not counted.abstained
 
 
-def test_a_forged_vote_does_not_keep_the_real_one_out():
+def test_two_abstentions_of_five_end_it() -> None:
     counted = ballot()
-    with pytest.raises(PeerError):
-        counted.add_vote(forged(CLUB.vote(0, OTHER, STATE)))
-    counted.add_vote(CLUB.vote(0, OUTCOME, STATE))
-    assert counted.votes[CLUB.ids[0]][0].outcome == OUTCOME.digest
-
-
-# -- hope
-
-
-def test_two_of_four_abstentions_leave_no_hope():
-    counted = ballot()
-    counted.add_abstention(abstention(0))
+    counted.add_abstention(abstention(FIVE[0]))
     assert not counted.hopeless()
-    counted.add_abstention(abstention(1))
+    counted.add_abstention(abstention(FIVE[1]))
     assert counted.hopeless()
 
 
-def test_votes_for_two_states_leave_no_hope():
+def test_two_proposals_that_share_the_votes_end_it() -> None:
+    """Nobody abstained, all have voted: without this they would stay locked for three deadlines."""
     counted = ballot()
-    for number in EVERYONE[:2]:
-        counted.add_vote(CLUB.vote(number, OUTCOME, STATE))
-    counted.add_vote(CLUB.vote(2, OUTCOME, digest("another")))
-    assert not counted.hopeless()  # the fourth may still join the first two
-    counted.add_vote(CLUB.vote(3, OUTCOME, digest("another")))
+    for number, voter in enumerate(FIVE[:4]):
+        counted.add_vote(vote(voter, state=number % 2))
     assert counted.hopeless()
+    assert counted.certificate() is None
 
 
-def test_a_voter_that_abstains_too_is_counted_as_a_voter():
-    """Its key is convicted by the two statements; whether a certificate exists does not depend on that."""
+moves = st.lists(st.tuples(st.sampled_from(FIVE), st.sampled_from(["abstain", 0, 1])), max_size=10)
+
+
+@given(moves, moves)
+def test_what_is_hopeless_stays_so_among_honest_voters(
+    first: list[tuple[PeerId, object]], more: list[tuple[PeerId, object]]
+) -> None:
+    """Honest voters vote once, or abstain and then never vote."""
+    counted, done, was_hopeless = ballot(), set[PeerId](), False
+    for voter, move in [*first, *more]:
+        if voter in done:
+            continue
+        done.add(voter)
+        if isinstance(move, int):
+            counted.add_vote(vote(voter, state=move))
+        else:
+            counted.add_abstention(abstention(voter))
+        was_hopeless = was_hopeless or counted.hopeless()
+        assert not (was_hopeless and counted.certificate())
+        assert was_hopeless == counted.hopeless()
+
+
+def test_a_vote_outweighs_an_abstention_of_the_same_key() -> None:
+    """Its owner contradicts itself; that must free nobody whose vote may still be in a certificate."""
     counted = ballot()
-    for number in (0, 1, 2):
-        counted.add_vote(CLUB.vote(number, OUTCOME, STATE))
-        counted.add_abstention(abstention(number))
-    assert counted.certificate() is not None
+    for voter in FIVE[:3]:
+        counted.add_vote(vote(voter))
+        counted.add_abstention(abstention(voter))
     assert not counted.hopeless()
 
 
-def test_a_full_group_needs_its_share_of_the_active_set_to_hope():
-    club = Club.of(9, founders=4)
-    chain = club.chain()
-    group = club.group(chain, range(9))
-    counted = Ballot(group, club.verifier)
-    for number in (0, 1):  # half of the founders; seven of nine voters are left, enough of the roster
-        counted.add_abstention(club.say(number, "abstain", Abstain(attempt=0), **club.in_group(group)))
+def test_the_active_share_can_make_a_group_hopeless() -> None:
+    """Two thirds of the roster are not enough where these are too few of the active set."""
+    chain = chain_of(core())
+    chain.append(certificate(chain, FIVE))
+    group = group_of(chain, (*FIVE[:3], *PEERS[5:9]))
+    counted = Ballot(group, VERIFIER)
+    counted.add_abstention(say(FIVE[0], "abstain", chain, group.key.roster_id, Abstain(attempt=0)))
     assert counted.hopeless()
-
-
-ballots = st.dictionaries(
-    st.sampled_from(EVERYONE), st.tuples(st.sampled_from(["one", "two", None]), st.booleans()), max_size=4
-)
-
-
-@given(ballots, st.permutations(EVERYONE))
-def test_a_ballot_is_a_count_that_ignores_order(said, order):
-    """Certified, hopeless or open: against a count by hand, votes before abstentions, in any order."""
-    counted = ballot()
-    for number in order:
-        state, abstains = said.get(number, (None, False))
-        if state is not None:
-            counted.add_vote(CLUB.vote(number, OUTCOME, digest(state)))
-        if abstains:
-            counted.add_abstention(abstention(number))
-    camps = [{n for n, (state, _) in said.items() if state == name} for name in ("one", "two")]
-    open_voters = [n for n in EVERYONE if n not in said or said[n] == (None, False)]
-    assert (counted.certificate() is not None) == any(len(camp) >= 3 for camp in camps)
-    assert counted.hopeless() == all(len(camp) + len(open_voters) < 3 for camp in camps)
-    assert not (counted.hopeless() and counted.certificate() is not None)

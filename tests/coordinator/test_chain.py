@@ -1,4 +1,4 @@
-"""What follows from a chain of certificates alone (design §6.1): active set, beacon, leaders."""
+"""What follows from a chain of certificates alone (design §6.1)."""
 
 from __future__ import annotations
 
@@ -6,139 +6,97 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import chain as chain_module
-from coordinator.chain import ACTIVE_CERTIFICATES, beacon_order
-from tests.coordinator.builders import Club, digest
+from coordinator.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, beacon_order
+from dht.identity import PeerId
+from tests.coordinator.rigs import PEERS, certificate, chain_of, core, grown
 
-CLUB = Club.of(8, founders=4)
-FOUNDERS = (0, 1, 2, 3)
-
-
-def test_at_version_zero_the_founders_are_active():
-    chain = CLUB.chain()
-    assert chain.version == 0
-    assert chain.active_set() == CLUB.peers(FOUNDERS)
-    assert (chain.digest, chain.state) == (CLUB.manifest.genesis[0],) * 2
+FOUNDERS = PEERS[:5]
 
 
-def test_fragments_have_beacons_of_their_own():
-    assert CLUB.chain(0).beacon() != CLUB.chain(1).beacon()
+def test_at_version_0_the_founders_are_active() -> None:
+    chain = chain_of(core())
+    assert chain.active_set() == frozenset(FOUNDERS)
+    assert (chain.version, chain.digest, chain.state) == (0, chain.genesis, chain.genesis)
 
 
-def test_the_active_set_is_everyone_in_the_last_four_rosters():
-    chain = CLUB.grow(CLUB.chain(), (0, 1, 2, 3, 4), (0, 1, 2, 3), (0, 1, 2, 5), (0, 1, 2, 3))
-    assert chain.active_set() == CLUB.peers((0, 1, 2, 3, 4, 5))
-    CLUB.grow(chain, (0, 1, 2, 3))
-    assert chain.active_set() == CLUB.peers((0, 1, 2, 3, 5))  # the roster with 4 is the fifth now
+def test_the_active_set_is_that_of_the_last_four_rosters() -> None:
+    chain = chain_of(core())
+    rosters = [PEERS[:5], PEERS[:4], PEERS[1:5], PEERS[1:6], PEERS[1:6], PEERS[1:5]]
+    for count, roster in enumerate(rosters, start=1):
+        chain.append(certificate(chain, roster))
+        assert chain.active_set() == frozenset().union(*rosters[max(0, count - ACTIVE_CERTIFICATES) : count])
 
 
-def test_the_active_set_goes_back_to_a_minor_certificate_and_no_further():
-    chain = CLUB.grow(CLUB.chain(), FOUNDERS, (0, 1))
-    assert chain.certificates[-1].outcome.minor
-    assert chain.active_set() == CLUB.peers((0, 1))
-    CLUB.grow(chain, (0, 1, 6))
-    assert not chain.certificates[-1].outcome.minor  # full again, relative to the new active set
-    assert chain.active_set() == CLUB.peers((0, 1, 6))
+def test_a_minor_certificate_makes_its_roster_the_active_set() -> None:
+    chain = grown(chain_of(core()), 4, FOUNDERS)
+    chain.append(certificate(chain, PEERS[:2]))
+    assert chain.active_set() == frozenset(PEERS[:2])
+    chain.append(certificate(chain, PEERS[:3]))
+    assert chain.active_set() == frozenset(PEERS[:3])
 
 
-@given(st.lists(st.sets(st.sampled_from(range(8)), min_size=1), max_size=7), st.integers(0, 7))
-def test_the_active_set_is_the_union_over_the_window(rosters, cut):
-    chain = CLUB.chain()
-    for members in rosters:
-        active = {CLUB.number(peer) for peer in chain.active_set()}
-        roster = sorted(members | active if chain.version == 0 else members)  # a first version is never minor
-        CLUB.grow(chain, roster)
-    chain = chain.truncated(min(cut, chain.version))
-    expected: set[str] = set()
-    for certificate in chain.certificates[::-1][:ACTIVE_CERTIFICATES]:
-        expected |= set(certificate.outcome.roster)
-        if certificate.outcome.minor:
-            break
-    assert chain.active_set() == (expected or CLUB.peers(FOUNDERS))
+@given(st.lists(st.integers(2, 6), min_size=1, max_size=12), st.data())
+def test_truncation_undoes_growth(sizes: list[int], data: st.DataObject) -> None:
+    chain = chain_of(core())
+    seen: list[tuple[bytes, bytes, frozenset[PeerId], bytes, tuple[PeerId, ...]]] = []
+    for size in [5, *sizes]:
+        seen.append((chain.digest, chain.state, chain.active_set(), chain.beacon(), chain.leaders()))
+        chain.append(certificate(chain, PEERS[:size]))
+    version = data.draw(st.integers(0, len(seen) - 1))
+    short = chain.truncated(version)
+    assert (short.digest, short.state, short.active_set(), short.beacon(), short.leaders()) == seen[version]
+    assert [chain.digest_at(number) for number in range(len(seen))] == [entry[0] for entry in seen]
+    assert chain.after(version, 3) == tuple(chain.certificates[version : version + 3])
 
 
-def test_leaders_are_the_active_set_in_an_order_that_changes_with_every_version():
-    chain = CLUB.grow(CLUB.chain(), range(8))
-    orders = [chain.leaders()]
-    for _ in range(3):
-        CLUB.grow(chain, range(8))
-        orders.append(chain.leaders())
-    assert all(sorted(order) == sorted(chain.active_set()) for order in orders)
-    assert len(set(orders)) == len(orders)
+def test_only_the_next_version_of_this_fragment_fits() -> None:
+    chain = grown(chain_of(core()), 2, FOUNDERS)
+    following = certificate(chain, FOUNDERS)
+    assert chain.refusal(following) is None
+    assert chain.refusal(chain.certificates[-1]) is not None
+    chain.append(following)
+    assert chain.refusal(following) is not None
 
 
-@given(st.sets(st.sampled_from(CLUB.ids)), st.binary(min_size=1, max_size=8))
-def test_beacon_order_is_a_permutation_that_ignores_the_order_of_its_input(peers, beacon):
-    ordered = beacon_order(beacon, peers)
-    assert ordered == beacon_order(beacon, sorted(peers))
-    assert sorted(ordered) == sorted(peers)
+def test_old_certificates_are_forgotten_but_not_what_they_imply(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CHAIN_KEPT > 100
+    monkeypatch.setattr("coordinator.chain.CHAIN_KEPT", 10)
+    chain = grown(chain_of(core()), 30, FOUNDERS)
+    assert len(chain.certificates) == 10
+    assert chain.first_version == 21 + ACTIVE_CERTIFICATES - 1
+    assert chain.digest_at(20) is None
+    assert chain.digest_at(21) is not None
+    assert chain.after(19, 5) == ()
+    oldest = chain.truncated(chain.first_version)
+    assert oldest.active_set() == frozenset(FOUNDERS)
+    with pytest.raises(ValueError, match="is not kept"):
+        chain.truncated(chain.first_version - 1)
+    with pytest.raises(ValueError, match="is not kept"):
+        chain.truncated(chain.version + 1)
 
 
-@given(st.sets(st.sampled_from(CLUB.ids), min_size=2), st.binary(min_size=1, max_size=8), st.data())
-def test_who_is_absent_does_not_change_the_order_of_the_others(peers, beacon, data):
-    absent = data.draw(st.sampled_from(sorted(peers)))
-    whole = beacon_order(beacon, peers)
-    assert beacon_order(beacon, peers - {absent}) == tuple(peer for peer in whole if peer != absent)
+def test_a_chain_may_start_from_certificates() -> None:
+    chain = grown(chain_of(core()), 7, FOUNDERS)
+    loaded = Chain(chain.rules, 0, chain.genesis, list(chain.certificates))
+    assert (loaded.version, loaded.digest, loaded.active_set()) == (7, chain.digest, chain.active_set())
 
 
-def test_only_the_next_version_of_this_fragment_is_accepted():
-    chain, other = CLUB.chain(), CLUB.chain(1)
-    first = CLUB.certify(chain, FOUNDERS)
-    assert chain.refusal(first) is None
-    assert other.refusal(first) == "is not the next version of this fragment"
-    chain.append(first)
-    assert chain.refusal(first) == "is not the next version of this fragment"
-    assert chain.refusal(CLUB.certify(chain, FOUNDERS)) is None
+@given(st.binary(max_size=8), st.frozensets(st.sampled_from(PEERS)))
+def test_beacon_order_is_a_permutation_that_ignores_the_order_given(beacon: bytes, peers: frozenset[PeerId]) -> None:
+    order = beacon_order(beacon, sorted(peers))
+    assert frozenset(order) == peers
+    assert order == beacon_order(beacon, sorted(peers, reverse=True))
+    assert (
+        [peer for peer in order if peer != order[0]] == list(beacon_order(beacon, peers - {order[0]}))
+        if order
+        else True
+    )
 
 
-def test_a_truncated_chain_is_what_the_chain_once_was():
-    chain = CLUB.grow(CLUB.chain(), FOUNDERS, (0, 1, 2), (0, 1, 2, 5))
-    early = chain.truncated(1)
-    assert (early.version, early.certificates) == (1, chain.certificates[:1])
-    CLUB.grow(early, (0, 1, 3))
-    assert chain.version == 3
-    assert chain.certificates[1] != early.certificates[1]
-    assert chain.truncated(0).digest == CLUB.manifest.genesis[0]
-    with pytest.raises(ValueError, match="version 4 is not kept"):
-        chain.truncated(4)
-
-
-def test_after_gives_what_follows_a_version_oldest_first():
-    chain = CLUB.grow(CLUB.chain(), *[FOUNDERS] * 4)
-    assert [one.version for one in chain.after(1, 2)] == [2, 3]
-    assert [one.version for one in chain.after(0, 9)] == [1, 2, 3, 4]
-    assert chain.after(4, 9) == chain.after(99, 9) == CLUB.chain().after(0, 9) == ()
-
-
-def test_digest_at_knows_every_kept_version_and_no_other():
-    chain = CLUB.grow(CLUB.chain(), *[FOUNDERS] * 3)
-    known = [chain.digest_at(version) for version in range(4)]
-    assert known == [CLUB.manifest.genesis[0], *(one.digest for one in chain.certificates)]
-    assert chain.digest_at(4) is chain.digest_at(-1) is CLUB.chain().digest_at(1) is None
-
-
-def test_a_chain_forgets_what_is_old_and_knows_what_it_forgot(monkeypatch):
-    monkeypatch.setattr(chain_module, "CHAIN_KEPT", 6)
-    chain = CLUB.grow(CLUB.chain(), *[FOUNDERS] * 10)
-    assert [one.version for one in chain.certificates] == [5, 6, 7, 8, 9, 10]
-    assert chain.first_version == 8  # the oldest version whose active set follows from what is kept
-    assert chain.truncated(8).active_set() == CLUB.peers(FOUNDERS)
-    with pytest.raises(ValueError, match="version 7 is not kept"):
-        chain.truncated(7)
-    assert chain.digest_at(5) == chain.certificates[0].digest
-    assert chain.digest_at(4) is chain.digest_at(0) is None
-    assert chain.after(3, 9) == ()
-    assert [one.version for one in chain.after(4, 9)] == [5, 6, 7, 8, 9, 10]
-
-
-def test_a_chain_from_disk_is_as_good_as_one_that_grew():
-    grown = CLUB.grow(CLUB.chain(), FOUNDERS, (0, 1, 2, 6))
-    loaded = CLUB.chain(0, grown.certificates)
-    assert (loaded.version, loaded.digest, loaded.leaders()) == (2, grown.digest, grown.leaders())
-
-
-def test_another_coin_gives_another_beacon():
-    one, other = CLUB.chain(), CLUB.chain()
-    one.append(CLUB.certify(one, FOUNDERS))
-    other.append(CLUB.certify(other, FOUNDERS, coin=digest("other")))
-    assert one.beacon() != other.beacon()
+def test_leaders_change_from_version_to_version() -> None:
+    chain = chain_of(core())
+    orders = set()
+    for _ in range(6):
+        orders.add(chain.leaders())
+        chain.append(certificate(chain, FOUNDERS))
+    assert len(orders) > 2

@@ -70,6 +70,15 @@ def test_joins_are_bounded():
     assert hear(gathered, club.join(0, gathered.chain, boot=boot(0, life=2)))  # known peers may come back
 
 
+def test_strangers_do_not_shut_out_the_active_set():
+    club = Club.of(JOINS_MAX + 6, founders=4)
+    gathered = gathering(club)
+    for number in range(JOINS_MAX + 5, -1, -1):  # all strangers first
+        hear(gathered, club.join(number, gathered.chain))
+    assert gathered.chain.active_set() <= gathered.joins.keys()
+    assert len(gathered.joins) == JOINS_MAX
+
+
 def test_the_quorum_is_of_contributors_and_keeps_its_time():
     gathered = gathering()
     hear(gathered, CLUB.join(0, CHAIN, contributes=False))

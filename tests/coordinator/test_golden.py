@@ -61,9 +61,9 @@ IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
 RUN_ID = "092c062c540923059355c5f1c99f3716bfc1583c789480d6f9f4ecd133dc46b7"
-OUTCOME = "fe13cfed127e7c96bdae36c69974882f312e75575b8433891aa10cd8c8171423"
-VERSION = "92201979e262aaa47652608df1e9bb146df8fb765b338b1af1c1727b374fc417"
-BEACON = "df963176b2f4a9acd951d53063f571a08de9f39efc87050b1e9719c507f175d2"
+OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
+VERSION = "366516af97a80014953da63567165685ac572be2e3a4a37d22c109e363b39db6"
+BEACON = "5ec3e9e0dc4a85d85c9912c04ceb66f9778730247290c414a977c0e8cb13a7c7"
 PLACE = {"fragment": 3, "version": 2**40, "group": DIGESTS[9]}
 
 # Every value is spelt out, defaults too: a golden file holds the format still, not the defaults.
@@ -189,7 +189,11 @@ def certificate() -> Certificate:
         roster=tuple(IDS),
         input_set=DIGESTS[10],
         contributors=(Contributor(peer=IDS[0], tokens=1024, steps=8), Contributor(peer=IDS[2], tokens=7, steps=1)),
-        partitions=(PartitionOutcome(reducer=IDS[0], root=DIGESTS[11], included=(0, 1)), None),
+        partitions=(
+            PartitionOutcome(reducer=IDS[0], root=DIGESTS[11], included=(0, 1)),
+            None,
+            PartitionOutcome(reducer=IDS[1], root=DIGESTS[15], included=(1,)),
+        ),
         coin=DIGESTS[12],
         active_set=active_set_digest(MANIFEST.founder_ids),
         trust=NO_TRUST_TABLE,

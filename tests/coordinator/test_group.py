@@ -1,13 +1,12 @@
-"""Joins, rosters, commitments and bundles (design §6.2 steps 2–4): every reason to refuse one, one at a time."""
+"""Joins, rosters, commitments: what is accepted into a group, and the words with which the rest is refused."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from coordinator.certificate import is_minor, votes_needed
-from coordinator.chain import beacon_order
+from coordinator.actions import Send
+from coordinator.chain import Chain, beacon_order
+from coordinator.gathering import JOINS_MAX, REVISIONS_MAX, Gathering
 from coordinator.group import (
     JOIN_TOLERANCE_SECONDS,
     OtherBaseError,
@@ -17,234 +16,271 @@ from coordinator.group import (
     read_input_set,
     read_join,
 )
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import Abstain, Bundle, Roster
+from coordinator.messages import Bundle, Join, Roster
+from coordinator.virtual.simulation import make_signers
 from dht.errors import PeerError
-from tests.coordinator.builders import CODEC, NOW, Club, boot, digest, forged
+from dht.identity import PeerId
+from dht.statement import Context, Statement, make_statement
+from tests.coordinator.rigs import (
+    PACE,
+    PEERS,
+    UNIX_SECONDS,
+    certificate,
+    chain_of,
+    commit,
+    core,
+    group_of,
+    join,
+    roster,
+    say,
+)
 
-CLUB = Club.of(6, founders=4)
-CHAIN = CLUB.grow(CLUB.chain(), (0, 1, 2, 3))
-EVERYONE = (0, 1, 2, 3)
-LEADER = CLUB.number(leader_of(CHAIN, 0))
-OTHER = next(number for number in EVERYONE if number != LEADER)
-GROUP = CLUB.group(CHAIN, EVERYONE)
-COMMITS = [CLUB.commit(number, GROUP) for number in EVERYONE]
+FIVE = PEERS[:5]
 
 
-def joins(*numbers, **changes):
-    return [CLUB.join(number, CHAIN, **changes) for number in numbers]
+@pytest.fixture
+def chain() -> Chain:
+    return chain_of(core())
+
+
+def unsigned(statement: Statement) -> Statement:
+    return Statement(context=statement.context, sender=statement.sender, body=statement.body, signature=bytes(32))
 
 
 # -- joins
 
 
-def test_a_join_of_this_base_counts():
-    join = read_join(CLUB.join(5, CHAIN), CHAIN, NOW)
-    assert (join.boot, join.leader) == (boot(5), CLUB.ids[LEADER])  # anybody may ask, not only the active set
+def test_a_join_is_read(chain: Chain) -> None:
+    assert read_join(join(chain, PEERS[7]), chain, UNIX_SECONDS).attempt == 0
 
 
-PLACE = CLUB.at(CHAIN)
-JOIN = CLUB.join(1, CHAIN)
-BODY = read_join(JOIN, CHAIN, NOW)
+def test_joins_that_do_not_count(chain: Chain) -> None:
+    good = join(chain, PEERS[1])
+    late = UNIX_SECONDS + 60 + JOIN_TOLERANCE_SECONDS
+    assert read_join(good, chain, late)
+    refused = {
+        "has expired": (good, late + 1),
+        "is not signed": (unsigned(good), UNIX_SECONDS),
+        "names the wrong leader": (join(chain, PEERS[1], leader=PEERS[9]), UNIX_SECONDS),
+        "joins another version": (
+            say(PEERS[1], "join", chain, chain.digest, good.read(Join), version=1),
+            UNIX_SECONDS,
+        ),
+        "is no join": (say(PEERS[1], "vote", chain, chain.digest, good.read(Join)), UNIX_SECONDS),
+    }
+    for reason, (statement, now) in refused.items():
+        with pytest.raises(PeerError, match=reason):
+            read_join(statement, chain, now)
+    with pytest.raises(OtherBaseError):
+        read_join(say(PEERS[1], "join", chain, bytes(32), good.read(Join)), chain, UNIX_SECONDS)
 
 
-@pytest.mark.parametrize(
-    ("statement", "error", "reason"),
-    [
-        (CLUB.say(1, "join", BODY, **PLACE, run_id=digest("run")), PeerError, "is no join of this run"),
-        (CLUB.say(1, "roster", BODY, **PLACE), PeerError, "is no join of this run"),
-        (CLUB.say(1, "join", BODY, **{**PLACE, "version": 2}), PeerError, "joins another version"),
-        (CLUB.say(1, "join", BODY, **{**PLACE, "fragment": 1}), PeerError, "joins another version"),
-        (CLUB.say(1, "join", BODY, **{**PLACE, "group": digest("x")}), OtherBaseError, "joins another base"),
-        (CLUB.join(1, CHAIN, leader=CLUB.ids[OTHER]), PeerError, "names the wrong leader"),
-        (CLUB.join(1, CHAIN, leader=CLUB.ids[5]), PeerError, "names the wrong leader"),
-        (forged(JOIN), PeerError, "is not signed by its sender"),
-        (JOIN.model_copy(update={"sender": CLUB.ids[2]}), PeerError, "is not signed by its sender"),
-        (CLUB.say(1, "join", Abstain(attempt=0), **PLACE), PeerError, "Join."),
-    ],
-)
-def test_a_join_that_is_wrong_in_one_thing_is_refused(statement, error, reason):
-    with pytest.raises(error, match=reason) as caught:
-        read_join(statement, CHAIN, NOW)
-    assert type(caught.value) is error
-
-
-def test_a_join_expires_but_clocks_may_differ():
-    join = CLUB.join(1, CHAIN, expires_unix_seconds=int(NOW))
-    assert read_join(join, CHAIN, NOW + JOIN_TOLERANCE_SECONDS)
-    with pytest.raises(PeerError, match="has expired"):
-        read_join(join, CHAIN, NOW + JOIN_TOLERANCE_SECONDS + 1)
-
-
-@given(st.integers(0, 1000))
-def test_attempts_go_round_the_active_set(attempt):
-    order = CHAIN.leaders()
-    assert leader_of(CHAIN, attempt) == order[attempt % len(order)]
-    assert {leader_of(CHAIN, attempt + turn) for turn in range(len(order))} == CHAIN.active_set()
+def test_the_leaders_take_turns(chain: Chain) -> None:
+    assert [leader_of(chain, attempt) for attempt in range(5)] == list(chain.leaders())
+    assert leader_of(chain, 5) == leader_of(chain, 0)
 
 
 # -- rosters
 
 
-@pytest.mark.parametrize(
-    ("statement", "error", "reason"),
-    [
-        (CLUB.roster(CHAIN, joins(0, 1), attempt=0), None, ""),
-        (CLUB.roster(CHAIN, joins(0, 1, 0)), PeerError, "lists a member twice"),
-        (CLUB.roster(CHAIN, joins(0, attempt=1)), PeerError, "holds a join for another attempt"),
-        (CLUB.roster(CHAIN, [*joins(0), forged(JOIN)]), PeerError, "is not signed by its sender"),
-        (CLUB.roster(CHAIN, joins(0, 1, dialable=False)), PeerError, "has nobody who could reduce"),
-        (CLUB.roster(CHAIN, joins(0, 1, contributes=False)), PeerError, "has nobody who could reduce"),
-        (CLUB.roster(CHAIN, joins(0, 1, expires_unix_seconds=0)), PeerError, "has expired"),
-        (forged(CLUB.roster(CHAIN, joins(0, 1))), PeerError, "is not signed by the leader"),
-    ],
-)
-def test_a_roster_is_read_or_refused_for_one_reason(statement, error, reason):
-    if error is None:
-        assert read_group(statement, CHAIN, NOW).members
-        return
-    with pytest.raises(error, match=reason):
-        read_group(statement, CHAIN, NOW)
+def test_a_roster_makes_a_group(chain: Chain) -> None:
+    group = group_of(chain, PEERS[:6])
+    assert group.members == beacon_order(chain.beacon(), PEERS[:6])
+    assert group.leader == leader_of(chain, 0)
+    assert group.voters == group.contributors == frozenset(PEERS[:6])
+    assert group.reducers == group.members
+    assert [group.reducer(0, 0), group.reducer(0, 1), group.reducer(5, 1)] == [*group.reducers[:2], group.reducers[0]]
+    assert group.proposers()[0] == group.leader
+    assert len(set(group.proposers())) == 2
+    assert not group.minor
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "context", "error", "reason"),
-    [
-        (LEADER, "roster", {"run_id": digest("run")}, PeerError, "is no roster of this run"),
-        (LEADER, "bundle", {}, PeerError, "is no roster of this run"),
-        (LEADER, "roster", {"version": 0}, PeerError, "is for another version"),
-        (LEADER, "roster", {"fragment": 1}, PeerError, "is for another version"),
-        (LEADER, "roster", {"group": digest("x")}, OtherBaseError, "is for another base"),
-        (OTHER, "roster", {}, PeerError, "comes from the wrong leader"),
-        (5, "roster", {}, PeerError, "comes from the wrong leader"),
-    ],
-)
-def test_a_roster_in_the_wrong_place_is_refused(number, kind, context, error, reason):
-    body = Roster(attempt=0, revision=0, joins=tuple(joins(*EVERYONE)))
-    with pytest.raises(error, match=reason) as caught:
-        read_group(CLUB.say(number, kind, body, **{**PLACE, **context}), CHAIN, NOW)
-    assert type(caught.value) is error
+def test_witnesses_and_peers_that_nobody_can_dial_reduce_nothing(chain: Chain) -> None:
+    joins = (
+        join(chain, PEERS[0], contributes=False),
+        join(chain, PEERS[1], dialable=False),
+        join(chain, PEERS[2]),
+    )
+    body = Roster(attempt=0, revision=0, joins=joins)
+    group = read_group(say(leader_of(chain, 0), "roster", chain, chain.digest, body), chain, UNIX_SECONDS)
+    assert group.reducers == (PEERS[2],)
+    assert group.contributors == frozenset(PEERS[1:3])
+    body = Roster(attempt=0, revision=0, joins=joins[:2])
+    with pytest.raises(PeerError, match="nobody who could reduce"):
+        read_group(say(leader_of(chain, 0), "roster", chain, chain.digest, body), chain, UNIX_SECONDS)
 
 
-def test_a_group_has_at_most_32_members():
-    club = Club.of(PEERS_PER_GROUP_MAX + 1)
-    asked = [club.join(number, club.chain()) for number in range(PEERS_PER_GROUP_MAX + 1)]
-    with pytest.raises(ValueError, match="at most 32 items"):
-        Roster(attempt=0, revision=0, joins=tuple(asked))
-    longer = Roster.model_construct(attempt=0, revision=0, joins=tuple(asked))
-    leader = club.number(leader_of(club.chain(), 0))
-    with pytest.raises(PeerError, match=r"Roster\.joins"):
-        read_group(club.say(leader, "roster", longer, **club.at(club.chain())), club.chain(), NOW)
-    full = read_group(club.roster(club.chain(), asked[:PEERS_PER_GROUP_MAX]), club.chain(), NOW)
-    assert len(full.members) == PEERS_PER_GROUP_MAX
-
-
-def test_members_are_in_beacon_order_whatever_the_leader_wrote():
-    backwards = read_group(CLUB.roster(CHAIN, joins(3, 2, 1, 0)), CHAIN, NOW)
-    assert backwards.members == GROUP.members == beacon_order(CHAIN.beacon(), CLUB.peers(EVERYONE))
-    assert backwards.key != GROUP.key  # yet another group, with another name
-
-
-def test_whoever_cannot_be_dialled_or_brings_nothing_does_not_reduce():
-    asked = [*joins(0), *joins(1, dialable=False), *joins(2, contributes=False), *joins(3)]
-    group = read_group(CLUB.roster(CHAIN, asked), CHAIN, NOW)
-    assert set(group.reducers) == CLUB.peers((0, 3))
-    assert group.contributors == CLUB.peers((0, 1, 3))
-    assert group.voters == CLUB.peers(EVERYONE)
-
-
-def test_partitions_are_reduced_in_turn():
-    for partition in range(GROUP.partitions):
-        assert GROUP.reducer(partition, 0) == GROUP.members[partition]
-        assert GROUP.reducer(partition, 1) == GROUP.members[(partition + 1) % 4]
-
-
-def test_after_the_leader_the_next_in_order_may_propose():
-    assert GROUP.proposers() == (GROUP.members[0], GROUP.members[1])
-    assert GROUP.leader == GROUP.members[0]
-    alone = CLUB.group(CHAIN, [LEADER])
-    assert alone.proposers() == (alone.leader,)
-
-
-@given(st.sets(st.sampled_from(EVERYONE), min_size=1), st.sets(st.sampled_from(range(6))))
-def test_shares_of_a_group_are_counted_over_its_voters(members, numbers):
-    group, peers = CLUB.group(CHAIN, sorted(members)), CLUB.peers(numbers)
-    inside = len(members & numbers)
-    assert group.more_than_a_third(peers) == (3 * inside > len(members))
-    assert group.more_than_two_thirds(peers) == (3 * inside > 2 * len(members))
-    assert group.votes_needed == votes_needed(len(members))
-    assert group.minor == is_minor(group.voters, CHAIN.active_set(), 0.5) == (len(members) <= 2)
+def test_rosters_that_are_refused(chain: Chain) -> None:
+    good = roster(chain, FIVE)
+    body = good.read(Roster)
+    leader, other = leader_of(chain, 0), leader_of(chain, 1)
+    twice = Roster(attempt=0, revision=0, joins=(body.joins[0], body.joins[0]))
+    mixed = Roster(attempt=0, revision=0, joins=(body.joins[0], join(chain, PEERS[1], attempt=1)))
+    refused = {
+        "is no roster": say(leader, "bundle", chain, chain.digest, body),
+        "is for another version": say(leader, "roster", chain, chain.digest, body, version=4),
+        "comes from the wrong leader": say(other, "roster", chain, chain.digest, body),
+        "is not signed by the leader": unsigned(good),
+        "lists a member twice": say(leader, "roster", chain, chain.digest, twice),
+        "holds a join for another attempt": say(leader, "roster", chain, chain.digest, mixed),
+    }
+    for reason, statement in refused.items():
+        with pytest.raises(PeerError, match=reason):
+            read_group(statement, chain, UNIX_SECONDS)
+    with pytest.raises(OtherBaseError):
+        read_group(say(leader, "roster", chain, bytes(32), body), chain, UNIX_SECONDS)
 
 
 # -- commitments
 
 
-def test_a_members_commitment_counts():
-    assert read_commit(COMMITS[1], GROUP, CODEC, verifier_ok=True).tokens == 100
+def test_a_bundle_fixes_the_input_set(chain: Chain) -> None:
+    group = group_of(chain, FIVE)
+    commits = tuple(commit(chain, group, member) for member in FIVE[:3])
+    bundle = say(group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=commits))
+    inputs = read_input_set(bundle, group, "int8", chain)
+    assert inputs.peers == FIVE[:3]
+    assert inputs.digest == bundle.digest
+    assert (inputs.index(FIVE[2]), inputs.index(FIVE[3])) == (2, None)
+    assert inputs.inputs_needed_of == 2
 
 
-@pytest.mark.parametrize(
-    ("statement", "signed", "reason"),
-    [
-        (COMMITS[1], False, "is not signed by its sender"),
-        (CLUB.commit(5, GROUP), True, "does not belong to this group"),
-        (CLUB.commit(1, CLUB.group(CHAIN, (0, 1, 2))), True, "does not belong to this group"),
-        (CLUB.commit(1, GROUP, codec="int4"), True, "commits in the wrong form"),
-        (CLUB.commit(1, GROUP, part_roots=(digest(0),)), True, "commits in the wrong form"),
-        (CLUB.say(1, "commit", Abstain(attempt=0), **CLUB.in_group(GROUP)), True, "Commit."),
-        (CLUB.say(1, "bundle", Abstain(attempt=0), **CLUB.in_group(GROUP)), True, "is no commitment to this round"),
-        (CLUB.commit(1, CLUB.group(CLUB.chain(), EVERYONE)), True, "is no commitment to this round"),
-    ],
-)
-def test_a_commitment_that_is_wrong_in_one_thing_is_refused(statement, signed, reason):
-    with pytest.raises(PeerError, match=reason):
-        read_commit(statement, GROUP, CODEC, signed)
+def test_commitments_that_do_not_count(chain: Chain) -> None:
+    group, other = group_of(chain, FIVE), group_of(chain, PEERS[:4])
+    good = commit(chain, group, FIVE[1])
+    refused = {
+        "does not belong": (commit(chain, other, FIVE[1]), "int8"),
+        "wrong form": (good, "int4"),
+        "is not signed": (unsigned(good), "int8"),
+        "no commitment": (say(FIVE[1], "check", chain, group.key.roster_id, Bundle(commits=(good,))), "int8"),
+    }
+    for reason, (statement, codec) in refused.items():
+        with pytest.raises(PeerError, match=reason):
+            read_commit(statement, group, codec, chain.rules)
 
 
-def test_a_witness_commits_to_nothing():
-    group = CLUB.group(CHAIN, EVERYONE, witnesses=[1])
-    with pytest.raises(PeerError, match="does not belong to this group"):
-        read_commit(CLUB.commit(1, group), group, CODEC, verifier_ok=True)
+def test_bundles_that_are_refused(chain: Chain) -> None:
+    group = group_of(chain, FIVE)
+    commits = (commit(chain, group, FIVE[0]), commit(chain, group, FIVE[1]))
+    stranger = next(peer for peer in FIVE if peer != group.leader)
+    body = Bundle(commits=commits)
+    refused = {
+        "is not signed by the leader": say(stranger, "bundle", chain, group.key.roster_id, body),
+        "two commitments": say(
+            group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=(*commits, commits[0]))
+        ),
+        "no bundle of this group": say(group.leader, "bundle", chain, bytes(32), body),
+    }
+    for reason, statement in refused.items():
+        with pytest.raises(PeerError, match=reason):
+            read_input_set(statement, group, "int8", chain)
 
 
-# -- input sets
+# -- gathering
 
 
-def test_a_bundle_fixes_the_input_set():
-    inputs = read_input_set(CLUB.bundle(GROUP, COMMITS), GROUP, CODEC, CHAIN)
-    assert inputs.peers == tuple(CLUB.ids[number] for number in EVERYONE)
-    assert [inputs.index(CLUB.ids[number]) for number in (*EVERYONE, 5)] == [0, 1, 2, 3, None]
-    part = read_input_set(CLUB.bundle(GROUP, COMMITS[:3]), GROUP, CODEC, CHAIN)
-    assert part.digest != inputs.digest
-    assert (inputs.inputs_needed_of, part.inputs_needed_of) == (2, 2)
+def gathering(chain: Chain, me: PeerId) -> Gathering:
+    return Gathering(core(PEERS.index(me)), chain, 0)
 
 
-IN_GROUP = CLUB.in_group(GROUP)
-BUNDLE = Bundle(commits=tuple(COMMITS))
+def add(gathered: Gathering, *peers: PeerId, now: float = 0.0, **changes: object) -> bool:
+    news = False
+    for peer in peers:
+        statement = join(gathered.chain, peer, **changes)
+        news = gathered.add(statement, statement.read(Join), now)
+    return news
 
 
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        (CLUB.say(LEADER, "bundle", BUNDLE, **IN_GROUP, run_id=digest("run")), "is no bundle of this group"),
-        (CLUB.say(LEADER, "roster", BUNDLE, **IN_GROUP), "is no bundle of this group"),
-        (CLUB.say(LEADER, "bundle", BUNDLE, **{**IN_GROUP, "group": digest("x")}), "is no bundle of this group"),
-        (CLUB.say(OTHER, "bundle", BUNDLE, **IN_GROUP), "is not signed by the leader"),
-        (forged(CLUB.bundle(GROUP, COMMITS)), "is not signed by the leader"),
-        (CLUB.bundle(GROUP, [*COMMITS, COMMITS[0]]), "holds two commitments of one member"),
-        (CLUB.bundle(GROUP, [*COMMITS, CLUB.commit(0, GROUP, tokens=7)]), "holds two commitments of one member"),
-        (CLUB.bundle(GROUP, [*COMMITS[1:], forged(COMMITS[0])]), "is not signed by its sender"),
-        (CLUB.bundle(GROUP, [*COMMITS, CLUB.commit(5, GROUP)]), "does not belong to this group"),
-        (CLUB.bundle(GROUP, [CLUB.commit(1, GROUP, codec="fp32")]), "commits in the wrong form"),
-    ],
-)
-def test_a_bundle_that_is_wrong_in_one_thing_is_refused(statement, reason):
-    with pytest.raises(PeerError, match=reason):
-        read_input_set(statement, GROUP, CODEC, CHAIN)
+def issued(actions: list[object]) -> Roster | None:
+    sends = [action for action in actions if isinstance(action, Send)]
+    statements = [send.message for send in sends if isinstance(send.message, Statement)]
+    return statements[0].read(Roster) if statements else None
 
 
-def test_a_commitment_from_another_run_does_not_enter_a_bundle():
-    body = read_commit(COMMITS[1], GROUP, CODEC, verifier_ok=True)
-    foreign = CLUB.say(1, "commit", body, **IN_GROUP, run_id=digest("run"))
-    with pytest.raises(PeerError, match="is not signed by its sender"):
-        read_input_set(CLUB.bundle(GROUP, [foreign]), GROUP, CODEC, CHAIN)
+def members(found: Roster | None) -> set[str]:
+    assert found is not None
+    return {one.sender for one in found.joins}
+
+
+NOBODY = frozenset[PeerId]()
+
+
+def test_the_roster_comes_when_everyone_live_has_joined(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    add(gathered, *FIVE[:4])
+    assert gathered.close(frozenset(FIVE), NOBODY, False, 0.1) == []
+    assert gathered.reason.endswith("1 missing")
+    add(gathered, FIVE[4], now=0.2)
+    assert members(issued(list(gathered.close(frozenset(FIVE), NOBODY, False, 0.2)))) == set(FIVE)
+
+
+def test_without_a_quorum_the_grace_window_starts_all_the_same(chain: Chain) -> None:
+    """A live peer that does not join must not stop a swarm in which K cannot be reached without it."""
+    gathered = gathering(chain, leader_of(chain, 0))
+    pace = PACE.model_copy(update={"quorum": 5})
+    gathered.core.manifest = core(0, pace=pace).manifest
+    add(gathered, *FIVE[:4])
+    assert gathered.quorum_at is None
+    end = gathered.due_at()
+    assert end <= PACE.round_seconds / 2
+    assert gathered.close(frozenset(FIVE), NOBODY, False, end - 0.01) == []
+    assert issued(list(gathered.close(frozenset(FIVE), NOBODY, False, end + 0.01))) is not None
+
+
+def test_late_joins_revise_the_roster_a_few_times(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    add(gathered, *FIVE[:3])
+    revisions = [issued(list(gathered.close(frozenset(FIVE[:3]), NOBODY, False, 0.1)))]
+    for peer in (*FIVE[3:], *PEERS[5:8]):
+        add(gathered, peer)
+        revisions.append(issued(list(gathered.close(frozenset(FIVE[:3]), NOBODY, False, 0.2))))
+    assert [found.revision for found in revisions if found is not None] == list(range(REVISIONS_MAX + 1))
+    assert members(revisions[2]) == set(FIVE)
+
+
+def test_nothing_is_issued_twice(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    add(gathered, *FIVE)
+    assert gathered.close(frozenset(FIVE), NOBODY, False, 0.1)
+    assert gathered.close(frozenset(FIVE), NOBODY, False, 0.2) == []
+
+
+def test_who_was_silent_is_left_out_if_the_others_are_enough(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    add(gathered, *FIVE)
+    silent = frozenset(FIVE[:1])
+    found = issued(list(gathered.close(frozenset(FIVE), silent, False, 0.1)))
+    assert members(found) == set(FIVE[1:])
+    assert gathered.lacking(frozenset(FIVE[1:]), silent) == []
+    assert [one.sender for one in gathered.lacking(frozenset(FIVE[1:]), NOBODY)] == [FIVE[0]]
+
+
+def test_who_was_silent_is_taken_where_there_are_too_few_without_it(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    add(gathered, *FIVE[:3])
+    found = issued(list(gathered.close(frozenset(FIVE[:3]), frozenset(FIVE[:1]), False, 3.9)))
+    assert members(found) == set(FIVE[:3])
+
+
+def test_a_new_life_replaces_the_older_ones_join(chain: Chain) -> None:
+    gathered = gathering(chain, leader_of(chain, 0))
+    assert add(gathered, FIVE[0])
+    assert not add(gathered, FIVE[0])
+    assert add(gathered, FIVE[0], boot=bytes([99]) * 16)
+    assert gathered.contributors() == 1
+
+
+def test_joins_are_bounded(chain: Chain) -> None:
+    signers, _ = make_signers(JOINS_MAX + 5, 77, real_keys=False)
+    gathered = gathering(chain, leader_of(chain, 0))
+    body = join(chain, FIVE[0]).read(Join)
+    for signer in signers:
+        context = Context(run_id=chain.rules.run_id, kind="join", fragment=0, version=0, group=chain.digest)
+        gathered.add(make_statement(signer, context, body), body, 0.0)
+    assert len(gathered.joins) == JOINS_MAX
+
+
+def test_a_group_below_the_share_is_minor(chain: Chain) -> None:
+    chain.append(certificate(chain, FIVE))
+    assert group_of(chain, FIVE[:2]).minor
+    assert not group_of(chain, FIVE[:3]).minor

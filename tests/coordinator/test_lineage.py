@@ -1,14 +1,17 @@
-"""Comparing lineages after a partition (design §8): two honest peers always choose the same winner."""
+"""Comparing lineages (design §8): a total order on which two honest peers always agree."""
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from itertools import permutations
+
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain import Chain
 from coordinator.lineage import (
+    VERSIONS_COMPARED,
     Branch,
-    Claim,
     ancestor,
     better,
     claim,
@@ -16,183 +19,140 @@ from coordinator.lineage import (
     known_digests,
     majority_signed,
 )
-from coordinator.messages import LINEAGE_DEPTH_MAX
-from coordinator.weights import TRUNCATION
-from dht.statement import digest_of
-from tests.coordinator.builders import Club, digest
+from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
+from dht.identity import PeerId
+from tests.coordinator.rigs import PACE, PEERS, certificate, chain_of, core, grown
 
-CLUB = Club.of(6)
-EVERYONE = tuple(range(6))
-
-claims = st.builds(
-    Claim,
-    signers=st.integers(0, 3),
-    tokens=st.sampled_from([0.0, 1.0, 2.5]),
-    inverse_digest=st.binary(min_size=1, max_size=2),
-)
+FIVE = PEERS[:5]
 
 
-def stem(fragment: int = 0) -> Chain:
-    """What both sides have."""
-    return CLUB.grow(CLUB.chain(fragment), EVERYONE)
+def stem(versions: int = 2) -> Chain:
+    return grown(chain_of(core()), versions, FIVE)
 
 
-def side(fragment: int, *rosters: tuple[int, ...], salt: str = "") -> Chain:
-    """One side's chain after the fork; another `salt` gives other versions of the same strength."""
-    chain = stem(fragment)
-    for roster in rosters:
-        chain.append(CLUB.certify(chain, roster, coin=digest(salt)))
-    return chain
+def branch(base: Chain, versions: int, roster: tuple[PeerId, ...], salt: bytes, tokens: int = 100) -> Chain:
+    return grown(base, versions, roster, salt, tokens)
 
 
-def strength(*chains: Chain) -> Claim:
-    return claim([Branch(stem(chain.fragment).active_set(), chain.after(1, 99)) for chain in chains])
+rosters = st.sampled_from([FIVE, FIVE[:3], FIVE[2:], FIVE[:2], FIVE[3:], FIVE[:1]])
+branches = st.tuples(st.integers(1, 4), rosters, st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([0, 100, 700]))
 
 
-# -- claims
+@given(branches, branches)
+def test_of_two_lineages_exactly_one_is_better(
+    one: tuple[int, tuple[PeerId, ...], bytes, int], other: tuple[int, tuple[PeerId, ...], bytes, int]
+) -> None:
+    base = stem()
+    first, second = branch(base, *one), branch(base, *other)
+    wins = better({0: first}, {0: (2, second)})
+    loses = better({0: second}, {0: (2, first)})
+    assert wins != loses if first.digest != second.digest else not (wins or loses)
 
 
-@given(claims, claims, claims)
-def test_claims_are_totally_ordered(one, two, three):
-    assert (one < two) + (two < one) + (one == two) == 1
-    assert not (one < two < three) or one < three
-    assert (one.signers, one.tokens) <= (two.signers, two.tokens) or one > two
+@given(st.tuples(branches, branches, branches))
+def test_the_order_is_transitive(three: tuple[tuple[int, tuple[PeerId, ...], bytes, int], ...]) -> None:
+    base = stem()
+    chains = [branch(base, *one) for one in three]
+    for first, second, third in permutations(chains):
+        if better({0: first}, {0: (2, second)}) and better({0: second}, {0: (2, third)}):
+            assert better({0: first}, {0: (2, third)})
 
 
-def test_more_signers_win_whatever_the_tokens():
-    few, many = side(0, (0, 1), (0, 1), (0, 1)), side(0, (2, 3, 4))
-    assert strength(many) > strength(few)
-    assert strength(few).tokens > strength(many).tokens
+def test_signers_come_before_tokens() -> None:
+    base = stem()
+    few, many = branch(base, 3, FIVE[:2], b"few", 10**9), branch(base, 1, FIVE[2:], b"many", 1)
+    assert better({0: few}, {0: (2, many)})
 
 
-def test_signers_are_counted_once_and_only_if_they_were_active_at_the_fork():
-    chain = CLUB.grow(CLUB.chain(), (0, 1, 2, 3))
-    CLUB.grow(chain, (0, 1, 2, 4), (0, 1, 2, 5))
-    active = chain.truncated(1).active_set()
-    assert active == CLUB.peers((0, 1, 2, 3))
-    assert claim([Branch(active, chain.after(1, 9))]).signers == 3
+def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
+    base = stem()
+    strangers = (*FIVE[:2], *PEERS[5:11])
+    with_strangers = claim([Branch(base.active_set(), branch(base, 3, strangers, b"x").after(2, 9))])
+    without = claim([Branch(base.active_set(), branch(base, 1, FIVE[:2], b"y").after(2, 9))])
+    assert with_strangers.signers == without.signers == 2
 
 
-def test_signers_are_distinct_over_all_fragments():
-    assert strength(side(0, (0, 1, 2)), side(1, (2, 3))).signers == 4
+def test_one_members_claim_of_tokens_cannot_outweigh_the_others() -> None:
+    base = stem()
+    honest = certificate(base, FIVE[:3], tokens=100)
+    liar = [one.model_copy(update={"tokens": 10**12}) for one in honest.outcome.contributors[:1]]
+    lied = certificate(base, FIVE[:3], changes={"contributors": (*liar, *honest.outcome.contributors[1:])})
+    assert claim([Branch(base.active_set(), (lied,))]).tokens == 350
 
 
-def test_of_equal_signers_the_more_tokens_win():
-    short, long = side(0, (0, 1, 2)), side(0, (3, 4, 5), (3, 4, 5))
-    assert strength(long) > strength(short)
+def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() -> None:
+    """Each side knows all of its own versions and one page of the other's: beyond it they would disagree."""
+    base = stem()
+    long, longer = branch(base, 40, FIVE[:2], b"p"), branch(base, 60, FIVE[3:], b"q")
+    page = CHAIN_PAGE_MAX
+    seen_by_long = continuation(long, longer.after(2, page))
+    seen_by_longer = continuation(longer, long.after(2, page))
+    assert seen_by_long is not None
+    assert seen_by_longer is not None
+    assert better({0: long}, {0: seen_by_long}) != better({0: longer}, {0: seen_by_longer})
+    assert page == VERSIONS_COMPARED
 
 
-def test_no_claim_of_one_peer_outweighs_the_rest():
-    honest, boast = (100, 100, 100), (100, 100, 10**12)
-    versions = []
-    for tokens in (honest, boast):
-        chain = stem()
-        outcome = CLUB.outcome(chain, (0, 1, 2))
-        contributors = tuple(
-            one.model_copy(update={"tokens": count}) for one, count in zip(outcome.contributors, tokens, strict=True)
-        )
-        versions.append(Branch(chain.active_set(), (CLUB.certify(chain, (0, 1, 2), contributors=contributors),)))
-    assert claim(versions[1:]).tokens == 100 + 100 + TRUNCATION * 100
-    assert claim(versions[:1]).tokens == 300
+def test_fragments_are_compared_together() -> None:
+    own = core(pace=PACE.model_copy(update={"fragments": 2}))
+    bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(2)]
+    ours = {index: branch(base, 1, FIVE[:3], b"o") for index, base in enumerate(bases)}
+    theirs = {0: (1, branch(bases[0], 1, FIVE[3:], b"t")), 1: (1, branch(bases[1], 1, FIVE[:2], b"t"))}
+    assert better({0: ours[0]}, {0: theirs[0]}) is False
+    assert better(ours, theirs) is True
 
 
-def test_of_equal_strength_the_lower_digest_wins():
-    one, other = side(0, (0, 1, 2), salt="one"), side(0, (3, 4, 5), salt="other")
-    assert strength(one).signers == strength(other).signers
-    assert strength(one).tokens == strength(other).tokens
-    lower = min(one, other, key=lambda chain: digest_of(chain.digest))
-    higher = one if lower is other else other
-    assert strength(lower) > strength(higher)
-
-
-# -- choosing
-
-
-rosters = st.sets(st.sampled_from(EVERYONE), min_size=1).map(lambda members: tuple(sorted(members)))
-histories = st.lists(rosters, min_size=1, max_size=3)
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(histories, histories), min_size=1, max_size=2))
-def test_both_sides_choose_the_same_winner(fragments):
-    left = {index: side(index, *one, salt="left") for index, (one, _) in enumerate(fragments)}
-    right = {index: side(index, *other, salt="right") for index, (_, other) in enumerate(fragments)}
-    right_wins = better(left, {index: (1, chain) for index, chain in right.items()})
-    left_wins = better(right, {index: (1, chain) for index, chain in left.items()})
-    assert left_wins != right_wins
-
-
-@settings(max_examples=30)
-@given(st.tuples(histories, histories, histories))
-def test_of_three_lineages_one_wins_over_both_others(three):
-    chains = [side(0, *history, salt=str(number)) for number, history in enumerate(three)]
-    wins = [all(better({0: other}, {0: (1, chain)}) for other in chains if other is not chain) for chain in chains]
-    assert wins.count(True) == 1
-
-
-def test_nobody_is_better_than_itself():
-    chain = side(0, (0, 1, 2))
-    assert not better({0: chain}, {0: (1, side(0, (0, 1, 2)))})
-
-
-def test_the_side_with_most_of_the_forks_active_set_wins():
-    """Under design §8 that is the larger side of a partition, which went on with full certificates."""
-    larger, smaller = side(0, (0, 1, 2, 3)), side(0, (4, 5), (4, 5))
-    assert majority_signed(larger, 1)
-    assert not majority_signed(smaller, 1)
-    assert better({0: smaller}, {0: (1, larger)})
-    assert not better({0: larger}, {0: (1, smaller)})
-
-
-# -- finding the fork
-
-
-def test_known_digests_are_the_newest_first_and_bounded():
-    chain = CLUB.grow(CLUB.chain(), *[EVERYONE] * 3)
-    assert known_digests(chain) == tuple(chain.digest_at(version) for version in (3, 2, 1, 0))
-    CLUB.grow(chain, *[(0,)] * LINEAGE_DEPTH_MAX)
-    assert len(known_digests(chain)) == LINEAGE_DEPTH_MAX + 1
-    assert known_digests(chain)[0] == chain.digest
-
-
-def test_the_ancestor_is_the_newest_version_of_both():
-    ours, theirs = side(0, (0, 1, 2), (0, 1, 2)), side(0, (3, 4, 5))
-    assert ancestor(ours, known_digests(theirs)) == 1
+def test_the_newest_shared_version_is_the_ancestor() -> None:
+    base = stem(4)
+    ours, theirs = branch(base, 3, FIVE[:3], b"o"), branch(base, 2, FIVE[:2], b"t")
+    assert ancestor(ours, known_digests(theirs)) == 4
     assert ancestor(ours, known_digests(ours)) == ours.version
-    assert ancestor(ours, (digest("nothing"),)) is None
-    assert ancestor(ours, ()) is None
+    assert ancestor(ours, (bytes(32),)) is None
 
 
-def test_a_continuation_is_verified_and_says_where_it_parts():
-    ours, theirs = side(0, (0, 1, 2, 3)), side(0, (3, 4, 5), (3, 4, 5))
-    found = continuation(ours, theirs.after(1, 9))
-    assert found is not None
-    assert (found[0], found[1].digest) == (1, theirs.digest)
-    assert ours.version == 2  # untouched
+def test_what_is_asked_for_is_bounded() -> None:
+    assert len(known_digests(stem(100))) == LINEAGE_DEPTH_MAX + 1
+    assert len(known_digests(stem(3))) == 4
 
 
-def test_what_follows_ours_continues_at_our_version():
-    ours, longer = side(0, (0, 1, 2)), side(0, (0, 1, 2), (0, 1, 2))
-    found = continuation(ours, longer.after(0, 9))  # with versions that we know already
-    assert found is not None
-    assert found[0] == ours.version == 2
+def test_a_continuation_is_found_whatever_is_known_of_it() -> None:
+    base = stem(2)
+    theirs = branch(base, 5, FIVE[:4], b"t")
+    for known in range(2, 8):
+        found = continuation(theirs.truncated(known), theirs.after(0, 32))
+        if known == theirs.version:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found[0], found[1].digest) == (known, theirs.digest)
 
 
-def test_a_continuation_says_nothing_if_it_is_known_or_false_or_does_not_fit():
-    ours, theirs = side(0, (0, 1, 2)), side(0, (3, 4, 5), (3, 4, 5))
-    first, second = theirs.after(1, 9)
-    unsigned = first.model_copy(update={"votes": first.votes[:1]})
-    assert continuation(ours, ours.after(0, 9)) is None
+def test_a_part_of_our_own_chain_is_no_fork() -> None:
+    ours = stem(6)
+    assert continuation(ours, ours.after(1, 3)) is None
     assert continuation(ours, ()) is None
-    assert continuation(ours, (second,)) is None
-    assert continuation(ours, (type(first).from_wire(unsigned.to_wire()), second)) is None
-    assert continuation(stem(1), (first, second)) is None
 
 
-def test_a_fork_deeper_than_lineages_merge_says_nothing():
-    chain = CLUB.grow(CLUB.chain(), EVERYONE)
-    rival = CLUB.certify(chain, (3, 4, 5))
-    CLUB.grow(chain, *[(0,)] * LINEAGE_DEPTH_MAX)
-    assert continuation(chain, (rival,)) is not None
-    CLUB.grow(chain, (0,))
-    assert continuation(chain, (rival,)) is None
+def test_what_does_not_hold_together_is_ignored() -> None:
+    base = stem(3)
+    theirs = branch(base, 4, FIVE[:4], b"t").after(3, 9)
+    assert continuation(base, theirs[1:]) is None
+    assert continuation(base, (theirs[0], theirs[2])) is None
+    bad = certificate(base, FIVE, voters=FIVE[:2])
+    assert continuation(base, (bad,)) is None
+
+
+@pytest.mark.parametrize(("depth", "found"), [(LINEAGE_DEPTH_MAX, True), (LINEAGE_DEPTH_MAX + 1, False)])
+def test_forks_deeper_than_the_horizon_never_count(depth: int, found: bool) -> None:
+    """Whoever held most keys long ago must not rewrite what came since."""
+    base = stem(1)
+    ours, theirs = branch(base, depth, FIVE[:3], b"o"), branch(base, 3, FIVE, b"t")
+    assert (continuation(ours, theirs.after(1, 3)) is not None) == found
+
+
+def test_a_majority_is_counted_over_the_whole_branch() -> None:
+    base = stem(2)
+    two = branch(base, 1, FIVE[:2], b"t")
+    assert not majority_signed(two, 2)
+    assert majority_signed(branch(two, 1, FIVE[1:4], b"t"), 2)
+    assert not majority_signed(branch(two, 1, (FIVE[0], *PEERS[5:9]), b"t"), 2)

@@ -1,198 +1,141 @@
-"""From checks to an outcome (design §6.2 steps 8–9): pure, and blind to the order in which checks came."""
+"""From checks to an outcome, the same for everybody (design §6.2 steps 8–9)."""
 
 from __future__ import annotations
+
+import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.certificate import NO_TRUST_TABLE, active_set_digest
-from coordinator.messages import Abstain, Result
-from coordinator.outcome import (
-    agreed_results,
-    build_outcome,
-    is_void,
-    nonce_hash,
-    partitions_to_redo,
-    read_check,
-)
+from coordinator.certificate import is_void
+from coordinator.chain import Chain
+from coordinator.group import Group, InputSet
+from coordinator.messages import Check
+from coordinator.outcome import Checked, agreed_results, build_outcome, partitions_to_redo, read_check
 from dht.errors import PeerError
-from tests.coordinator.builders import Club, digest, forged, nonce
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.coordinator.rigs import NONCES, PEERS, VERIFIER, chain_of, check, core, group_of, inputs_of, result_of, say
 
-CLUB = Club.of(6, founders=4)
-CHAIN = CLUB.grow(CLUB.chain(), (0, 1, 2, 3))
-EVERYONE = (0, 1, 2, 3)
-GROUP = CLUB.group(CHAIN, EVERYONE)
-INPUTS = CLUB.inputs(CHAIN, GROUP)
-RESULTS = [CLUB.result(GROUP, INPUTS, partition) for partition in range(4)]
-DIGESTS = tuple(result.digest for result in RESULTS)
-HELD = {result.digest: (GROUP.reducer(partition, 0), result.read(Result)) for partition, result in enumerate(RESULTS)}
-
-views = st.tuples(*[st.sampled_from([digest_, digest("other"), None]) for digest_ in DIGESTS])
+FIVE = PEERS[:5]
 
 
-def checks(*results, **changes):
-    """One check per member, in order: what each of them holds."""
-    return [CLUB.check(number, GROUP, INPUTS, one, **changes) for number, one in zip(EVERYONE, results, strict=False)]
+@pytest.fixture(scope="module")
+def world() -> tuple[Chain, Group, InputSet]:
+    chain = chain_of(core())
+    group = group_of(chain, FIVE)
+    return chain, group, inputs_of(chain, group)
 
 
-def without(*partitions):
-    return tuple(None if partition in partitions else one for partition, one in enumerate(DIGESTS))
+def checks_of(world: tuple[Chain, Group, InputSet], held: Sequence[Sequence[bool]], phase: int = 0) -> list[Checked]:
+    """One check per row; True where that member holds a partition's result."""
+    chain, group, inputs = world
+    digests = [result_of(group, partition, phase)[0] for partition in range(5)]
+    return [
+        check(chain, inputs, peer, [digest if has else None for digest, has in zip(digests, row, strict=True)], phase)
+        for peer, row in zip(group.members, held, strict=False)
+    ]
 
 
-# -- reading checks
+tables = st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=5)
 
 
-def test_a_complete_check_reveals_the_nonce():
-    checked = CLUB.check(1, GROUP, INPUTS, DIGESTS)
-    assert (checked.sender, checked.check.nonce) == (CLUB.ids[1], nonce(1, 0))
+@given(tables, st.randoms(use_true_random=False))
+def test_the_order_of_checks_makes_no_difference(held: list[list[bool]], shuffle: random.Random) -> None:
+    chain = chain_of(core())
+    group = group_of(chain, FIVE)
+    world = (chain, group, inputs_of(chain, group))
+    checks = checks_of(world, held)
+    results = dict(result_of(group, partition) for partition in range(5))
+    outcome = build_outcome(group, world[2], checks, results)
+    other = list(checks)
+    shuffle.shuffle(other)
+    assert build_outcome(group, world[2], other, results) == outcome
+    assert agreed_results(group, other) == agreed_results(group, checks)
+    assert partitions_to_redo(group, other) == partitions_to_redo(group, checks)
 
 
-def test_after_a_redo_the_second_nonce_is_revealed():
-    assert CLUB.check(1, GROUP, INPUTS, DIGESTS, phase=1).check.nonce == nonce(1, 1)
+@given(tables)
+def test_agreed_is_what_two_thirds_hold_and_redone_what_a_third_lacks(held: list[list[bool]]) -> None:
+    chain = chain_of(core())
+    group = group_of(chain, FIVE)
+    world = (chain, group, inputs_of(chain, group))
+    checks = checks_of(world, held)
+    having = [sum(row[partition] for row in held) for partition in range(5)]
+    assert [one is not None for one in agreed_results(group, checks)] == [3 * count > 10 for count in having]
+    lacking = [len(held) - count for count in having]
+    assert partitions_to_redo(group, checks) == tuple(p for p, count in enumerate(lacking) if 3 * count > 5)
 
 
-def test_an_incomplete_check_reveals_nothing():
-    assert CLUB.check(1, GROUP, INPUTS, without(2)).check.complaints == (2,)
-    assert CLUB.check(1, GROUP, INPUTS, without(2)).check.nonce is None
-
-
-def test_a_witness_checks_too():
-    group = CLUB.group(CHAIN, EVERYONE, witnesses=[2])
-    inputs = CLUB.inputs(CHAIN, group)
-    assert CLUB.check(2, group, inputs, [digest(0)] * 3).sender == CLUB.ids[2]
-
-
-OTHER_GROUP = CLUB.group(CHAIN, (0, 1, 2))
-OTHER_INPUTS = CLUB.inputs(CHAIN, OTHER_GROUP)
-GOOD = CLUB.check_statement(1, GROUP, INPUTS, DIGESTS)
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        (CLUB.check_statement(5, GROUP, INPUTS, DIGESTS, nonce=None), "is no check of this group"),
-        (CLUB.check_statement(1, OTHER_GROUP, OTHER_INPUTS, DIGESTS), "is no check of this group"),
-        (CLUB.say(1, "redo", CLUB.check(1, GROUP, INPUTS, DIGESTS).check), "is no check of this group"),
-        (CLUB.check_statement(1, GROUP, INPUTS, DIGESTS[:3]), "checks another number of partitions"),
-        (CLUB.check_statement(1, GROUP, INPUTS, DIGESTS, nonce=nonce(2)), "reveals another nonce"),
-        (CLUB.check_statement(1, GROUP, INPUTS, DIGESTS, nonce=nonce(1, 1)), "reveals another nonce"),
-        (CLUB.check_statement(1, GROUP, INPUTS, DIGESTS, nonce=None), "reveals another nonce"),
-        (CLUB.say(1, "check", Abstain(attempt=0), **CLUB.in_group(GROUP, INPUTS.digest)), "Check"),
-        (forged(GOOD), "is not signed by its sender"),
-        (GOOD.model_copy(update={"sender": CLUB.ids[2]}), "reveals another nonce"),
-    ],
-)
-def test_a_check_that_is_wrong_in_one_thing_is_refused(statement, reason):
-    with pytest.raises(PeerError, match=reason):
-        read_check(statement, GROUP, INPUTS, CLUB.verifier)
-
-
-def test_nonces_are_committed_by_their_hash():
-    assert nonce_hash(nonce(1)) != nonce_hash(nonce(2))
-    assert nonce_hash(nonce(1)) != nonce(1)
-
-
-# -- agreement
-
-
-def test_more_than_two_thirds_of_the_voters_must_hold_a_result():
-    lacking = [DIGESTS, DIGESTS, without(3), without(2, 3)]
-    assert agreed_results(GROUP, checks(*lacking)) == without(3)  # three of four hold 2, two hold 3
-    assert agreed_results(GROUP, checks(*lacking[:3])) == without(3)
-    assert agreed_results(GROUP, checks(*lacking[:2])) == (None,) * 4
-
-
-def test_a_reducer_that_tells_everybody_something_else_is_void():
-    other = (digest("other"), *DIGESTS[1:])
-    assert agreed_results(GROUP, checks(DIGESTS, DIGESTS, other, other)) == without(0)
-
-
-@given(st.lists(views, max_size=4), st.randoms(use_true_random=False))
-def test_agreement_is_a_count_that_ignores_order(held, random):
-    found = checks(*held)
-    agreed = agreed_results(GROUP, found)
-    for partition, one in enumerate(agreed):
-        counts = {name: sum(view[partition] == name for view in held) for name in (DIGESTS[partition], digest("other"))}
-        assert one == next((name for name, count in counts.items() if 3 * count > 2 * 4), None)
-    assert agreed_results(GROUP, random.sample(found, len(found))) == agreed
+def test_a_reducer_that_tells_two_stories_is_agreed_with_by_nobody(world: tuple[Chain, Group, InputSet]) -> None:
+    chain, group, inputs = world
+    rows = [[bytes([1 + (member % 2)]) * 32] * 5 for member in range(5)]
+    checks = [check(chain, inputs, peer, row) for peer, row in zip(group.members, rows, strict=True)]
+    assert agreed_results(group, checks) == (None,) * 5
 
 
 @pytest.mark.parametrize(
-    ("partitions", "void", "is_"),
-    [
-        (1, 0, False),
-        (1, 1, True),
-        (2, 1, True),
-        (3, 1, False),
-        (3, 2, True),
-        (4, 1, False),
-        (4, 2, True),
-        (6, 2, False),
-    ],
+    ("void", "of", "is_it"), [(0, 5, False), (1, 5, False), (2, 5, True), (1, 3, False), (1, 2, True)]
 )
-def test_more_than_a_third_void_and_the_round_is_void(partitions, void, is_):
-    assert is_void([None] * void + [digest(0)] * (partitions - void)) is is_
+def test_more_than_a_third_void_is_a_void_round(void: int, of: int, is_it: bool) -> None:
+    assert is_void([None] * void + [bytes(32)] * (of - void)) == is_it
 
 
-# -- a second turn
+def test_an_outcome_names_everything_that_was_decided(world: tuple[Chain, Group, InputSet]) -> None:
+    chain, group, inputs = world
+    held = [[True, True, False, True, True]] * 5
+    results = dict(result_of(group, partition) for partition in range(5))
+    outcome = build_outcome(group, inputs, checks_of(world, held), results)
+    assert (outcome.fragment, outcome.version, outcome.parent) == (0, 1, chain.digest)
+    assert (outcome.roster, outcome.roster_id, outcome.input_set) == (group.members, group.key.roster_id, inputs.digest)
+    assert [partition is None for partition in outcome.partitions] == [False, False, True, False, False]
+    assert [one.peer for one in outcome.contributors] == list(inputs.peers)
+    assert not outcome.minor
 
 
-@pytest.mark.parametrize(("complaining", "again"), [(0, ()), (1, ()), (2, (2,)), (4, (2,))])
-def test_a_partition_is_reduced_again_if_more_than_a_third_complain(complaining, again):
-    found = checks(*[without(2)] * complaining, *[DIGESTS] * (4 - complaining))
-    assert partitions_to_redo(GROUP, found) == again
+def test_the_coin_needs_every_nonce(world: tuple[Chain, Group, InputSet]) -> None:
+    _, group, inputs = world
+    results = dict(result_of(group, partition) for partition in range(5))
+    whole = build_outcome(group, inputs, checks_of(world, [[True] * 5] * 5), results)
+    fewer = build_outcome(group, inputs, checks_of(world, [[True] * 5] * 4), results)
+    assert whole.coin != fewer.coin
+    assert whole.digest != fewer.digest
 
 
-@given(st.lists(views, max_size=4), st.randoms(use_true_random=False))
-def test_redo_counts_complaints_and_ignores_order(held, random):
-    found = checks(*held)
-    expected = tuple(p for p in range(4) if 3 * sum(view[p] is None for view in held) > 4)
-    assert partitions_to_redo(GROUP, found) == expected
-    assert partitions_to_redo(GROUP, random.sample(found, len(found))) == expected
+def test_checks_that_do_not_count(world: tuple[Chain, Group, InputSet]) -> None:
+    chain, group, inputs = world
+    full = tuple(bytes([1]) * 32 for _ in range(5))
+    good = Check(phase=0, results=full, complaints=(), nonce=NONCES[0])
 
+    def by(sender: PeerId, body: Check, place: bytes = inputs.digest, kind: str = "check") -> Statement:
+        return say(sender, kind, chain, place, body)
 
-def test_a_partition_that_does_not_exist_is_not_reduced_again():
-    assert partitions_to_redo(GROUP, checks(*[DIGESTS] * 4, complaints=(31,))) == ()
-
-
-# -- the outcome
-
-
-def test_an_outcome_says_everything_that_was_decided():
-    found = checks(*[without(1)] * 4)
-    outcome = build_outcome(GROUP, INPUTS, found, HELD)
-    assert (outcome.fragment, outcome.version, outcome.parent) == (0, CHAIN.version + 1, CHAIN.digest)
-    assert (outcome.roster, outcome.roster_id) == (GROUP.members, GROUP.key.roster_id)
-    assert (outcome.input_set, outcome.minor) == (INPUTS.digest, False)
-    assert [one is None for one in outcome.partitions] == [False, True, False, False]
-    assert [one.reducer for one in outcome.partitions if one] == [GROUP.reducer(p, 0) for p in (0, 2, 3)]
-    assert [one.root for one in outcome.partitions if one] == [digest(("result", p, 0)) for p in (0, 2, 3)]
-    assert [(one.peer, one.tokens, one.steps) for one in outcome.contributors] == [(p, 100, 10) for p in INPUTS.peers]
-    assert outcome.active_set == active_set_digest(CHAIN.active_set())
-    assert outcome.trust == NO_TRUST_TABLE
-
-
-@given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=1))
-def test_an_outcome_does_not_depend_on_the_order_of_the_checks(order, missing):
-    found = checks(*[without(*missing)] * 4)
-    again = checks(*[without(*missing)] * 4)
-    assert build_outcome(GROUP, INPUTS, found, HELD) == build_outcome(GROUP, INPUTS, [again[at] for at in order], HELD)
-
-
-def test_the_coin_needs_every_nonce_that_the_outcome_rests_on():
-    coins = {
-        build_outcome(GROUP, INPUTS, found, HELD).coin
-        for found in (checks(*[DIGESTS] * 4), checks(*[DIGESTS] * 3), checks(*[DIGESTS] * 4, phase=1))
+    assert read_check(by(FIVE[0], good), group, inputs, VERIFIER).check == good
+    signed = by(FIVE[0], good)
+    refused = {
+        "no check of this group": [
+            by(PEERS[9], good),
+            by(FIVE[0], good, bytes(32)),
+            by(FIVE[0], good, kind="vote"),
+            say(FIVE[0], "check", chain, inputs.digest, good, version=3),
+        ],
+        "another number of partitions": [by(FIVE[0], Check(phase=0, results=full[:4], complaints=(), nonce=None))],
+        "another nonce": [
+            by(FIVE[0], Check(phase=0, results=full, complaints=(), nonce=None)),
+            by(FIVE[0], Check(phase=0, results=full, complaints=(), nonce=NONCES[1])),
+        ],
+        "not signed": [Statement(context=signed.context, sender=signed.sender, body=signed.body, signature=bytes(32))],
     }
-    assert len(coins) == 3
+    for reason, statements in refused.items():
+        for statement in statements:
+            with pytest.raises(PeerError, match=reason):
+                read_check(statement, group, inputs, VERIFIER)
 
 
-def test_an_outcome_is_minor_where_its_group_is():
-    chain = CLUB.grow(CLUB.chain(), EVERYONE)
-    group = CLUB.group(chain, (0, 1))
-    inputs = CLUB.inputs(chain, group)
-    results = [CLUB.result(group, inputs, partition) for partition in range(2)]
-    held = {one.digest: (group.reducer(p, 0), one.read(Result)) for p, one in enumerate(results)}
-    found = [CLUB.check(number, group, inputs, [one.digest for one in results]) for number in (0, 1)]
-    assert build_outcome(group, inputs, found, held).minor
+def test_a_nonce_stays_secret_while_a_result_is_missing(world: tuple[Chain, Group, InputSet]) -> None:
+    chain, group, inputs = world
+    incomplete = check(chain, inputs, FIVE[0], [None, *[bytes(32)] * 4])
+    assert incomplete.check.nonce is None
+    assert read_check(incomplete.statement, group, inputs, VERIFIER).check.complaints == (0,)

@@ -141,7 +141,10 @@ def test_other_files_are_left_alone(tmp_path):
 
 
 def test_what_an_interrupted_save_left_behind_is_no_obstacle(tmp_path):
-    (tmp_path / "checkpoint.tmp").write_bytes(b"x" * 100_000)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for name in ("checkpoint", ".tmpNPbaw8"):  # the second as safetensors leaves one
+        (unfinished / name).write_bytes(b"x" * 100_000)
     save_checkpoint(tmp_path, sample(1))
     assert [path.name[:10] for path in tmp_path.iterdir()] == ["checkpoint"]
     assert_same(load_latest(tmp_path), sample(1))
@@ -339,7 +342,7 @@ for _ in range(20):
         "step": step,
         "whole": bool((found.tensors["x"] == step).all()),
         "votes": [int.from_bytes(vote, "big") for vote in votes],
-        "files": sum(1 for _ in directory.iterdir()),
+        "files": sum(path.is_file() for path in directory.rglob("*")),
     })
 json.dump(outcomes, sys.stdout)
 """
@@ -348,7 +351,7 @@ json.dump(outcomes, sys.stdout)
 def test_a_killed_process_leaves_a_whole_checkpoint_and_every_promised_vote(tmp_path):
     """SIGKILL at twenty random moments; the writer is forked from a process that has imported torch already."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_WRITER, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=30
+        [sys.executable, "-c", KILLED_WRITER, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=50
     )
     outcomes = json.loads(done.stdout)
     assert len(outcomes) == 20
@@ -357,4 +360,5 @@ def test_a_killed_process_leaves_a_whole_checkpoint_and_every_promised_vote(tmp_
         assert outcome["promised"] <= outcome["step"] <= outcome["promised"] + 1
         assert sorted(set(outcome["votes"])) == list(range(1, max(outcome["votes"]) + 1))
         assert max(outcome["votes"]) >= outcome["step"]
-        assert outcome["files"] <= 5  # two checkpoints, one more between rename and removal, the temporary, the votes
+        # two checkpoints and the votes; a third between rename and removal, or one unfinished, under one of two names
+        assert outcome["files"] <= 5

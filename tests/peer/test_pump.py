@@ -207,7 +207,7 @@ def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
     """(design §6.5, 2) 30 s without any delivery: steps go on at the same rate, and versions resume afterwards."""
 
     async def main() -> tuple[Swarm, list[int], list[int]]:
-        swarm = Swarm(config_of(), 3, tmp_path)
+        swarm = Swarm(config_of(min_group=2), 3, tmp_path)  # nobody goes on alone
         await swarm.start()
         await swarm.train(40)
         before = list(swarm.peers[0].versions)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actions import FetchState
+from coordinator.actions import FetchState, Publish
 from coordinator.chain import Chain
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
-from coordinator.messages import CertificateNote, PartNote
+from coordinator.messages import CHAIN_PAGE_MAX, CertificateNote, ChainNote, PartNote
 from coordinator.pacing import Tempo
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.network import LinkFaults
@@ -83,7 +83,11 @@ def test_a_peer_that_was_away_for_fifty_versions_comes_back() -> None:
     run_to_version(world, 53, 600.0)
     away.start()
     assert version(away) <= 3
+    tape = Tape(world)
     run_until(world, lambda: version(away) >= 53 and machine(away).ready, INTERVAL_SECONDS + PACE.presence_seconds)
+    done = [action for _, peer, action in tape.entries if peer is away]
+    assert sum(isinstance(action, FetchState) for action in done) <= 3  # the newest state, not one per version
+    assert not any(isinstance(action, Publish) for action in done)  # what it led long ago is no news
     run_to_version(world, version(world.peers[0]) + 2)
     finish(world)
 
@@ -256,6 +260,43 @@ def test_a_leader_that_dies_while_it_proposes_leaves_a_proposal_that_others_hand
     assert certificates(world, 3)[0].outcome.attempt == 0
 
 
+def test_a_leader_that_is_lost_before_the_input_set_costs_less_than_a_deadline() -> None:
+    """Everybody's transport notices: the group is given up, and the next attempt begins at once."""
+    world = swarm(5)
+    run_to_version(world, 2)
+    victim = leader(world)
+    world.traps[victim.me] = FAULT_POINTS["bundle"]
+    run_until(world, lambda: not victim.alive, 30.0)
+    for peer in world.peers:
+        if peer.alive:
+            peer.handle(PeerGone(victim.me))
+    assert run_to_version(world, 3) < DEADLINE / 2
+
+
+def test_a_partition_whose_reducer_is_silent_is_reduced_by_the_next_in_order() -> None:
+    world = swarm(5)
+    run_to_version(world, 2)
+    tape, silent = Tape(world), leader(world, 1)
+    world.network.filter = Drop(lambda sender, to, message: sender == silent.me and statement_of(message, "result"))
+    run_to_version(world, 3)
+    assert len(tape.statements("redo")) == 1
+    assert None not in certificates(world, 3)[0].outcome.partitions
+    finish(world)
+
+
+def test_who_proposes_second_finishes_a_round_whose_leader_died_after_a_redo() -> None:
+    world = swarm(5)
+    run_to_version(world, 2)
+    tape, silent, victim = Tape(world), leader(world, 1), leader(world)
+    world.network.filter = Drop(lambda sender, to, message: sender == silent.me and statement_of(message, "result"))
+    world.traps[victim.me] = FAULT_POINTS["proposal"]
+    run_until(world, lambda: not victim.alive, 30.0)
+    run_to_version(world, 3)
+    assert len(tape.statements("redo")) == 1
+    assert certificates(world, 3)[0].outcome.attempt == 0
+    finish(world)
+
+
 def test_a_vote_that_was_written_but_not_sent_binds_the_next_life() -> None:
     """Three members must all vote, so without the lost vote nothing comes of the group; yet its voter stays bound."""
     world = swarm(3)
@@ -389,16 +430,22 @@ def test_the_larger_side_goes_on_with_full_certificates_and_wins() -> None:
 @pytest.mark.parametrize(
     "pace", [PACE, PACE.model_copy(update={"fragments": 2, "steps_per_version": 12})], ids=["P1", "P2"]
 )
-def test_two_halves_become_one_lineage_again(pace: PaceSpec) -> None:
+@pytest.mark.parametrize("lost_answers", [0, 5])
+def test_two_halves_become_one_lineage_again(pace: PaceSpec, lost_answers: int) -> None:
     world = swarm(4, pace)
     run_to_version(world, 3)
     split(world, [0, 1], [2, 3])
-    world.run(50 * INTERVAL_SECONDS)
-    assert machine(world.peers[0]).chain.digest != machine(world.peers[2]).chain.digest
+    world.run(50 * INTERVAL_SECONDS * pace.fragments)
+    fork = [machine(world.peers[number]).chain for number in (0, 2)]
+    assert fork[0].digest != fork[1].digest
+    assert min(chain.version for chain in fork) > 3 + CHAIN_PAGE_MAX  # no answer holds a whole branch
     world.network.heal()
+    lost = Drop(lambda sender, to, message: isinstance(message, ChainNote), lost_answers)
+    world.network.filter = lost
     engines = [peer.engine for peer in world.peers]
     seconds = run_until(world, lambda: len({engine.heads() for engine in engines if engine is not None}) == 1, 60.0)
-    assert seconds < 4 * PACE.presence_seconds + DEADLINE
+    assert lost.dropped == lost_answers
+    assert seconds < 5 * PACE.presence_seconds + DEADLINE
     finish(world)
 
 
@@ -441,6 +488,20 @@ def test_drained_peers_end_with_the_same_heads() -> None:
     run_to_version(world, 6)
     world.quiesce(60.0)
     assert all(peer.engine is not None and peer.engine.in_flight == 0 for peer in world.peers)
+
+
+def test_a_drained_peer_is_not_drawn_into_new_rounds() -> None:
+    world = swarm(5)
+    run_to_version(world, 4)
+    engine = world.peers[1].engine
+    assert engine is not None
+    engine.drain()
+    run_until(world, lambda: engine.in_flight == 0, DEADLINE)
+    at = version(world.peers[1])
+    tape = Tape(world)
+    run_to_version(world, at + 3)
+    assert not [one for one in tape.statements("join") if one.sender == world.peers[1].me]
+    finish(world)
 
 
 def test_one_peer_drains_and_leaves_while_the_others_go_on() -> None:

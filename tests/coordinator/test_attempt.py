@@ -1,0 +1,389 @@
+"""One member in one group: what it does early, late, without its leader, and after it has given up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from coordinator.actions import Action, Apply, Encode, RecordVote, Reduce, Send
+from coordinator.attempt import EARLY_MESSAGES_MAX, Attempt
+from coordinator.chain import Chain
+from coordinator.chair import Chair
+from coordinator.core import Core
+from coordinator.events import Applied, Encoded, Reduced, VoteRecorded
+from coordinator.group import Group, InputSet
+from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
+from coordinator.outcome import Checked, nonce_hash
+from coordinator.timeline import Timeline
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement, digest_of
+from tests.coordinator.rigs import (
+    NONCES,
+    PEERS,
+    chain_of,
+    check,
+    commit,
+    core,
+    group_of,
+    inputs_of,
+    say,
+)
+
+FIVE = PEERS[:5]
+
+
+class Member:
+    """An attempt at one of five, with the words of the others at hand."""
+
+    def __init__(self, place: int) -> None:
+        self.chain: Chain = chain_of(core())
+        self.group: Group = group_of(self.chain, FIVE)
+        self.me: PeerId = self.order[place]
+        self.core: Core = core(PEERS.index(self.me))
+        self.core.random_bytes = lambda count: NONCES[0][:count]
+        self.attempt = Attempt(self.core, self.chain, self.group, Timeline(0.0, 8.0))
+        self.inputs: InputSet = inputs_of(self.chain, self.group)
+        self.results = [self._result(partition, 0) for partition in range(5)]
+
+    @property
+    def order(self) -> tuple[PeerId, ...]:
+        """The leader first, then the others in beacon order."""
+        rest = tuple(member for member in self.group.members if member != self.group.leader)
+        return (self.group.leader, *rest)
+
+    @property
+    def partition(self) -> int:
+        """The one that this member reduces."""
+        return self.group.reducers.index(self.me)
+
+    def _result(self, partition: int, turn: int) -> Statement:
+        body = Result(
+            partition=partition,
+            turn=turn,
+            root=digest_of(b"bytes", bytes([partition])),
+            included=tuple(range(5)),
+            coefficients=(),
+            squared_norms=(1.0,),
+            encoding_error=0.0,
+        )
+        return say(self.group.reducer(partition, turn), "result", self.chain, self.inputs.digest, body)
+
+    def hear(self, statement: Statement, now: float = 1.0, root: bytes | None = None) -> list[Action]:
+        return self.attempt.receive(PeerId(statement.sender), statement, root, now)
+
+    def hear_bundle(self, now: float = 1.0) -> list[Action]:
+        return self.hear(self.inputs.statement, now)
+
+    def hear_results(self, partitions: range = range(5), now: float = 1.0) -> list[Action]:
+        actions: list[Action] = []
+        for partition in partitions:
+            root = self.results[partition].read(Result).root
+            actions += self.hear(self.results[partition], now, root)
+        return actions
+
+    def checks(self, phase: int = 0) -> tuple[Checked, ...]:
+        digests = [result.digest for result in self.results]
+        return tuple(check(self.chain, self.inputs, peer, digests, phase) for peer in self.group.members)
+
+    def proposal(self, sender: PeerId | None = None) -> Statement:
+        body = Proposal(
+            results=tuple(result.digest for result in self.results),
+            checks=tuple(checked.statement for checked in self.checks()),
+        )
+        return say(sender or self.group.leader, "proposal", self.chain, self.inputs.digest, body)
+
+    def encoded(self) -> Encoded:
+        own = commit(self.chain, self.group, self.me)
+        roots = tuple(digest_of(self.me.encode(), bytes([j])) for j in range(5))
+        assert own.sender == self.me
+        return Encoded(self.group.key, 100, 1, 0, 1, roots, (1.0,) * 5)
+
+
+def sent(actions: list[Action], kind: str) -> list[tuple[PeerId, Statement]]:
+    sends = [action for action in actions if isinstance(action, Send)]
+    return [
+        (send.to, send.message)
+        for send in sends
+        if isinstance(send.message, Statement) and send.message.context.kind == kind
+    ]
+
+
+def needs(actions: list[Action]) -> set[tuple[PeerId, str, int]]:
+    sends = [action for action in actions if isinstance(action, Send)]
+    return {
+        (send.to, send.message.what, send.message.partition) for send in sends if isinstance(send.message, NeedNote)
+    }
+
+
+def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
+    member = Member(2)
+    assert member.attempt.start(0.0) == [Encode(member.group.key, 5)]
+    assert [to for to, _ in sent(member.attempt.on_encoded(member.encoded(), 0.5), "commit")] == [member.group.leader]
+    parts = [action for action in member.hear_bundle() if isinstance(action, Send)]
+    assert [(send.to, send.payload) for send in parts] == [
+        (member.group.reducer(j, 0), digest_of(member.me.encode(), bytes([j]))) for j in range(5)
+    ]
+    checks = sent(member.hear_results(), "check")
+    assert [to for to, _ in checks] == [member.group.leader]
+    assert checks[0][1].read(Check).complaints == ()
+    (apply,) = member.hear(member.proposal())
+    assert isinstance(apply, Apply)
+    (record,) = member.attempt.on_applied(Applied(member.group.key, bytes(32)))
+    assert isinstance(record, RecordVote)
+    assert member.attempt.voted
+    votes = sent(member.attempt.on_vote_recorded(VoteRecorded(member.group.key)), "vote")
+    assert [to for to, _ in votes] == list(member.group.members)
+
+
+def test_a_reducer_returns_its_partition_to_everybody() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    reduce: list[Action] = []
+    for peer, committed in zip(member.inputs.peers, member.inputs.commits, strict=True):
+        note = PartNote(group=member.group.key.roster_id, partition=member.partition, turn=0)
+        reduce += member.attempt.receive(peer, note, committed.part_roots[member.partition], 1.0)
+    assert [type(action) for action in reduce] == [Reduce]
+    answer = Reduced(member.group.key, member.partition, 0, bytes(32), (0, 1, 2, 3, 4))
+    results = sent(member.attempt.on_reduced(answer, 1.5), "result")
+    assert [to for to, _ in results] == list(member.group.members)
+
+
+def test_what_comes_before_the_bundle_is_kept_for_it() -> None:
+    member = Member(2)
+    assert member.hear_results() == []
+    assert member.hear(member.proposal()) == []
+    assert any(isinstance(action, Apply) for action in member.hear_bundle())
+
+
+def test_early_messages_are_bounded() -> None:
+    member = Member(2)
+    for _ in range(2 * EARLY_MESSAGES_MAX):
+        member.hear(member.proposal())
+    assert len(member.attempt.early) == EARLY_MESSAGES_MAX
+
+
+def redo(member: Member, partitions: tuple[int, ...]) -> Statement:
+    digests = [None if p in partitions else result.digest for p, result in enumerate(member.results)]
+    checks = tuple(check(member.chain, member.inputs, peer, digests).statement for peer in member.group.members)
+    body = Redo(partitions=partitions, checks=checks)
+    return say(member.group.leader, "redo", member.chain, member.inputs.digest, body)
+
+
+def test_parts_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    partition = (member.partition - 1) % 5
+    for peer, committed in zip(member.inputs.peers, member.inputs.commits, strict=True):
+        note = PartNote(group=member.group.key.roster_id, partition=partition, turn=1)
+        assert member.attempt.receive(peer, note, committed.part_roots[partition], 1.0) == []
+    actions = member.hear(redo(member, (partition,)))
+    assert [action.turn for action in actions if isinstance(action, Reduce)] == [1]
+
+
+def test_a_redo_needs_the_complaints_that_justify_it() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    good = redo(member, (1,))
+    body = Redo(partitions=(1, 2), checks=good.read(Redo).checks)
+    with pytest.raises(PeerError, match="without the complaints"):
+        member.hear(say(member.group.leader, "redo", member.chain, member.inputs.digest, body))
+    stranger = say(member.order[4], "redo", member.chain, member.inputs.digest, good.read(Redo))
+    with pytest.raises(PeerError, match="not the leader's"):
+        member.hear(stranger)
+    assert not member.attempt.exchange.redone
+    member.hear(good)
+    assert member.attempt.exchange.redone == {1}
+
+
+def test_a_reducer_does_not_wait_for_the_part_of_a_member_that_is_gone() -> None:
+    """Lost before there was anything to wait for: the duty begins without it."""
+    member = Member(2)
+    member.attempt.lose(member.order[4], 0.5)
+    member.hear_bundle()
+    actions: list[Action] = []
+    for peer, committed in zip(member.inputs.peers, member.inputs.commits, strict=True):
+        if peer != member.order[4]:
+            note = PartNote(group=member.group.key.roster_id, partition=member.partition, turn=0)
+            actions += member.attempt.receive(peer, note, committed.part_roots[member.partition], 1.0)
+    assert [type(action) for action in actions] == [Reduce]
+
+
+def test_who_is_heard_of_again_is_not_gone() -> None:
+    member = Member(2)
+    member.attempt.lose(member.group.leader, 0.5)
+    assert member.attempt.pointless(3.0)
+    member.hear_bundle()
+    assert not member.attempt.pointless(3.0)
+    assert member.attempt.gone == {}
+
+
+def test_after_an_abstention_only_last_words_count() -> None:
+    member = Member(2)
+    member.attempt.start(0.0)
+    assert [to for to, _ in sent(member.attempt.abstain(), "abstain")] == list(member.group.members)
+    assert member.attempt.over
+    assert member.hear_bundle() == []
+    assert member.attempt.exchange.inputs is None
+    assert member.attempt.on_encoded(member.encoded(), 1.0) == []
+    assert member.attempt.abstain() == []
+
+
+def test_who_abstained_does_not_vote_even_if_the_state_comes() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results()
+    member.attempt.abstain()
+    assert any(isinstance(action, Apply) for action in member.hear(member.proposal()))
+    assert member.attempt.on_applied(Applied(member.group.key, bytes(32))) == []
+    assert not member.attempt.voted
+
+
+def test_who_voted_does_not_abstain_and_is_bound_for_three_deadlines() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results()
+    member.hear(member.proposal())
+    member.attempt.on_applied(Applied(member.group.key, bytes(32)))
+    assert member.attempt.abstain() == []
+    assert member.attempt.locked(23.9)
+    assert not member.attempt.locked(24.0)
+
+
+def test_reminders_end_with_the_lock() -> None:
+    member = Member(2)
+    member.attempt.start(0.0)
+    now, ticks = 0.0, 0
+    while member.attempt.next_deadline() < math.inf:
+        now, ticks = member.attempt.next_deadline(), ticks + 1
+        member.attempt.tick(now)
+    assert 23.0 < now < 24.0
+    assert ticks < 40
+
+
+def test_missing_results_are_asked_of_reducers_then_of_who_proposed_and_who_voted() -> None:
+    member = Member(2)
+    member.attempt.on_encoded(member.encoded(), 0.5)
+    member.hear_bundle()
+    member.hear_results(range(4))
+    missing = 4
+    asked = needs(member.attempt.tick(2.0))
+    assert (member.group.reducer(missing, 0), "result", missing) in asked
+    member.hear(member.proposal())
+    asked = needs(member.attempt.tick(3.0))
+    assert asked == {(member.group.leader, "result", missing)}
+
+
+def test_a_needed_result_is_given_with_its_bytes() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results(range(2))
+    need = NeedNote(what="result", group=member.group.key.roster_id, partition=1, turn=0)
+    assert member.attempt.answer(member.order[3], need) == [
+        Send(member.order[3], member.results[1], member.results[1].read(Result).root)
+    ]
+    assert member.attempt.answer(PEERS[9], need) == []
+    assert member.attempt.answer(member.order[3], need.model_copy(update={"partition": 3})) == []
+
+
+def test_a_proposal_is_handed_on_while_its_proposer_has_not_voted() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results()
+    member.hear(member.proposal())
+    handed = sent(member.attempt.tick(2.0), "proposal")
+    assert {to for to, _ in handed} == set(FIVE) - {member.me}
+    assert all(statement == member.proposal() for _, statement in handed)
+
+
+def test_who_accepted_the_leaders_proposal_does_not_propose_as_well() -> None:
+    """The second in order would split the votes."""
+    second = Member(1)
+    second.hear_bundle()
+    second.hear_results()
+    second.hear(second.proposal())
+    second.attempt.lose(second.group.leader, 2.0)
+    actions: list[Action] = []
+    for checked in second.checks():
+        actions += second.hear(checked.statement, 7.5)
+    assert sent(actions + second.attempt.tick(7.6), "proposal")[0][1].sender == second.group.leader
+
+
+def test_the_second_in_order_proposes_once_the_leader_is_gone() -> None:
+    second = Member(1)
+    second.hear_bundle()
+    second.hear_results()
+    second.attempt.lose(second.group.leader, 2.0)
+    actions: list[Action] = []
+    for checked in second.checks():
+        if checked.sender != second.group.leader:
+            actions += second.hear(checked.statement, 2.0)
+    proposals = sent(actions, "proposal")
+    assert {to for to, _ in proposals} == set(FIVE)
+    assert {statement.sender for _, statement in proposals} == {second.me}
+
+
+def test_proposals_that_do_not_follow_from_their_checks_are_refused() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    good = member.proposal().read(Proposal)
+    second = [checked.statement for checked in member.checks(phase=1)]
+    for body, reason in (
+        (Proposal(results=(None, *good.results[1:]), checks=good.checks), "does not follow"),
+        (Proposal(results=good.results, checks=good.checks[:3]), "too few checks"),
+        (Proposal(results=good.results, checks=(*good.checks[:4], good.checks[0])), "two checks of one member"),
+        (Proposal(results=good.results, checks=(*good.checks[:4], second[4])), "mixes checks"),
+    ):
+        with pytest.raises(PeerError, match=reason):
+            member.hear(say(member.group.leader, "proposal", member.chain, member.inputs.digest, body))
+    assert member.attempt.verdict.proposal is None
+
+
+def test_results_that_are_false_are_refused() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    good = member.results[1].read(Result)
+    for changes, root, reason in (
+        ({"included": (0, 1)}, good.root, "too few inputs"),
+        ({"included": (0, 1, 2, 2)}, good.root, "too few inputs"),
+        ({"included": (0, 1, 2, 9)}, good.root, "inputs that do not exist"),
+        ({}, bytes(32), "do not match their signed root"),
+        ({"partition": 2}, good.root, "does not reduce it"),
+        ({"partition": 31}, good.root, "another group"),
+    ):
+        body = good.model_copy(update=changes)
+        statement = say(member.group.reducer(1, 0), "result", member.chain, member.inputs.digest, body)
+        with pytest.raises(PeerError, match=reason):
+            member.hear(statement, 1.0, root)
+    assert member.attempt.exchange.results == {}
+
+
+def test_a_check_from_before_the_redo_says_nothing_after_it() -> None:
+    """Messages overtake each other; the newest phase counts."""
+    leader = Member(0)
+    chair = Chair(leader.core, leader.group, Timeline(0.0, 8.0))
+    first, second = leader.checks()[1], leader.checks(phase=1)[1]
+    for order in ((first, second), (second, first)):
+        chair.checks.clear()
+        for checked in order:
+            chair.add_check(checked)
+        assert [checked.check.phase for checked in chair.checks.values()] == [1]
+
+
+def test_the_leader_bundles_what_came_by_its_time() -> None:
+    leader = Member(0)
+    leader.attempt.start(0.0)
+    actions: list[Action] = []
+    for peer in leader.order[1:4]:
+        actions += leader.hear(commit(leader.chain, leader.group, peer), 0.5)
+    assert sent(actions, "bundle") == []
+    bundles = sent(leader.attempt.tick(2.0), "bundle")
+    assert {to for to, _ in bundles} == set(FIVE)
+    assert {one.sender for one in bundles[0][1].read(Bundle).commits} == set(leader.order[1:4])
+
+
+def test_nonces_are_those_that_were_committed() -> None:
+    member = Member(2)
+    statement = sent(member.attempt.on_encoded(member.encoded(), 0.5), "commit")[0][1]
+    assert statement.read(Commit).nonce_hashes == tuple(map(nonce_hash, member.attempt.exchange.nonces))

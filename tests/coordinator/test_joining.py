@@ -1,0 +1,187 @@
+"""Getting into a group: attempts, their leaders, and what must never be said twice (design §6.2 step 2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.actions import Action, Send
+from coordinator.chain import Chain
+from coordinator.group import leader_of
+from coordinator.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, LEADERS_TOLD, Joining
+from coordinator.messages import Join
+from coordinator.timeline import JOIN_SHARE
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.coordinator.rigs import PACE, PEERS, certificate, chain_of, core, join, presence
+
+FIVE = PEERS[:5]
+
+
+def joining(me: int = 5, live: tuple[PeerId, ...] = FIVE, first_attempt: int = 0) -> Joining:
+    own = core(me)
+    for peer in live:
+        own.presence.see(peer, presence(), 0.0)
+    return Joining(own, chain_of(own), first_attempt)
+
+
+def joins(actions: list[Action]) -> list[tuple[PeerId, Join]]:
+    found = []
+    for action in actions:
+        assert isinstance(action, Send)
+        assert isinstance(action.message, Statement)
+        found.append((action.to, action.message.read(Join)))
+    return found
+
+
+def test_a_join_goes_to_the_leader_the_next_two_and_ourselves() -> None:
+    asking = joining()
+    said = joins(asking.open(True, 0.0))
+    assert [to for to, _ in said] == [*asking.chain.leaders()[:LEADERS_TOLD], PEERS[5]]
+    assert {body.leader for _, body in said} == {asking.chain.leaders()[0]}
+    assert asking.since == 0.0
+
+
+def test_leaders_that_are_not_there_are_skipped() -> None:
+    order = joining().chain.leaders()
+    asking = joining(live=order[2:])
+    asking.open(True, 0.0)
+    assert asking.leader == order[2]
+
+
+def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:
+    asking = joining()
+    first = asking.open(True, 0.0)
+    assert asking.ask(False, 3.0) == first
+    assert asking.ask(True, 6.0) == first
+
+
+def test_a_void_attempt_leads_to_the_next_with_more_leaders_told_and_a_longer_deadline() -> None:
+    asking = joining()
+    asking.open(True, 0.0)
+    before = asking.deadline_seconds
+    asking.void(5.0)
+    assert asking.since is None
+    assert asking.not_before > 5.0
+    assert asking.deadline_seconds == 2 * before
+    said = joins(asking.open(True, 6.0))
+    assert {to for to, _ in said} == {*FIVE, PEERS[5]}
+    assert {body.attempt for _, body in said} == {1}
+
+
+def test_whoever_drifted_apart_meets_where_most_are() -> None:
+    asking = joining()
+    for attempt, peer in zip((4, 4, 9), FIVE, strict=False):
+        asking.hear(join(asking.chain, peer, attempt), 0.0)
+    asking.open(True, 0.0)
+    asking.meet(True, 1.0)
+    assert asking.attempt_number == 4
+
+
+def test_strangers_do_not_say_where_to_meet() -> None:
+    asking = joining()
+    for peer in PEERS[6:]:
+        asking.hear(join(asking.chain, peer, 7), 0.0)
+    asking.open(True, 0.0)
+    asking.meet(True, 1.0)
+    assert asking.attempt_number == 0
+    assert len(asking.announced) == 0
+
+
+def test_an_attempt_far_away_is_refused() -> None:
+    asking = joining()
+    with pytest.raises(PeerError, match="far off"):
+        asking.hear(join(asking.chain, FIVE[0], ATTEMPTS_AHEAD_MAX + 1), 0.0)
+
+
+def test_used_up_attempts_are_neither_asked_into_nor_gathered() -> None:
+    asking = joining(first_attempt=3)
+    assert asking.hear(join(asking.chain, FIVE[0], 2), 0.0) is None
+    assert {body.attempt for _, body in joins(asking.open(True, 0.0))} == {3}
+    for peer in FIVE:
+        asking.hear(join(asking.chain, peer, 1), 0.0)
+    asking.meet(True, 1.0)
+    assert asking.attempt_number == 3
+
+
+def words(asking: Joining) -> dict[int, bytes]:
+    return {attempt: statement.body for attempt, (_, statement) in asking.said.items()}
+
+
+def test_nothing_is_ever_said_twice_in_other_words() -> None:
+    """Whatever is forgotten, by number or by age, cannot be entered any more."""
+    asking, said = joining(), dict[int, bytes]()
+    now = 0.0
+    for number in range(80):
+        asking.open(number % 3 > 0, now)
+        asking.meet(number % 2 > 0, now + 0.5)
+        for attempt, body in words(asking).items():
+            assert said.setdefault(attempt, body) == body
+        assert len(asking.said) <= GATHERINGS_MAX
+        if number % 4 == 0:
+            asking.hear(
+                join(asking.chain, FIVE[number % 5], max(asking.attempt_number - 3, 0), expires_unix_seconds=2**40), now
+            )
+        asking.void(now)
+        now += 40.0 * (number % 7)
+
+
+def test_an_attempt_whose_join_has_expired_is_left_behind() -> None:
+    """Else everybody would go back there again and again, and be refused."""
+    asking = joining()
+    asking.open(True, 0.0)
+    asking.ask(True, 10_000.0)
+    assert asking.first_attempt == asking.attempt_number == 1
+
+
+def test_gatherings_are_bounded_and_stay_near() -> None:
+    asking = joining()
+    for attempt in range(3 * GATHERINGS_MAX):
+        asking.hear(join(asking.chain, FIVE[0], attempt), 0.0)
+    assert sorted(asking.gatherings) == list(range(GATHERINGS_MAX))
+
+
+def test_a_leader_of_many_void_attempts_can_lead_another() -> None:
+    """Rosters that it issued are not forgotten lightly, but they must not stop it for good."""
+    asking = joining(me=0)
+    for attempt in range(3 * GATHERINGS_MAX):
+        asking.attempt_number = attempt
+        gathering = asking.hear(join(asking.chain, FIVE[1], attempt, expires_unix_seconds=2**40), 0.0)
+        assert gathering is not None
+        gathering.roster = join(asking.chain, FIVE[1])
+    assert asking.first_attempt == 2 * GATHERINGS_MAX
+    assert asking.hear(join(asking.chain, FIVE[1], 0), 0.0) is None
+
+
+def test_waiting_for_a_roster_ends() -> None:
+    asking = joining()
+    assert asking.gives_up_at() is None
+    asking.open(True, 2.0)
+    gives_up_at = asking.gives_up_at()
+    assert gives_up_at is not None
+    assert 2.0 < gives_up_at <= 2.0 + 2 * JOIN_SHARE * PACE.round_seconds
+    assert min(asking.deadlines(2.0)) <= gives_up_at
+
+
+def test_enough_others_make_a_leader_follow() -> None:
+    own = core(0)
+    chain: Chain = chain_of(own)
+    chain.append(certificate(chain, FIVE))
+    asking = Joining(own, chain, 0)
+    attempt = next(number for number in range(5) if leader_of(chain, number) == PEERS[0])
+    gathering = asking.hear(join(chain, FIVE[1], attempt), 0.0)
+    assert gathering is not None
+    assert asking.follow(gathering, True, 0.0) == []
+    asking.hear(join(chain, FIVE[2], attempt), 0.0)
+    assert asking.follow(gathering, True, 0.0)
+    assert asking.attempt_number == attempt
+
+
+def test_what_was_said_at_a_base_is_used_up_when_it_becomes_ours_again() -> None:
+    asking = joining()
+    assert asking.attempts_used() == 0
+    asking.open(True, 0.0)
+    asking.void(1.0)
+    assert asking.attempts_used() == 1
+    asking.open(True, 2.0)
+    assert asking.attempts_used() == 2
