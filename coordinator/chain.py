@@ -10,17 +10,19 @@ from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
 
 ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
+TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
 CHAIN_KEPT = 1024  # certificates kept in memory per fragment; older ones are only needed by full replays
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of the manifest decides whether a certificate is valid."""
+    """What of the manifest decides whether a certificate or a commitment is valid."""
 
     run_id: bytes
     founders: frozenset[PeerId]
     min_share: float
     verifier: Verifier
+    tokens_per_step: int = TOKENS_PER_STEP_MAX
 
 
 @dataclass(slots=True)

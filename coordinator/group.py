@@ -10,6 +10,7 @@ from coordinator.actions import RoundKey
 from coordinator.certificate import enough_votes, is_minor, votes_needed
 from coordinator.chain import Chain, Rules, beacon_order
 from coordinator.messages import Bundle, Commit, Join, Roster
+from coordinator.weights import is_plausible
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -177,6 +178,8 @@ def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) ->
     commit = statement.read(Commit)
     if commit.codec != codec or len(commit.part_roots) != group.partitions:
         raise PeerError("commits in the wrong form")
+    if not is_plausible(commit.tokens, commit.steps, commit.window_count, rules.tokens_per_step):
+        raise PeerError("claims work that nobody can have done")
     if not statement.verify(rules.verifier):
         raise PeerError("is not signed by its sender")
     return commit

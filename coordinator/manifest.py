@@ -22,9 +22,22 @@ PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
 
-Codec = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-Merge = Literal["mean", "rda"]
-Adoption = Literal["carry", "overwrite"]
+Codec = Literal["fp32", "fp16", "bf16", "int8", "int4", "e3m0", "int2"]
+Merge = Literal[
+    "robust_rda",
+    "centered_clip",
+    "median",
+    "trimmed_mean",
+    "geometric_median",
+    "nnm_trimmed_mean",
+    "krum",
+    "multi_krum",
+    "rda",
+    "mean",
+]
+InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon"]
+Norms = Literal["tensor", "row"]
+Adoption = Literal["carry", "overwrite", "blend"]
 
 
 class ModelSpec(Wire):
@@ -49,8 +62,9 @@ class DataSpec(Wire):
 class InnerSpec(Wire):
     """The inner optimizer of every learner; its rate follows certified progress, not local steps (design §8)."""
 
-    optimizer: Literal["adamw8bit", "adamw"] = Field(
-        "adamw8bit", description="`adamw8bit` is bitsandbytes' 8-bit AdamW"
+    optimizer: InnerOptimizer = Field(
+        "adamw8bit",
+        description="`…8bit` are bitsandbytes'; `muon` is for matrices, with AdamW for embeddings and vectors",
     )
     learning_rate: float = Field(3e-3, gt=0, le=10, description="peak rate")
     final_rate_share: float = Field(0.1, ge=0, le=1, description="rate at the last version, as a share of the peak")
@@ -68,11 +82,17 @@ class OuterSpec(Wire):
 
     learning_rate: float = Field(0.5, gt=0, le=10, description="η of the Nesterov outer step")
     momentum: float = Field(0.8, ge=0, lt=1, description="μ of the Nesterov outer step")
-    merge: Merge = Field("rda", description="how contributions become one outer gradient")
+    merge: Merge = Field("robust_rda", description="how contributions become one outer gradient (docs/aggregators.md)")
     contribution_codec: Codec = Field("int8", description="encoding of a member's outer gradient")
     result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
     adoption: Adoption = Field(
-        "carry", description="`carry` keeps the steps made while a round ran; `overwrite` drops them"
+        "carry",
+        description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share",
+    )
+    norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
+    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α of its own parameters that `blend` keeps")
+    error_feedback: bool = Field(
+        False, description="members add what encoding cut off one contribution to their next one"
     )
 
 

@@ -19,6 +19,7 @@ from dht.wire import Wire
 NONCE_BYTES = 16
 PARTITIONS_MAX = PEERS_PER_GROUP_MAX
 SEGMENTS_MAX = 1 << 14
+COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment can name they fit into a result
 CHAIN_PAGE_MAX = 32
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
@@ -77,13 +78,16 @@ class PartNote(Wire):
 
 
 class Result(Wire):
-    """A reducer's merged partition; the payload is its encoded bytes (step 7)."""
+    """A reducer's merged partition; the payload is its encoded bytes (step 7).
+
+    `coefficients`: one α per included member, segment after segment; none if the rule has none or they are too many.
+    """
 
     partition: Partition
     turn: Turn
     root: Digest
     included: tuple[MemberIndex, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
-    coefficients: tuple[float, ...] = Field(max_length=PEERS_PER_GROUP_MAX)
+    coefficients: tuple[float, ...] = Field(max_length=COEFFICIENTS_MAX)
     squared_norms: tuple[float, ...] = Field(max_length=SEGMENTS_MAX)
     encoding_error: float = Field(ge=0)
 

@@ -8,6 +8,11 @@ from statistics import median_low
 TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6)
 
 
+def is_plausible(tokens: int, steps: int, windows: int, tokens_per_step: int) -> bool:
+    """Whether a commitment can be true: one data window per step, and no more tokens than these hold."""
+    return 0 < steps == windows and 0 < tokens <= steps * tokens_per_step
+
+
 def contribution_weight(tokens: int, steps: int) -> float:
     """tokens · (tokens / steps): quantity times quality (DiLoCo 2604.21428 §3.2); 0 where nothing was trained."""
     return tokens * (tokens / steps) if steps > 0 else 0.0

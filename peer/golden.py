@@ -19,6 +19,7 @@ from torch import Tensor
 from peer.codec import CODECS
 from peer.merge import combine, squared_norm
 from peer.outer_optimizer import OuterState, outer_step, state_bytes
+from peer.robust.segments import TensorInputs, segment_factors, tensor_radius
 
 ELEMENTS = 3 * 1024 + 77  # several leaves of every codec, and a last block that is not full
 _EXPONENT_MAX = 190  # biased: values up to 2^64, so that no product overflows
@@ -30,11 +31,14 @@ GOLDEN: Mapping[str, str] = MappingProxyType(
         "codec bf16": "fcc3e103d7ef4fcf16c7a716ba902b3e566d29bfeb949b369ba26155b5976a64",
         "codec int8": "102a8804a4301d3c18cb46dd0069bcc36ff340afe9fd2357eb484874ebbc6d07",
         "codec int4": "d61397c57c302decc14d82d5cff5ef4785d6e04c1ca1009b6598a1356b32ae81",
+        "codec int2": "51d35fa977e7835aa107163eba9bbe5ca689843a84a859554e6fb2371815d033",
         "codec e3m0": "d04d6f0e5998a2c8e1ae7c9285806a18e335721e8043dd26ce9c17fdc570c7c1",
         "combination": "9ee25ce040af1daabaf884a4edd2ade0057e9f43368818fef8f380d6f756b995",
         "outer step": "1d28967522010a999402b8b77979d027580a4e9cf2a368b2b70cae281b0adbf8",
         "combination over all exponents": "d0360900b750263a26b9e5f645a8327df04b7b3be533658cc405a6ed655474d6",
         "outer step over all exponents": "c7d18b318b67b8af0e959c615c3bfb5c43056a8eb833bba5918b6d289aeb1cd6",
+        "lengths": "b6937f9c07cfa922d8e49f5a60fb01d723b98c298d10a5d5e9dc288d50bf307b",
+        "lengths over all exponents": "c19cfb2210bd6cfe4a4a8c636770a2ad81972e7d2695cf94a28d5b4f9bea4601",
         "squared norm": "0f27a2b028c5875076e3acf5222c70b881d558700e26a187e782fcb9f8924b6b",
         "squared norm over all exponents": "ea2b76d242881713d60f1e0b13e66a1c96a7673f0943491a6bec4b31449b49de",
     }
@@ -61,6 +65,7 @@ def golden_digests() -> Iterator[tuple[str, str]]:
     for scope, make in (("", _ordinary), (" over all exponents", _wide)):
         yield "combination" + scope, _combination_digest(make)
         yield "outer step" + scope, _outer_step_digest(make)
+        yield "lengths" + scope, _lengths_digest(make)
         yield "squared norm" + scope, hashlib.sha256(struct.pack("<d", squared_norm(make(b"norm")))).hexdigest()
 
 
@@ -69,6 +74,16 @@ def _combination_digest(make: Callable[[bytes], Tensor]) -> str:
     factors = [[np.float32(share) for share in shares] for shares in ((0.1, 0.7, 0.2), (1e-3, 3.3e4, 0.123))]
     vectors = [make(seed) for seed in (b"first", b"second", b"third")]
     return _digest(combine(vectors, factors, [slice(0, half), slice(half, ELEMENTS)]))
+
+
+def _lengths_digest(make: Callable[[bytes], Tensor]) -> str:
+    """What members give merged directions, and what spot checks multiply with; many norms and weights are equal."""
+    norms, weights = make(b"lengths").abs()[:31].tolist(), make(b"weights").abs()[:31].tolist()
+    norms[7:14], weights[14:21] = norms[:7], weights[:7]
+    inputs = [TensorInputs(tuple(norms), tuple(weights), embedding) for embedding in (False, True)]
+    numbers = [tensor_radius(rule, inputs[0]) for rule in ("rda", "robust_rda")]
+    numbers += [float(factor) for one in inputs for factor in segment_factors("robust_rda", weights, one)]
+    return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
 
 
 def _outer_step_digest(make: Callable[[bytes], Tensor]) -> str:

@@ -81,7 +81,9 @@ class Learner:
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
         self._theta, self.gradient = _flatten(self.model, self.fragments)
         self._views = fragment_views(self._theta, self.fragments)
-        self._optimizer = make_optimizer(self.model.parameters(), config.inner)
+        named = dict(self.model.named_parameters())
+        embeddings = [named[spec.name] for layout in self.fragments for spec in layout.tensors if spec.embedding]
+        self._optimizer = make_optimizer(self.model.parameters(), config.inner, embeddings)
 
     def step(self) -> StepReport:
         """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
@@ -97,7 +99,7 @@ class Learner:
             raise LocalError(f"training diverged at step {self.step_count + 1}; lower inner.learning_rate")
         set_rate(self._optimizer, self.rate)
         self._optimizer.step()
-        if self._config.inner.optimizer == "adamw8bit" and self._state_steps == 0:
+        if self._config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
             assert_quantised(self._optimizer)
         self._state_steps += 1
         self._window += 1
@@ -132,12 +134,16 @@ class Learner:
         """Take over a new anchor, float32[elements]: θ ← new + (θ - reference), rounded twice (design §6.2 step 10).
 
         `reference` is the snapshot that was merged (`carry`) or the old anchor (rebase, with nothing counted); the
-        counters lose what was counted. Without a reference θ ← new, and the counters start again at zero, because the
-        steps that they stood for are gone. The optimizer's state stays.
+        counters lose what was counted. Without a reference θ ← new, or θ ← αθ + (1 - α)·new (Streaming DiLoCo
+        2501.18512) if the run blends and work of ours is in there; the counters start again at zero, because most
+        of what they stood for is gone. The optimizer's state stays.
         """
-        theta = self._views[fragment]
+        theta, outer = self._views[fragment], self._config.outer
         if reference is None:
-            theta.copy_(new)
+            if outer.adoption == "blend" and counted_steps:
+                theta.mul_(outer.adoption_blend).add_(new.to(self._device) * (1 - outer.adoption_blend))
+            else:
+                theta.copy_(new)
             self._counted_from[fragment] = [self.step_count, self._tokens]
             return
         # two operations in place: the sum commutes, so these are the bits of new + (θ - reference)

@@ -1,9 +1,9 @@
-"""How contributions become one outer gradient: `mean` and `rda` (DiLoCo 2604.21428 §D.2), one partition at a time.
+"""What all merge rules share: their names, the exact sum, lengths (DiLoCo 2604.21428 §D.2), one partition at a time.
 
-No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per tensor,
-which follows from committed numbers alone, and adds in roster order: element by element, multiplication and addition
-each rounded to float32, so that anybody's recomputation gives the same bytes (`byzantine.md` §5.3). What needs the
-whole tensor, the length of the merged direction, is put right by the members afterwards.
+No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per segment
+(`peer.robust.segments`) and adds in roster order: element by element, multiplication and addition each rounded to
+float32, so that anybody's recomputation gives the same bytes (`byzantine.md` §5.3). What needs the whole tensor, the
+length of the merged direction, is put right by the members afterwards.
 All numbers here are computed in float64 in a fixed order.
 """
 
@@ -27,28 +27,42 @@ DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """`directional` rules merge unit vectors, tensor by tensor, and give the result the inputs' mean length.
+    """`directional` rules merge unit vectors, tensor by tensor, and members give the result its length afterwards.
 
-    RDA is directional, and takes embeddings by plain weighted mean.
+    Embeddings keep their lengths under every rule, because rows that few members saw differ in them. With `by_row`,
+    matrices are merged as unit rows, which their reducer gives their lengths: members find them complete.
     """
 
     name: str
     directional: bool
+    by_row: bool = False
 
     def is_directional(self, tensor: TensorSpec) -> bool:
-        return self.directional and not tensor.embedding
+        return self.directional and not tensor.embedding and not self.has_rows(tensor)
 
-    def factor(self, tensor: TensorSpec, share: float, norm: float) -> np.float32:
-        """What a reducer multiplies an input's elements by: its share, over its norm if directional; φ(0) = 0."""
-        if not self.is_directional(tensor):
-            return np.float32(share)
-        return np.float32(share / norm if norm >= NORM_MIN else 0.0)
+    def has_rows(self, tensor: TensorSpec) -> bool:
+        """Whether this tensor is merged row by row."""
+        return self.directional and self.by_row and not tensor.embedding and len(tensor.shape) > 1
 
 
 MERGES: Mapping[str, MergeRule] = MappingProxyType(
-    {rule.name: rule for rule in (MergeRule("mean", directional=False), MergeRule("rda", directional=True))}
+    {
+        name: MergeRule(name, directional=name in ("robust_rda", "rda"))
+        for name in (
+            "robust_rda",
+            "centered_clip",
+            "median",
+            "trimmed_mean",
+            "geometric_median",
+            "nnm_trimmed_mean",
+            "krum",
+            "multi_krum",
+            "rda",
+            "mean",
+        )
+    }
 )
-"""Every merge rule of this module by the name that a manifest gives it."""
+"""Every merge rule by the name that a manifest gives it; what each computes is in `peer.robust`."""
 
 
 def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
@@ -60,16 +74,20 @@ def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
 def combine(vectors: Sequence[Tensor], factors: Sequence[Sequence[np.float32]], spans: Sequence[slice]) -> Tensor:
     """Σ factor · vector over at least one vector, in order: float32[n]; `factors[k][i]` is for vector i in `spans[k]`.
 
-    The spans lie side by side and cover the vectors.
+    The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at.
     """
     arrays = [vector.numpy() for vector in vectors]
     total = torch.empty_like(vectors[0])
     sums, product = total.numpy(), np.empty(CHUNK_ELEMENTS, np.float32)
     for span, span_factors in zip(spans, factors, strict=True):
+        used = [(array, factor) for array, factor in zip(arrays, span_factors, strict=True) if factor != 0]
+        if not used:
+            sums[span] = 0
+            continue
         for start in range(span.start, span.stop, CHUNK_ELEMENTS):
             chunk = slice(start, min(start + CHUNK_ELEMENTS, span.stop))
-            np.multiply(arrays[0][chunk], span_factors[0], out=sums[chunk])
-            for array, factor in zip(arrays[1:], span_factors[1:], strict=True):
+            np.multiply(used[0][0][chunk], used[0][1], out=sums[chunk])
+            for array, factor in used[1:]:
                 sums[chunk] += np.multiply(array[chunk], factor, out=product[: chunk.stop - chunk.start])
     return total
 

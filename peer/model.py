@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig
 
 FLOAT_BYTES = 4
+# of state per element, at most; `peer.inner_optimizer.bytes_per_parameter` measures it, which costs an import
+OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 8}
 SHARED_PLANES = 3  # snapshots out, anchors in, references in
 RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -116,7 +118,7 @@ def required_bytes(model: ModelSpec, data: DataSpec, inner: InnerSpec) -> int:
     """Estimated memory of a learner's process: runtime, parameters, gradients, planes, optimizer, activations."""
     sizes = [tensor.elements for tensor in parameter_specs(model)]
     elements = sum(sizes)
-    optimizer = elements * (2 if inner.optimizer == "adamw8bit" else 2 * FLOAT_BYTES)
+    optimizer = int(elements * OPTIMIZER_BYTES[inner.optimizer])
     temporaries = 5 * FLOAT_BYTES * max(sizes)  # an 8-bit state is updated through float32 copies, tensor by tensor
     tokens = data.context_tokens * data.sequences_per_step
     kept_per_token = model.layers * (16 * model.hidden_size + 5 * model.intermediate_size) + 4 * model.vocabulary

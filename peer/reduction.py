@@ -21,8 +21,9 @@ from coordinator.merkle import merkle_root
 from dht.errors import LocalError, PeerError
 from peer.codec import Buffer, Codec
 from peer.fragments import Partitioning
-from peer.merge import MergeRule, combine, direction_scale, squared_norm, weight_shares, weighted_mean, weighted_median
+from peer.merge import MergeRule, direction_scale, squared_norm, weighted_median
 from peer.outer_optimizer import OuterState, outer_step
+from peer.robust.segments import TensorInputs, merge_segment, segment_factors, tensor_radius
 
 NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
 SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
@@ -60,7 +61,11 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class ReducedPartition:
-    """What a reducer publishes: everything but `data` is signed. `coefficients` has one share per included member."""
+    """What a reducer publishes: everything but `data` is signed.
+
+    `coefficients` has one α per included member, segment after segment; none at all if a segment's merge is no
+    combination of whole pieces.
+    """
 
     data: bytes
     root: bytes
@@ -114,13 +119,18 @@ def reduce_partition(
     partition: int,
     codec: Codec,
 ) -> ReducedPartition:
-    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once."""
+    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once.
+
+    At least one of them has weight. Raises ValueError as `merge_segment` does, but not for admitted vectors.
+    """
     included = tuple(sorted(vectors))
     counted = [members[index] for index in included]
-    shares = weight_shares([member.weight for member in counted])
-    whole = slice(0, partitioning.elements(partition))
-    factors, spans = merge_plan(counted, shares, rule, partitioning, partition, whole)
-    merged = combine([vectors[index] for index in included], factors, spans)
+    merged = torch.empty(partitioning.elements(partition))
+    published: list[tuple[float, ...] | None] = []
+    for span, inputs in segment_inputs(counted, rule, partitioning, partition):
+        piece = merge_segment(rule.name, [vectors[index][span] for index in included], inputs)
+        merged[span] = piece.vector
+        published.append(piece.coefficients)
     data = codec.encode(merged)
     decoded = codec.decode(data, len(merged))
     length = math.sqrt(squared_norm(merged))
@@ -128,36 +138,51 @@ def reduce_partition(
         data=data,
         root=merkle_root(data, codec.leaf_bytes),
         included=included,
-        coefficients=shares,
+        coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
         squared_norms=_segment_norms(decoded, partitioning, partition),
         encoding_error=math.sqrt(squared_norm(decoded - merged)) / length if length else 0.0,
     )
 
 
+def segment_inputs(
+    members: Sequence[Member], rule: MergeRule, partitioning: Partitioning, partition: int
+) -> list[tuple[slice, TensorInputs]]:
+    """Per segment of a partition: its elements, counted from the partition's first, and what its merge starts from."""
+    norms = [_tensor_norms(member, partitioning) for member in members]
+    weights = tuple(member.weight for member in members)
+    first, found = partitioning.bounds[partition], []
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        tensor = partitioning.layout.tensors[segment.tensor]
+        inputs = TensorInputs(
+            norms=tuple(own[segment.tensor] for own in norms),
+            weights=weights,
+            embedding=tensor.embedding,
+            row_elements=tensor.row_elements if rule.has_rows(tensor) else 0,
+        )
+        found.append((slice(segment.start - first, segment.stop - first), inputs))
+    return found
+
+
 def merge_plan(
     members: Sequence[Member],
-    shares: Sequence[float],
+    coefficients: Sequence[float],
     rule: MergeRule,
     partitioning: Partitioning,
     partition: int,
     window: slice,
 ) -> tuple[list[list[np.float32]], list[slice]]:
-    """Factors and spans for `combine`, for elements `window` of a partition.
+    """Factors and spans for `combine`, for elements `window` of a partition with published `coefficients`.
 
-    The whole partition for its reducer; one leaf's elements (`Codec.leaf_elements`) for a spot check, which then
-    combines and encodes just these and must find the leaf's bytes (design §6.2 step 8).
+    The window is one leaf's elements (`Codec.leaf_elements`) for a spot check, which combines and encodes just these
+    and must find the leaf's bytes (design §6.2 step 8).
     """
-    norms = [_tensor_norms(member, partitioning) for member in members]
-    first = partitioning.bounds[partition] + window.start
     factors, spans = [], []
-    for segment in partitioning.segments[partitioning.segment_span(partition)]:
-        start, stop = max(segment.start - first, 0), min(segment.stop - first, window.stop - window.start)
+    for index, (span, inputs) in enumerate(segment_inputs(members, rule, partitioning, partition)):
+        start, stop = max(span.start - window.start, 0), min(span.stop, window.stop) - window.start
         if start < stop:
-            tensor = partitioning.layout.tensors[segment.tensor]
+            own = coefficients[index * len(members) : (index + 1) * len(members)]
             spans.append(slice(start, stop))
-            factors.append(
-                [rule.factor(tensor, share, own[segment.tensor]) for share, own in zip(shares, norms, strict=True)]
-            )
+            factors.append(segment_factors(rule.name, own, inputs))
     return factors, spans
 
 
@@ -181,7 +206,7 @@ def merged_gradient(
     offsets = partitioning.layout.offsets
     for index, tensor in enumerate(partitioning.layout.tensors):
         if rule.is_directional(tensor):
-            scale = _tensor_scale(index, merged, partitioning, results, members)
+            scale = _tensor_scale(index, merged, partitioning, results, members, rule)
             piece = merged[offsets[index] : offsets[index + 1]].numpy()
             piece *= scale
     return merged
@@ -226,8 +251,9 @@ def _tensor_scale(
     partitioning: Partitioning,
     results: Sequence[PartitionResult | None],
     members: Mapping[int, Member],
+    rule: MergeRule,
 ) -> np.float32:
-    """What gives a tensor's merged direction its length: the inputs' weighted mean norm.
+    """What gives a tensor's merged direction its length: `tensor_radius` of the inputs' norms.
 
     A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
     they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
@@ -243,6 +269,7 @@ def _tensor_scale(
         held = [sum(member.squared_norms[at] for at, _ in live) for member in counted]
         shares = [part / square if square > 0 else 0.0 for part, square in zip(held, squares, strict=True)]
         share = weighted_median(shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)])
-    radius = weighted_mean([math.sqrt(square) for square in squares], weights)
+    norms = tuple(math.sqrt(square) for square in squares)
+    radius = tensor_radius(rule.name, TensorInputs(norms, tuple(weights), embedding=False)) if counted else 0.0
     squared_length = sum(squared_norm(merged[segment.start : segment.stop]) for _, segment in live)
     return direction_scale(radius, squared_length, share)

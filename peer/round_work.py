@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.manifest import RunConfig
+from coordinator.messages import COEFFICIENTS_MAX
 from dht.errors import LocalError
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
@@ -33,10 +35,11 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The learner's fragment as it went into a round."""
+    """The learner's fragment as it went into a round; with error feedback, what its encoding leaves to the next one."""
 
     vector: Tensor
     counters: Counters
+    residue: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class _HeldResult:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What the learner has to do: θ ← new + (θ - reference), or θ ← new without a reference."""
+    """What the learner has to do (`Learner.adopt`): θ ← new + (θ - reference); without one, replace or blend."""
 
     fragment: int
     new: Tensor
@@ -65,7 +68,8 @@ class RoundWork:
         self._blobs = blobs
         self._contribution_codec = CODECS[config.outer.contribution_codec]
         self._result_codec = CODECS[config.outer.result_codec]
-        self._rule = MERGES[config.outer.merge]
+        self._rule = replace(MERGES[config.outer.merge], by_row=config.outer.norms == "row")
+        self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
         self._applied: dict[RoundKey, OuterState] = {}
         self._worker = worker
@@ -96,10 +100,14 @@ class RoundWork:
         """Encode the outer gradient Θ - θ of a snapshot; the parts wait in the blob store."""
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         gradient = self._anchors.current(action.key.fragment).anchor - vector
+        residue = self.residues.get(action.key.fragment)
+        if residue is not None:
+            gradient += residue
         contribution = encode_contribution(gradient, partitioning, self._contribution_codec)
         for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
             self._blobs.put(root, part)
-        self._snapshots[action.key] = Snapshot(vector, counters)
+        left = gradient - contribution.decoded if self._config.outer.error_feedback else None
+        self._snapshots[action.key] = Snapshot(vector, counters, left)
         return Encoded(
             action.key,
             counters.tokens,
@@ -135,7 +143,7 @@ class RoundWork:
             action.turn,
             merged.root,
             merged.included,
-            merged.coefficients,
+            merged.coefficients if len(merged.coefficients) <= COEFFICIENTS_MAX else (),
             merged.squared_norms,
             merged.encoding_error,
         )
@@ -173,8 +181,21 @@ class RoundWork:
         old = self._anchors.current(fragment).anchor
         snapshot = None if action.snapshot is None else self._snapshots.get(action.snapshot)
         self._anchors.install(fragment, action.certificate.digest, state)
+        self._leave_residue(action, snapshot)
         reference = self._reference(action, old, state.anchor, snapshot)
         return Adoption(fragment, state.anchor, reference, None if snapshot is None else snapshot.counters)
+
+    def _leave_residue(self, action: Adopt, snapshot: Snapshot | None) -> None:
+        """Where we were included, what was cut off our contribution goes into the next one (design §6.2 step 10)."""
+        if snapshot is None or snapshot.residue is None:
+            return
+        fragment = action.certificate.fragment
+        residue = self.residues.setdefault(fragment, torch.zeros_like(snapshot.residue))
+        partitioning = self._partitioning(fragment, len(action.counted))
+        for partition, counted in enumerate(action.counted):
+            if counted:
+                span = partitioning.span(partition)
+                residue[span] = snapshot.residue[span]
 
     def _reference(self, action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None) -> Tensor | None:
         """What the learner's fragment is measured against: per partition the snapshot if we are in it, else Θ(v)."""
@@ -183,7 +204,7 @@ class RoundWork:
                 return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
             whole = old
         elif all(action.counted) and not any(action.frozen):
-            return None if self._config.outer.adoption == "overwrite" else snapshot.vector
+            return snapshot.vector if self._config.outer.adoption == "carry" else None
         else:
             whole = snapshot.vector.clone()
         reference = whole.clone() if any(action.frozen) else whole

@@ -15,7 +15,7 @@ from peer.robust.medians import weighted_median
 from peer.robust.stack import Floats, Singles
 
 BLOCK_ELEMENTS = 1 << 13  # n = 32 blocks fill 1 MiB, a core's second cache; a float32 sum this long keeps six digits
-SQUARED_NORM_MAX = 1e36  # what `peer.reduction` admits: no product of such vectors overflows float32
+SQUARED_NORM_MAX = 1e37  # more than differences of what `peer.reduction` admits have; float32 ends at 3e38
 CLOSE = 1e-2  # squared distance over squared norm below which float32 inner products leave it too few digits
 
 
@@ -23,7 +23,7 @@ def inner_products(arrays: Sequence[Singles], scales: Floats | None = None, orig
     """⟨y_i, y_j⟩ as float64[n, n] for y_i = scale_i · x_i, less y_origin if that is given.
 
     Blocks are multiplied in float32 and added in float64: 2n²d operations, one pass over the inputs. Raises
-    ValueError if an input is not finite, or longer than 1e18.
+    ValueError if an input is not finite, or longer than 3e18.
     """
     rows, length = len(arrays), arrays[0].size
     products = np.zeros((rows, rows))

@@ -1,6 +1,7 @@
 """Order statistics with weights: the median of numbers, and trimmed means, along the last axis.
 
-Sums run in sorted order, one element at a time in float64, so every machine finds the same bytes.
+Sums run in sorted order, one element at a time in float64, so every machine finds the same bytes: members take the
+lengths of merged tensors from here.
 """
 
 from __future__ import annotations
@@ -48,6 +49,6 @@ def weighted_trimmed_mean(values: NDArray[Any], weights: Floats, trimmed: float)
 
 
 def _ranked(values: NDArray[Any], weights: Floats) -> tuple[Floats, Floats]:
-    """Values in ascending order, and the weight up to and with each."""
-    order = np.argsort(values, axis=-1)
+    """Values in ascending order, equal ones in roster order, and the weight up to and with each."""
+    order = np.argsort(values, axis=-1, kind="stable")  # the default's order of equal values depends on the processor
     return np.take_along_axis(values, order, axis=-1).astype(np.float64), np.cumsum(weights[order], axis=-1)

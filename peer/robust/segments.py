@@ -14,28 +14,31 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from peer.merge import NORM_MIN, weighted_mean
+from peer.merge import MERGES, NORM_MIN, weighted_mean
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
 from peer.robust.medians import weighted_median
+from peer.robust.rows import merge_rows
 from peer.robust.rules import AGGREGATORS, clip_scales, mean, unit_scales
 from peer.robust.stack import Aggregate, Floats, Stack, finite_sum
-
-DIRECTIONAL = frozenset({"rda", "robust_rda"})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInputs:
-    """What is certain about one tensor before any byte of it is seen: per member its committed norm and its weight."""
+    """What is certain about one tensor before any byte of it is seen: per member its committed norm and its weight.
+
+    `row_elements` is 0 unless the tensor is merged row by row (`MergeRule.has_rows`).
+    """
 
     norms: tuple[float, ...]
     weights: tuple[float, ...]
     embedding: bool
+    row_elements: int = 0
 
 
 def is_directional(rule: str, embedding: bool) -> bool:
     """Whether members must give the merged segments of a tensor their length."""
-    return rule in DIRECTIONAL and not embedding
+    return MERGES[rule].directional and not embedding
 
 
 def merge_segment(rule: str, pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
@@ -44,6 +47,8 @@ def merge_segment(rule: str, pieces: Sequence[Tensor], inputs: TensorInputs) -> 
     If there are coefficients, they are to be published, and the vector is `peer.merge.combine` of the pieces with
     `segment_factors` of them, bit for bit. Raises ValueError as the rules do.
     """
+    if inputs.row_elements:
+        return merge_rows(rule, pieces, inputs.weights, inputs.row_elements)
     if rule == "robust_rda":
         return _robust(pieces, inputs)
     if not is_directional(rule, inputs.embedding):

@@ -88,10 +88,7 @@ def combination(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Ten
     Each product and each sum is rounded to float32, so the bytes are the same on every machine (`byzantine.md` §5.3).
     Raises ValueError if an element is not finite: then an input is not, or is absurdly large.
     """
-    used = [place for place, coefficient in enumerate(coefficients) if coefficient != 0]
-    if not used:
-        return torch.zeros_like(vectors[0])
-    return finite_sum([vectors[place] for place in used], [np.float32(coefficients[place]) for place in used])
+    return finite_sum(vectors, [np.float32(coefficient) for coefficient in coefficients])
 
 
 def aggregate(stack: Stack, vectors: Sequence[Tensor], coefficients: Floats, radius: float | None = None) -> Aggregate:

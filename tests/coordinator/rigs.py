@@ -124,12 +124,14 @@ def group_of(chain: Chain, members: Sequence[PeerId], attempt: int = 0) -> Group
     return read_group(roster(chain, members, attempt), chain, UNIX_SECONDS)
 
 
-def commit(chain: Chain, group: Group, sender: PeerId, tokens: int = 100, steps: int = 1) -> Statement:
+def commit(
+    chain: Chain, group: Group, sender: PeerId, tokens: int = 100, steps: int = 1, windows: int | None = None
+) -> Statement:
     body = Commit(
         tokens=tokens,
         steps=steps,
         window_first=0,
-        window_count=steps,
+        window_count=steps if windows is None else windows,
         codec="int8",
         part_roots=tuple(digest_of(sender.encode(), bytes([j])) for j in range(group.partitions)),
         squared_norms=(1.0,) * group.partitions,

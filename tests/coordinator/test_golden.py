@@ -60,7 +60,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-RUN_ID = "092c062c540923059355c5f1c99f3716bfc1583c789480d6f9f4ecd133dc46b7"
+RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
 VERSION = "366516af97a80014953da63567165685ac572be2e3a4a37d22c109e363b39db6"
 BEACON = "5ec3e9e0dc4a85d85c9912c04ceb66f9778730247290c414a977c0e8cb13a7c7"
@@ -91,6 +91,9 @@ MANIFEST = Manifest(
             contribution_codec="int8",
             result_codec="int4",
             adoption="carry",
+            norms="tensor",
+            adoption_blend=0.5,
+            error_feedback=False,
         ),
         pace=PaceSpec(
             fragments=2,
@@ -129,6 +132,11 @@ PRESENCE = Presence(
     dialable=False,
     software="0.1.0",
     beat=9,
+    name="Ωmega",
+    device="CPU, 2 threads",
+    bytes_sent=2**40,
+    bytes_received=70000,
+    rounds_void=3,
 )
 
 

@@ -111,6 +111,8 @@ OTHERS: dict[type[Wire], st.SearchStrategy[Wire]] = {
         Presence, boot=nonces, state=st.sampled_from(["training", "hosting"]), steps=counts,
         steps_per_second=st.floats(0, 1e6), tokens=counts, loss=st.none() | st.floats(0, 10), versions=some(counts),
         heads=some(st.binary(max_size=8)), addresses=some(st.text(max_size=20)), beat=counts,
+        name=st.text(max_size=32), device=st.text(max_size=64), bytes_sent=counts, bytes_received=counts,
+        rounds_void=counts,
     ),
 }  # fmt: skip
 

@@ -15,12 +15,20 @@ from peer.codec import BLOCK_ELEMENTS, CHUNK_BLOCKS, CODECS, LEAF_BYTES_MAX
 torch.set_num_threads(1)
 
 NAMES = tuple(CODECS)
-BLOCK_NAMES = ("int8", "int4", "e3m0")
+BLOCK_NAMES = ("int8", "int4", "int2", "e3m0")
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 # relative L2 error on Gaussian vectors as measured (and written in the module), with two per cent of slack
-GAUSSIAN_ERROR = {"fp32": 0.0, "fp16": 2.08e-4, "bf16": 1.66e-3, "int8": 6.46e-3, "int4": 0.1170, "e3m0": 0.192}
-BITS_PER_ELEMENT = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8.25, "int4": 4.25, "e3m0": 4.25}
+GAUSSIAN_ERROR = {
+    "fp32": 0.0,
+    "fp16": 2.08e-4,
+    "bf16": 1.66e-3,
+    "int8": 6.46e-3,
+    "int4": 0.1170,
+    "int2": 0.767,
+    "e3m0": 0.192,
+}
+BITS_PER_ELEMENT = {"fp32": 32, "fp16": 16, "bf16": 16, "int8": 8.25, "int4": 4.25, "int2": 2.25, "e3m0": 4.25}
 
 vectors = hnp.arrays(
     np.float32, st.integers(0, 300), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -73,10 +81,10 @@ def test_bf16_keeps_subnormals():
     assert torch.equal(roundtrip("bf16", smallest), smallest)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "int2"])
 @given(vectors)
 def test_integers_are_off_by_half_a_step_at_most(name, vector):
-    levels = {"int8": 127, "int4": 7}[name]
+    levels = {"int8": 127, "int4": 7, "int2": 1}[name]
     vector = vector.clamp(-1e37, 1e37)
     decoded = roundtrip(name, vector)
     for start in range(0, len(vector), BLOCK_ELEMENTS):
@@ -88,13 +96,29 @@ def test_integers_are_off_by_half_a_step_at_most(name, vector):
             assert float((block - out).abs().max()) <= step * (0.5 + 1e-5)
 
 
+@pytest.mark.parametrize("name", BLOCK_NAMES)
+@given(vectors)
+def test_no_error_is_longer_than_the_value(name, vector):
+    """So what error feedback puts off stays bounded."""
+    assert ((roundtrip(name, vector) - vector).abs().double() <= vector.abs().double() * (1 + 1e-6)).all()
+
+
+def test_int2_sends_signs_of_what_is_at_least_half_the_largest():
+    values = torch.tensor([3.0, -1.6, 1.4, 0.0, -3.0] + [0.0] * 91 + [2.0, -2.0])
+    expected = [3.0, -3.0, 0.0, 0.0, -3.0] + [0.0] * 91 + [3.0, -3.0]
+    assert roundtrip("int2", values).tolist() == expected
+    codes = CODECS["int2"].encode(values)[4:]
+    assert codes[0] == 0b11_10_10_11  # values 0, 32, 64 and 96 of the block, lowest bits first; two is zero
+    assert codes[1] == 0b01_10_10_01
+
+
 def test_e3m0_rounds_to_the_nearest_power_of_two():
     values = torch.tensor([1.0, -1.0, 0.76, 0.74, -0.5, 1 / 64, 0.7 / 64, 0.51 / 64, 0.49 / 64, 0.0])
     expected = [1.0, -1.0, 1.0, 0.5, -0.5, 1 / 64, 1 / 64, 1 / 64, 0.0, 0.0]
     assert roundtrip("e3m0", values).tolist() == expected
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16", "e3m0"])
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16", "int2", "e3m0"])
 @given(vectors)
 def test_encoding_a_decoded_vector_changes_nothing(name, vector):
     data = CODECS[name].encode(vector)

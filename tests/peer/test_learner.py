@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
 from dht.errors import LocalError
 from peer.fragments import gather
 from peer.inner_optimizer import REWARM_STEPS
@@ -133,6 +134,34 @@ def test_overwrite_drops_them_and_their_counters():
     assert all(torch.equal(fragment_of(learner, fragment), others[fragment]) for fragment in (0, 1))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
+def test_blend_keeps_a_share_of_its_own(share: float):
+    """θ ← αθ + (1 - α)Θ, Streaming DiLoCo (2501.18512); with α = 0 it is overwrite."""
+    outer = OuterSpec(adoption="blend", adoption_blend=share)
+    learner = new_learner(CONFIG.model_copy(update={"outer": outer}))
+    for _ in range(3):
+        learner.step()
+    own = fragment_of(learner, 1)
+    anchor = torch.linspace(-1, 1, len(own))
+    learner.adopt(1, anchor, None, 2, 2 * TOKENS_PER_STEP)
+    expected = share * own.double() + (1 - share) * anchor.double()
+    torch.testing.assert_close(fragment_of(learner, 1).double(), expected, rtol=0, atol=2e-7)
+    if share in (0.0, 1.0):
+        assert torch.equal(fragment_of(learner, 1), own if share else anchor)
+    assert learner.counters(1) == Counters(0, 0, 3, 0)
+
+
+def test_what_replaces_us_is_not_blended():
+    """A version in which nothing of ours is left to count: after a crash, or at the start."""
+    learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="blend")}))
+    learner.step()
+    anchor = torch.full_like(fragment_of(learner, 1), 0.5)
+    learner.adopt(1, anchor, None, 0, 0)
+    assert torch.equal(fragment_of(learner, 1), anchor)
+    learner.adopt(1, anchor * 2, anchor, 0, 0)
+    assert torch.equal(fragment_of(learner, 1), anchor * 2)
+
+
 def test_a_missed_round_costs_nothing():
     learner = new_learner()
     old_anchor = fragment_of(learner, 0)
@@ -169,7 +198,7 @@ def test_counters_never_go_below_zero(stepping: Learner, counted: list[tuple[int
         assert after.window_first + after.window_count == before.window_first + before.window_count
 
 
-@pytest.mark.parametrize("optimizer", ["adamw8bit", "adamw"])
+@pytest.mark.parametrize("optimizer", get_args(InnerOptimizer))
 def test_a_resumed_learner_makes_the_same_bits(optimizer: str):
     config = CONFIG.model_copy(update={"inner": InnerSpec(optimizer=optimizer, warmup_steps=4)})
     straight, resumed = new_learner(config), new_learner(config)

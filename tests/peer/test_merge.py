@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.manifest import Merge
 from peer.fragments import FragmentLayout, TensorSpec
 from peer.merge import (
     CHUNK_ELEMENTS,
@@ -21,6 +23,7 @@ from peer.merge import (
     weighted_mean,
     weighted_median,
 )
+from peer.robust.rules import AGGREGATORS
 
 torch.set_num_threads(1)
 MATRIX = FragmentLayout(0, (TensorSpec("a", (4, 4)),))
@@ -73,12 +76,16 @@ def test_zero_and_cancelling_inputs_are_finite():
     torch.testing.assert_close(half.float(), vector)
 
 
-def test_factors_are_shares_over_norms():
-    rule, tensor, embedding = MERGES["rda"], TensorSpec("a", (2,)), TensorSpec("e", (2,), embedding=True)
-    assert rule.factor(tensor, 0.5, 4.0) == np.float32(0.125)
-    assert rule.factor(tensor, 0.5, 0.0) == 0
-    assert rule.factor(tensor, 0.5, 1e-300) == 0
-    assert rule.factor(embedding, 0.5, 4.0) == MERGES["mean"].factor(tensor, 0.5, 4.0) == np.float32(0.5)
+def test_every_rule_is_known_everywhere():
+    assert tuple(MERGES) == get_args(Merge) == tuple(AGGREGATORS)
+    assert all(rule.name == name for name, rule in MERGES.items())
+
+
+def test_where_the_factor_is_zero_the_vector_is_not_looked_at():
+    vectors = [torch.tensor([1.0, 2.0]), torch.tensor([float("nan"), 3.0])]
+    factors = [[np.float32(2), np.float32(0)], [np.float32(0), np.float32(0.5)]]
+    assert combine(vectors, factors, [slice(0, 1), slice(1, 2)]).tolist() == [2.0, 1.5]
+    assert combine(vectors, [[np.float32(0)] * 2], [slice(0, 2)]).tolist() == [0.0, 0.0]
 
 
 @given(weight_lists)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,76 +14,20 @@ from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MERGES, combine, reference_mean, reference_rda, squared_norm
 from peer.outer_optimizer import OuterState, outer_step
 from peer.reduction import (
-    Contribution,
-    ReducedPartition,
     admit,
     apply_merged,
     encode_contribution,
     merge_plan,
     merged_gradient,
     reduce_partition,
+    segment_inputs,
 )
+from peer.robust.segments import merge_segment
+from tests.peer.merging import FP32, LAYOUT, contribute, draws, members_of, merge_all, reduce_all, relative
 
 torch.set_num_threads(1)
-FP32, INT8, INT4 = CODECS["fp32"], CODECS["int8"], CODECS["int4"]
+INT8, INT4 = CODECS["int8"], CODECS["int4"]
 RDA, MEAN = MERGES["rda"], MERGES["mean"]
-LAYOUT = FragmentLayout(
-    0, (TensorSpec("embedding", (20, 8), embedding=True), TensorSpec("gain", (16,)), TensorSpec("matrix", (60, 16)))
-)
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A member as the input set describes it."""
-
-    weight: float
-    squared_norms: tuple[float, ...]
-
-
-def draws(layout: FragmentLayout, count: int, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(layout.elements, generator=generator) * (index + 1) for index in range(count)]
-
-
-def contribute(vectors, cut, codec=FP32) -> list[Contribution]:
-    return [encode_contribution(vector, cut, codec) for vector in vectors]
-
-
-def members_of(contributions, weights) -> dict[int, Committed]:
-    return {
-        index: Committed(weight, contribution.squared_norms)
-        for index, (weight, contribution) in enumerate(zip(weights, contributions, strict=True))
-    }
-
-
-def reduce_all(contributions, members, rule, cut, codec=FP32, leave_out=()) -> list[ReducedPartition]:
-    """What every reducer publishes; `leave_out` has (partition, member) pairs that did not arrive."""
-    return [
-        reduce_partition(
-            {
-                index: contribution.decoded[cut.span(partition)]
-                for index, contribution in enumerate(contributions)
-                if (partition, index) not in leave_out
-            },
-            members,
-            rule,
-            cut,
-            partition,
-            codec,
-        )
-        for partition in range(cut.partitions)
-    ]
-
-
-def merge_all(vectors, weights, rule, cut, codec=FP32) -> torch.Tensor:
-    contributions = contribute(vectors, cut, codec)
-    members = members_of(contributions, weights)
-    return merged_gradient(cut, reduce_all(contributions, members, rule, cut, codec), members, rule, codec)
-
-
-def relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one.double() - other.double()).norm()) / max(float(other.double().norm()), 1e-30)
-
 
 shapes = st.lists(st.integers(1, 7), max_size=3).map(tuple)
 layouts = st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=6).map(
@@ -224,7 +168,8 @@ def test_a_result_is_admitted_like_a_contribution_and_reports_its_error():
         assert result.encoding_error == pytest.approx(relative(decoded, wanted), rel=1e-5)
         assert exact[partition].encoding_error == 0
         assert result.included == (0, 1)
-        assert result.coefficients == pytest.approx((1 / 3, 2 / 3))
+        segments = cut.segment_span(partition)
+        assert result.coefficients == pytest.approx((1 / 3, 2 / 3) * (segments.stop - segments.start))
 
 
 def test_what_is_missing_is_left_out_and_not_a_zero():
@@ -239,20 +184,29 @@ def test_what_is_missing_is_left_out_and_not_a_zero():
     assert relative(merged[second], reference_mean(vectors, [1.0, 2.0, 4.0])[second]) < 1e-6
 
 
-def test_one_leaf_recomputes_alone_bit_for_bit():
+@pytest.mark.parametrize("rule", MERGES.values(), ids=MERGES)
+def test_one_leaf_recomputes_alone_bit_for_bit(rule):
     """The exact spot check (design §6.2 step 8): open every input for one leaf's elements, combine, encode, compare."""
-    layout = FragmentLayout(0, (TensorSpec("a", (61, 64)), TensorSpec("b", (99, 64))))
+    layout = FragmentLayout(0, (TensorSpec("a", (61, 64)), TensorSpec("b", (99, 64), embedding=True)))
     cut = Partitioning.of(layout, 3)
     contributions = contribute(draws(layout, 4), cut, INT8)
     members = members_of(contributions, [1.0, 2.0, 3.0, 4.0])
-    for partition, result in enumerate(reduce_all(contributions, members, RDA, cut, INT4)):
+    for partition, result in enumerate(reduce_all(contributions, members, rule, cut, INT4)):
+        segments = segment_inputs([members[member] for member in result.included], rule, cut, partition)
+        assert len(result.coefficients) in (0, 4 * len(segments))
         tree = merkle_tree(result.data, INT4.leaf_bytes)
         for index in range(len(tree.leaves)):
             window = slice(index * INT4.leaf_elements, min((index + 1) * INT4.leaf_elements, cut.elements(partition)))
             opened = [contribution.decoded[cut.span(partition)][window] for contribution in contributions]
-            counted = [members[member] for member in result.included]
-            plan = merge_plan(counted, result.coefficients, RDA, cut, partition, window)
-            leaf = INT4.encode(combine(opened, *plan))
+            if rule.name == "nnm_trimmed_mean":
+                continue  # it mixes whole segments first: only a second reduction can check it
+            if result.coefficients:
+                counted = [members[member] for member in result.included]
+                merged = combine(opened, *merge_plan(counted, result.coefficients, rule, cut, partition, window))
+            else:  # by coordinate
+                [(_, inputs), *_] = segments
+                merged = merge_segment(rule.name, opened, inputs).vector
+            leaf = INT4.encode(merged)
             assert verify_leaf(tree.root, leaf, index, len(tree.leaves), tree.path(index))
 
 
@@ -320,12 +274,17 @@ class TestVoidPartitions:
         assert torch.equal(new.momentum, whole.momentum)
 
 
-@pytest.mark.parametrize("rule", [MEAN, RDA])
-def test_the_largest_admitted_inputs_do_not_overflow(rule):
-    """Nothing that passes admission may make a reducer, or the state after many rounds, infinite."""
-    cut = Partitioning.of(LAYOUT, 2)
-    vectors = [vector / vector.norm() * 0.9e18 for vector in draws(LAYOUT, 5)]
-    merged = merge_all(vectors, [1e-9, 1.0, 1.0, 3.0, 1e12], rule, cut)
+@pytest.mark.parametrize("rule", MERGES.values(), ids=MERGES)
+@pytest.mark.parametrize("same", [False, True])
+def test_the_largest_admitted_inputs_do_not_overflow(rule, same):
+    """Nothing that passes admission may stop a reducer, or make it or the state after many rounds infinite."""
+    cut = Partitioning.of(LAYOUT, 1 if same else 2)
+    longest, weights = [vector / vector.norm() * 0.9e18 for vector in draws(LAYOUT, 5)], [1e-9, 1.0, 1.0, 3.0, 1e12]
+    if same:  # all but one in one place, the last as far away as can be: differences are twice as long
+        longest, weights = [torch.zeros(LAYOUT.elements) for _ in range(5)], [1.0] * 5
+        for index, vector in enumerate(longest):
+            vector[[0, 160, 176]] = 0.9999e18 if index < 4 else -0.9999e18
+    merged = merge_all(longest, weights, rule, cut)
     state = OuterState(torch.zeros(LAYOUT.elements), torch.zeros(LAYOUT.elements))
     for _ in range(50):
         state = apply_merged(state, merged, cut, set(), (10.0, 0.9))
@@ -333,9 +292,10 @@ def test_the_largest_admitted_inputs_do_not_overflow(rule):
     assert merged.any()
 
 
-def test_members_without_weight_change_nothing():
+@pytest.mark.parametrize("rule", MERGES.values(), ids=MERGES)
+def test_members_without_weight_change_nothing(rule):
     cut, vectors = Partitioning.of(LAYOUT, 2), draws(LAYOUT, 3)
-    assert torch.equal(merge_all(vectors, [1.0, 2.0, 0.0], RDA, cut), merge_all(vectors[:2], [1.0, 2.0], RDA, cut))
+    assert torch.equal(merge_all(vectors, [1.0, 2.0, 0.0], rule, cut), merge_all(vectors[:2], [1.0, 2.0], rule, cut))
 
 
 def test_a_result_that_does_not_decode_is_the_peers_fault():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.blobs import BlobStore
+from peer.codec import CODECS
 from peer.learner import Counters
+from peer.merge import MERGES
 from peer.model import build_model, loss
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork
@@ -109,8 +112,9 @@ def test_one_step_with_plain_outer_sgd_is_data_parallel(partitions: int) -> None
     assert torch.allclose(state.anchor, together, rtol=0, atol=2 * torch.finfo(torch.float32).eps)
 
 
-def test_everybody_computes_the_same_bytes_whoever_reduces() -> None:
-    config = config_of(merge="rda", contribution_codec="int8", result_codec="int4")
+@pytest.mark.parametrize(("merge", "norms"), [*((name, "tensor") for name in MERGES), ("robust_rda", "row")])
+def test_everybody_computes_the_same_bytes_whoever_reduces(merge: str, norms: str) -> None:
+    config = config_of(merge=merge, norms=norms, contribution_codec="int8", result_codec="int4")
     _, vectors, _ = stepped(config, 3)
     world = Round(config, vectors, 2)
     again = Round(config, vectors, 2)
@@ -118,6 +122,14 @@ def test_everybody_computes_the_same_bytes_whoever_reduces() -> None:
     assert [world.reduce(j).root for j in range(2)] == [again.reduce(j).root for j in range(2)]
     states = {one.apply(member, [one.reduce(0), one.reduce(1)]).state for one in (world, again) for member in range(3)}
     assert len(states) == 1
+
+
+def test_a_reducer_publishes_its_coefficients_unless_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
+    reduced = world.reduce(0)
+    assert len(reduced.coefficients) == 3 * len(reduced.squared_norms)
+    monkeypatch.setattr("peer.round_work.COEFFICIENTS_MAX", len(reduced.coefficients) - 1)
+    assert world.reduce(0) == replace(reduced, coefficients=())
 
 
 def test_what_is_not_as_committed_is_left_out() -> None:
@@ -156,8 +168,11 @@ def test_an_included_member_carries_what_it_made_since_its_snapshot() -> None:
     assert torch.equal(case.work._anchors.current(0).anchor, case.result.new)
 
 
-def test_overwrite_has_no_reference() -> None:
-    assert adopted((True, True), (False, False), "overwrite").result.reference is None
+@pytest.mark.parametrize("adoption", ["overwrite", "blend"])
+def test_overwrite_and_blend_have_no_reference(adoption: str) -> None:
+    result = adopted((True, True), (False, False), adoption).result
+    assert result.reference is None
+    assert result.counted == Counters(2, 32, 0, 2)  # by which the learner knows that its own work is in there
 
 
 def test_a_member_outside_rebases_on_the_old_anchor() -> None:
@@ -192,3 +207,67 @@ def test_a_fetched_state_counts_what_was_included() -> None:
     assert result.counted == Counters(2, 32, 0, 2)
     with pytest.raises(LocalError):
         world.members[0].adopt(adopt_action(applied=RoundKey(0, 0, b"unknown"), snapshot=None), None)
+
+
+class TestErrorFeedback:
+    """What encoding cuts off one contribution goes into the next (design §6.2 step 10)."""
+
+    def encode(self, world: Round, key: RoundKey, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """What member 0 meant to send and what the others decode; its blobs hold the parts."""
+        work = world.members[0]
+        encoded = work.encode(Encode(key, world.partitions), vector, Counters(2, 32, 0, 2))
+        cut, codec = work._partitioning(0, world.partitions), work._contribution_codec
+        parts = [world.blobs.get(root) for root in encoded.part_roots]
+        sent = [codec.decode(part or b"", cut.elements(j)) for j, part in enumerate(parts)]
+        return work._anchors.current(0).anchor - vector, torch.cat(sent)
+
+    def rounds(self, count: int, counted: tuple[bool, ...], codec: str = "int2", feedback: bool = True) -> Any:
+        """The same outer gradient again and again, each time certified with `counted`; returns it and what was sent."""
+        config = config_of(contribution_codec=codec, error_feedback=feedback)
+        anchor, vectors, _ = stepped(config, 2)
+        world = Round(config, vectors, len(counted))
+        sent = []
+        for number in range(count):
+            key = RoundKey(0, number, bytes([number]) * 32)
+            meant, decoded = self.encode(world, key, vectors[0])
+            sent.append(decoded)
+            state = OuterState(anchor, torch.zeros_like(anchor))  # it stands still, so the gradient stays the same
+            action = adopt_action(applied=None, snapshot=key, counted=counted, frozen=(False,) * len(counted))
+            world.members[0].adopt(action, state)
+            world.members[0].discard(key)
+        return SimpleNamespace(meant=meant, sent=sent, cut=world.members[0]._partitioning(0, len(counted)))
+
+    def test_the_second_contribution_makes_up_for_the_first(self) -> None:
+        case = self.rounds(2, (True,))
+        codec = CODECS["int2"]
+        again = case.meant + (case.meant - case.sent[0])
+        assert torch.equal(case.sent[1], codec.decode(codec.encode(again), len(again)))
+
+    @pytest.mark.parametrize("codec", ["int2", "int4"])
+    def test_what_was_sent_adds_up_to_what_was_meant(self, codec: str) -> None:
+        def shortfall(feedback: bool) -> float:
+            case = self.rounds(20, (True,), codec, feedback)
+            return float((torch.stack(case.sent).mean(0) - case.meant).norm() / case.meant.norm())
+
+        assert shortfall(feedback=True) < 0.35 * shortfall(feedback=False)
+
+    def test_without_a_certificate_nothing_changes(self) -> None:
+        config = config_of(contribution_codec="int2", error_feedback=True)
+        world = Round(config, stepped(config, 1)[1], 1)
+        vector = stepped(config, 1)[1][0]
+        first = self.encode(world, KEY, vector)[1]
+        world.members[0].discard(KEY)
+        assert torch.equal(self.encode(world, KEY, vector)[1], first)
+        missed = adopt_action(applied=None, snapshot=None, counted=(False,), frozen=(False,))
+        world.members[0].adopt(missed, world.members[0]._anchors.current(0))
+        assert torch.equal(self.encode(world, KEY, vector)[1], first)
+
+    def test_a_partition_that_did_not_count_is_sent_as_before(self) -> None:
+        case = self.rounds(2, (True, False, True))
+        same = [torch.equal(case.sent[0][case.cut.span(j)], case.sent[1][case.cut.span(j)]) for j in range(3)]
+        assert same == [False, True, False]
+
+    def test_it_is_off_by_default(self) -> None:
+        assert not OuterSpec().error_feedback
+        case = self.rounds(2, (True,), feedback=False)
+        assert torch.equal(case.sent[0], case.sent[1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,23 @@ def test_order_statistics_are_their_definitions(pairs) -> None:
     trimmed = weighted_trimmed_mean(values, weights, byzantine / len(values))
     assert weighted_median(values, weights) == median_of(values, weights)
     assert trimmed == pytest.approx(trimmed_mean_of(values, weights, byzantine), abs=1e-9)
+
+
+def test_equal_values_are_summed_in_roster_order() -> None:
+    """Quantised inputs are full of ties, and their weights must be added alike on every machine."""
+    generator = np.random.default_rng(3)
+    values = generator.integers(-2, 3, (500, 31)).astype(np.float32)
+    weights = generator.uniform(0.1, 1.0, 31)
+    for row, found in zip(values, weighted_trimmed_mean(values, weights, 0.3), strict=True):
+        order = sorted(range(31), key=lambda member: row[member])
+        cumulative = list(accumulate(weights[member] for member in order))
+        low, high = cumulative[-1] * 0.3, cumulative[-1] * (1 - 0.3)
+        inner = [low, *(min(max(reached, low), high) for reached in cumulative)]
+        mass = total = 0.0
+        for member, (before, after) in zip(order, pairwise(inner), strict=True):
+            mass += after - before
+            total += (after - before) * float(row[member])
+        assert found == total / mass
 
 
 def test_order_statistics_run_along_the_last_axis() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from peer.fragments import TensorSpec
-from peer.merge import MERGES, combine, direction_scale, squared_norm, weight_shares
+from peer.merge import combine, direction_scale, squared_norm, weight_shares
 from peer.robust.rules import AGGREGATORS, rda, robust_embedding, robust_rda
 from peer.robust.segments import TensorInputs, is_directional, merge_segment, segment_factors, tensor_radius
 from tests.robust.stacks import Sample, sample, tensors
@@ -63,11 +62,9 @@ def test_rda_is_what_plain_reducers_compute() -> None:
     merged = merge_segment("rda", pieces_of(given, 0, 500), inputs)
     shares = weight_shares(given.weights)
     assert merged.coefficients == shares
-    plain = [
-        MERGES["rda"].factor(TensorSpec("a", (1000,)), share, norm)
-        for share, norm in zip(shares, inputs.norms, strict=True)
+    assert segment_factors("rda", shares, inputs) == [
+        np.float32(share / norm) for share, norm in zip(shares, inputs.norms, strict=True)
     ]
-    assert segment_factors("rda", shares, inputs) == plain
     torch.testing.assert_close(
         put_together("rda", given, inputs), rda(given.vectors, given.weights).vector, rtol=1e-4, atol=1e-5
     )
@@ -111,6 +108,14 @@ def test_members_without_length_or_weight() -> None:
             "robust_rda", tensors(given.values * 0), inputs_of(Sample(given.values * 0, given.weights))
         ).vector.any()
     assert segment_factors("robust_rda", merged.coefficients, inputs_of(given))[1] == 0
+
+
+def test_factors_are_shares_over_norms() -> None:
+    norms, weights = (4.0, 0.0, 1e-300, 1.0), (1.0, 1.0, 1.0, 1.0)
+    plain, embedding = TensorInputs(norms, weights, False), TensorInputs(norms, weights, True)
+    assert segment_factors("rda", (0.5, 0.5, 0.5, 0.25), plain) == [np.float32(x) for x in (0.125, 0, 0, 0.25)]
+    assert segment_factors("rda", (0.5,) * 4, embedding) == [np.float32(0.5)] * 4
+    assert segment_factors("mean", (0.5,) * 4, plain) == [np.float32(0.5)] * 4
 
 
 def test_a_huge_member_does_not_lengthen_a_tensor() -> None:

@@ -1,0 +1,146 @@
+"""Four learners of different speed in one process, through the tensor work of real rounds but without messages.
+
+Run `python -m tests.quality.one_process --set outer.merge=rda --seeds 0,1,2`; prints one JSON object per seed, with the
+held-out loss of the anchors. For comparing merges, codecs and ways to adopt; nothing is ever late or lost here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.manifest import RunConfig
+from coordinator.weights import weights_of
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.blobs import BlobStore
+from peer.data import TokenData, TrainingWindows, load_tokens
+from peer.evaluation import Evaluator
+from peer.learner import Learner, make_learner
+from peer.round_work import RoundWork
+
+SPEEDS = (1.0, 0.85, 0.7, 0.5)
+DELAY_TICKS = 2  # from snapshot to adoption, as in the paper's τ
+BLOB_BYTES = 1 << 28
+
+
+class Member:
+    """One learner with its own anchors; `speed` is its share of the fastest learner's steps."""
+
+    def __init__(self, config: RunConfig, data: TokenData, blobs: BlobStore, number: int, speed: float) -> None:
+        windows = TrainingWindows(data.train, config.data, b"one-process", f"learner-{number}")
+        self.learner: Learner = make_learner(config, windows)
+        self.anchors = Anchors(layouts_of(config), genesis_states(config))
+        self.work = RoundWork(config, self.anchors, blobs, ThreadPoolExecutor(1))
+        self.speed = speed
+
+    def tick(self, tick: int) -> None:
+        if int((tick + 1) * self.speed) > int(tick * self.speed):
+            self.learner.step()
+
+
+def merge_round(members: Sequence[Member], key: RoundKey) -> None:
+    """Snapshot, encode, reduce each partition at another member, and step on the side: everybody finds one state."""
+    partitions = len(members)
+    encoded = []
+    for member in members:
+        vector = torch.empty(member.learner.fragments[key.fragment].elements)
+        counters = member.learner.snapshot(key.fragment, vector)
+        encoded.append(member.work.encode(Encode(key, partitions), vector, counters))
+    weights = weights_of([(one.tokens, one.steps) for one in encoded])
+
+    def inputs(partition: int) -> tuple[ReduceInput, ...]:
+        return tuple(
+            ReduceInput(number, one.part_roots[partition], weight, one.squared_norms)
+            for number, (one, weight) in enumerate(zip(encoded, weights, strict=True))
+        )
+
+    reduced = [
+        member.work.reduce(Reduce(key, partition, partitions, 0, inputs(partition), 1))
+        for partition, member in enumerate(members)
+    ]
+    results = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in reduced if one.root)
+    states = {member.work.apply(Apply(key, results, inputs(0))) for member in members}
+    assert len(states) == 1
+
+
+def adopt(members: Sequence[Member], key: RoundKey) -> None:
+    certificate: Any = SimpleNamespace(fragment=key.fragment, digest=key.roster_id)
+    whole = (True,) * len(members)
+    for member in members:
+        done = member.work.adopt(Adopt(certificate, key, key, whole, (False,) * len(members)), None)
+        assert done.counted is not None
+        member.learner.adopt(done.fragment, done.new, done.reference, done.counted.steps, done.counted.tokens)
+        member.work.discard(key)
+
+
+def train(config: RunConfig, data: TokenData) -> tuple[list[Tensor], int]:
+    """Run to the last version; returns the anchors and all inner steps made."""
+    blobs = BlobStore(BLOB_BYTES)
+    members = [Member(config, data, blobs, number, speed) for number, speed in enumerate(SPEEDS)]
+    fragments, spacing = config.pace.fragments, config.pace.steps_per_version // config.pace.fragments
+    running: list[tuple[int, RoundKey]] = []
+    for tick in range(config.versions * spacing):
+        for member in members:
+            member.learner.set_progress(tick)
+            member.tick(tick)
+        if running and running[0][0] == tick:
+            adopt(members, running.pop(0)[1])
+        round_number, rest = divmod(tick + 1, spacing)
+        if rest == 0:
+            key = RoundKey((round_number - 1) % fragments, (round_number - 1) // fragments, round_number.to_bytes(32))
+            merge_round(members, key)
+            running.append((tick + DELAY_TICKS, key))
+    for _, key in running:
+        adopt(members, key)
+    for member in members:
+        member.work.close()
+    return members[0].anchors.all_anchors(), sum(member.learner.step_count for member in members)
+
+
+def configured(path: Path, steps: int, seed: int, changes: Sequence[str]) -> RunConfig:
+    """The run file with `section.key=value` changes; values are read as JSON, else as text."""
+    raw = RunConfig.from_toml(path).model_dump()
+    raw["seed"], raw["versions"] = seed, steps * raw["pace"]["fragments"] // raw["pace"]["steps_per_version"]
+    raw["data"]["evaluation_tokens"] = 131072
+    for change in changes:
+        name, _, text = change.partition("=")
+        section, _, key = name.partition(".")
+        try:
+            raw[section][key] = json.loads(text)
+        except json.JSONDecodeError:
+            raw[section][key] = text
+    return RunConfig.model_validate(raw)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=Path("examples/tiny.toml"))
+    parser.add_argument("--steps", type=int, default=300, help="of the fastest learner")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--set", action="append", default=[], help="section.key=value", dest="changes")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in map(int, arguments.seeds.split(",")):
+        config = configured(arguments.config, arguments.steps, seed, arguments.changes)
+        data = load_tokens(config.data)
+        began = time.process_time()
+        anchors, steps = train(config, data)
+        loss = Evaluator(config, data.heldout).loss(anchors)
+        seconds = round(time.process_time() - began)
+        print(
+            json.dumps({"set": arguments.changes, "seed": seed, "loss": loss, "steps": steps, "cpu_seconds": seconds})
+        )
+
+
+if __name__ == "__main__":
+    main()
