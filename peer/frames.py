@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from coordinator.messages import (
@@ -19,14 +21,20 @@ from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 STATE_PIECE_BYTES_MAX = 4 << 20
 PIECES_MAX = 1 << 20
+STATUS_BYTES_MAX = 64 << 10
+
+PieceIndex = Annotated[int, Field(ge=0, lt=PIECES_MAX)] | None
 
 
 class StateAsk(Wire):
-    """Asks for one piece of a certified state: anchor, then momentum, as little-endian float32."""
+    """Asks for one piece of a certified state (anchor, then momentum, as little-endian float32).
+
+    A piece is one leaf of the state's Merkle trees; without an index, all leaf digests are asked for.
+    """
 
     fragment: FragmentIndex
     certificate: Digest
-    piece: int = Field(ge=0, lt=PIECES_MAX)
+    piece: PieceIndex
 
 
 class StatePiece(Wire):
@@ -34,8 +42,7 @@ class StatePiece(Wire):
 
     fragment: FragmentIndex
     certificate: Digest
-    piece: int = Field(ge=0, lt=PIECES_MAX)
-    pieces: int = Field(ge=0, lt=PIECES_MAX)
+    piece: PieceIndex
 
 
 class ManifestAsk(Wire):
@@ -48,7 +55,17 @@ class ManifestAnswer(Wire):
     manifest: bytes = Field(max_length=MESSAGE_BYTES_MAX // 2)
 
 
-Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer
+class StatusAsk(Wire):
+    """Asks what a peer tells everybody about itself."""
+
+
+class StatusAnswer(Wire):
+    """Answers StatusAsk with JSON (`peer.status_answer.PublicStatus`); all of it is the sender's claim."""
+
+    status: bytes = Field(max_length=STATUS_BYTES_MAX)
+
+
+Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer | StatusAsk | StatusAnswer
 
 # Position is the wire's kind byte: append only.
 _KINDS: tuple[type[Message | Transfer], ...] = (
@@ -62,6 +79,8 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     StatePiece,
     ManifestAsk,
     ManifestAnswer,
+    StatusAsk,
+    StatusAnswer,
 )
 
 

@@ -1,34 +1,25 @@
-"""Getting certified states from other peers, and giving them: piece by piece, verified before anybody uses them.
-
-A state is its anchor, then its momentum, each cut into pieces; the digest in the certificate decides whether what came
-is what was certified, whoever sent it (design §8).
-"""
+"""Getting certified states from other peers, and giving them: the shell around `peer.download` (design §8)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
-
 from coordinator.certificate import Certificate
+from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from peer.anchors import Anchors
+from peer.donations import Donations
+from peer.download import Download
 from peer.frames import StateAsk, StatePiece
-from peer.outer_optimizer import OuterState, state_bytes, state_digest
+from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
-PIECE_BYTES = 1 << 20
-PIECES_IN_FLIGHT = 8
-PIECE_TIMEOUT_SECONDS = 5.0
+DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
+LEAVES_KEPT = 16  # lists of leaf digests that we give to others
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
-
-
-def pieces_of(elements: int) -> int:
-    """Pieces of an anchor; the momentum has as many."""
-    return max(1, -(-elements * 4 // PIECE_BYTES))
 
 
 class StateTransfer:
@@ -37,78 +28,114 @@ class StateTransfer:
     def __init__(self, anchors: Anchors, post: Post) -> None:
         self._anchors = anchors
         self._post = post
-        self._waiting: dict[tuple[PeerId, bytes, int], asyncio.Future[bytes]] = {}
+        self._downloads: OrderedDict[bytes, Download] = OrderedDict()  # by certificate
+        self._arrivals: dict[bytes, asyncio.Event] = {}  # of those that somebody waits for
+        self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
+        self._donations = Donations()
+        self._giving: asyncio.TimerHandle | None = None
 
     # -- giving
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
-        """Answer with the piece, or with an empty one if we do not hold that state."""
-        layouts = self._anchors.layouts
-        known = ask.fragment < len(layouts)
+        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""
+        self._donations.ask(sender, ask)
+        if self._giving is None:
+            self._give()
+
+    def _give(self) -> None:
+        loop, self._giving = asyncio.get_running_loop(), None
+        while (chosen := self._donations.next(loop.time())) is not None:
+            self._donations.gave(self._answer(*chosen))
+        wait_seconds = self._donations.wait_seconds()
+        if wait_seconds is not None:
+            self._giving = loop.call_later(wait_seconds, self._give)
+
+    def close(self) -> None:
+        """Give nothing more."""
+        if self._giving is not None:
+            self._giving.cancel()
+
+    def _answer(self, sender: PeerId, ask: StateAsk) -> int:
+        """Bytes that went out."""
+        known = ask.fragment < len(self._anchors.layouts)
         state = self._anchors.served(ask.fragment, ask.certificate) if known else None
-        pieces = 2 * pieces_of(layouts[ask.fragment].elements) if known else 0
-        payload: bytes | memoryview = b""
-        if state is not None and ask.piece < pieces:
-            half, index = divmod(ask.piece, pieces // 2)
-            view = state_bytes(state.momentum if half else state.anchor)
-            payload = view[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
-        answer = StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece, pieces=pieces)
-        self._post(sender, answer, payload)
+        payload = b"" if state is None else self._payload(state, ask)
+        self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
+        return len(payload)
+
+    def _payload(self, state: OuterState, ask: StateAsk) -> bytes | memoryview:
+        if ask.piece is None:
+            return self._leaves_of(state, ask.certificate)
+        half, index = divmod(ask.piece, leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES))
+        if half > 1:
+            return b""
+        view = state_bytes(state.momentum if half else state.anchor)
+        return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]
+
+    def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
+        if certificate not in self._leaves:
+            leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
+            self._leaves[certificate] = b"".join(leaves)
+            while len(self._leaves) > LEAVES_KEPT:
+                self._leaves.popitem(last=False)
+        return self._leaves[certificate]
 
     # -- getting
 
     def receive(self, sender: PeerId, piece: StatePiece, payload: bytes) -> None:
         """A piece that we may be waiting for."""
-        waiting = self._waiting.get((sender, piece.certificate, piece.piece))
-        if waiting is not None and not waiting.done():
-            waiting.set_result(payload)
+        arrival = self._arrivals.get(piece.certificate)
+        if arrival is not None:
+            now = asyncio.get_running_loop().time()
+            self._downloads[piece.certificate].receive(sender, piece.piece, payload, now)
+            arrival.set()
+
+    def progress(self) -> tuple[int, int, int]:
+        """Bytes that have arrived, bytes in all, and holders asked, over the downloads that run."""
+        running = [self._downloads[certificate] for certificate in self._arrivals]
+        return (
+            sum(one.bytes_done for one in running),
+            sum(one.bytes_total for one in running),
+            max((one.sources for one in running), default=0),
+        )
 
     async def fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> OuterState:
-        """The certified state, from the first holder that gives it whole; raises NetworkError if none does."""
-        for holder in holders:
+        """The certified state, from all of these holders together; raises NetworkError if they do not have it all."""
+        download = self._resume(certificate)
+        download.offer(holders)
+        arrival = self._arrivals.setdefault(certificate.digest, asyncio.Event())
+        try:
+            await self._run(download, certificate, arrival)
+        finally:
+            self._arrivals.pop(certificate.digest, None)
+        self._downloads.pop(certificate.digest, None)  # gone if another call waited for the same state
+        return download.state()
+
+    def _resume(self, certificate: Certificate) -> Download:
+        """What an earlier try has left of this state, or a new download."""
+        download = self._downloads.get(certificate.digest)
+        if download is None:
+            elements = self._anchors.layouts[certificate.fragment].elements
+            download = self._downloads[certificate.digest] = Download(certificate.state, elements)
+        idle = [digest for digest in self._downloads if digest not in self._arrivals and digest != certificate.digest]
+        for digest in idle[: max(0, len(self._downloads) - DOWNLOADS_KEPT)]:
+            del self._downloads[digest]
+        return download
+
+    async def _run(self, download: Download, certificate: Certificate, arrival: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        while not download.done:
+            arrival.clear()
+            for ask in download.asks(loop.time()):
+                self._post(
+                    ask.holder,
+                    StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=ask.piece),
+                    b"",
+                )
+            if download.hopeless:
+                raise NetworkError(f"no holder gave version {certificate.version} of fragment {certificate.fragment}")
             try:
-                state = await self._fetch_from(certificate, holder)
-            except NetworkError:
+                async with asyncio.timeout_at(download.next_deadline()):
+                    await arrival.wait()
+            except TimeoutError:
                 continue
-            if state_digest(state.anchor, state.momentum) == certificate.state:
-                return state
-        raise NetworkError(f"no holder gave version {certificate.version} of fragment {certificate.fragment}")
-
-    async def _fetch_from(self, certificate: Certificate, holder: PeerId) -> OuterState:
-        elements = self._anchors.layouts[certificate.fragment].elements
-        half = pieces_of(elements)
-        gate = asyncio.Semaphore(PIECES_IN_FLIGHT)
-
-        async def one(piece: int) -> bytes:
-            async with gate:
-                return await self._piece(certificate, holder, piece)
-
-        tasks = [asyncio.ensure_future(one(piece)) for piece in range(2 * half)]
-        try:
-            pieces = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        return OuterState(_vector(pieces[:half], elements), _vector(pieces[half:], elements))
-
-    async def _piece(self, certificate: Certificate, holder: PeerId, piece: int) -> bytes:
-        key = (holder, certificate.digest, piece)
-        self._waiting[key] = asyncio.get_running_loop().create_future()
-        ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
-        try:
-            self._post(holder, ask, b"")
-            payload = await asyncio.wait_for(self._waiting[key], PIECE_TIMEOUT_SECONDS)
-        except TimeoutError:
-            raise NetworkError(f"{holder} does not send piece {piece}") from None
-        finally:
-            del self._waiting[key]
-        if not payload:
-            raise NetworkError(f"{holder} does not hold the state")
-        return payload
-
-
-def _vector(pieces: Sequence[bytes], elements: int) -> Tensor:
-    data = bytearray(b"".join(pieces))
-    if len(data) != elements * 4:
-        raise NetworkError("a state of the wrong size")
-    return torch.frombuffer(data, dtype=torch.float32)

@@ -12,7 +12,16 @@ from coordinator.messages import AskChainNote, ChainNote, NeedNote, PartNote
 from dht.errors import PeerError
 from dht.identity import Identity
 from dht.statement import Context, digest_of, make_statement
-from peer.frames import ManifestAnswer, ManifestAsk, StateAsk, StatePiece, decode_header, encode_header
+from peer.frames import (
+    ManifestAnswer,
+    ManifestAsk,
+    StateAsk,
+    StatePiece,
+    StatusAnswer,
+    StatusAsk,
+    decode_header,
+    encode_header,
+)
 
 DIGEST = digest_of(b"x")
 STATEMENT = make_statement(
@@ -27,9 +36,11 @@ MESSAGES = [
     AskChainNote(fragment=2, version=9, known=(DIGEST, DIGEST)),
     ChainNote(fragment=2, certificates=()),
     StateAsk(fragment=1, certificate=DIGEST, piece=7),
-    StatePiece(fragment=1, certificate=DIGEST, piece=7, pieces=8),
+    StatePiece(fragment=1, certificate=DIGEST, piece=7),
     ManifestAsk(),
     ManifestAnswer(manifest=b"bytes"),
+    StatusAsk(),
+    StatusAnswer(status=b"{}"),
 ]
 
 
@@ -55,4 +66,4 @@ def test_damaged_messages_never_crash(message: object, data: st.DataObject) -> N
 
 def test_kinds_keep_their_numbers() -> None:
     """The first byte is part of the wire format: a new kind goes to the end."""
-    assert [encode_header(message)[0] for message in MESSAGES] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert [encode_header(message)[0] for message in MESSAGES] == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 import torch
 
 from coordinator.manifest import ModelSpec, PaceSpec, RunConfig
+from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.download import PIECES_IN_FLIGHT
 from peer.frames import StateAsk, StatePiece
-from peer.outer_optimizer import OuterState, state_digest
-from peer.state_transfer import PIECES_IN_FLIGHT, StateTransfer, pieces_of
+from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest
+from peer.state_transfer import StateTransfer
 from peer.virtual_loop import run_virtual
 
 CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=1))
@@ -51,9 +54,7 @@ class Wire:
             anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
             if state is not None:
                 anchors.install(0, DIGEST, state)
-            self.servers[name] = StateTransfer(
-                anchors, lambda to, piece, data, name=name: self._give(name, piece, data)
-            )
+            self.servers[name] = StateTransfer(anchors, partial(self._hand_over, name))
         self.client = StateTransfer(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
         return self.client
 
@@ -64,6 +65,9 @@ class Wire:
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         if holder not in self.silent:
             asyncio.get_running_loop().call_later(0.01, self.servers[holder].serve, PeerId("asker"), ask)
+
+    def _hand_over(self, name: str, _: PeerId, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+        self._give(name, piece, data)
 
     def _give(self, name: str, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
         assert isinstance(piece, StatePiece)
@@ -87,7 +91,7 @@ def test_a_state_arrives_bit_for_bit_with_few_pieces_in_flight() -> None:
     got = fetch(wire, state, ["a"])
     assert torch.equal(got.anchor, state.anchor)
     assert torch.equal(got.momentum, state.momentum)
-    assert len(wire.asked) == 2 * pieces_of(len(state.anchor))
+    assert len(wire.asked) == 1 + 2 * leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES)
     assert 1 < wire.in_flight_max <= PIECES_IN_FLIGHT
 
 
@@ -115,8 +119,39 @@ def test_hostile_questions_are_answered_with_nothing() -> None:
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
     anchors.install(0, DIGEST, state_of(1))
     server = StateTransfer(anchors, lambda to, piece, data: answers.append(bytes(data)))
-    for fragment, digest, piece in [(200, DIGEST, 0), (0, digest_of(b"other"), 0), (0, DIGEST, 99_999)]:
-        server.serve(PeerId("x"), StateAsk(fragment=fragment, certificate=digest, piece=piece))
+
+    async def main() -> None:
+        for fragment, digest, piece in [(200, DIGEST, 0), (0, digest_of(b"other"), 0), (0, DIGEST, 99_999)]:
+            server.serve(PeerId("x"), StateAsk(fragment=fragment, certificate=digest, piece=piece))
+        client = StateTransfer(anchors, lambda to, piece, data: None)
+        client.receive(PeerId("x"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"unasked")
+
+    run_virtual(main())
     assert answers == [b"", b"", b""]
-    client = StateTransfer(anchors, lambda to, piece, data: None)
-    client.receive(PeerId("x"), StatePiece(fragment=0, certificate=DIGEST, piece=0, pieces=2), b"unasked")
+
+
+def test_all_holders_share_the_work_and_a_later_try_goes_on_where_the_first_ended() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state, "b": state, "c": state})
+
+    async def main() -> OuterState:
+        client = wire.fetcher()
+        give, left = wire._give, 7
+
+        def gives_few(name: str, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                give(name, piece, data)
+
+        wire._give = gives_few  # type: ignore[method-assign]
+        with pytest.raises(NetworkError, match="no holder gave version 3"):
+            await client.fetch(certificate_of(state), [PeerId("a"), PeerId("b")])
+        assert {"a", "b"} <= set(wire.asked)
+        wire._give = give  # type: ignore[method-assign]
+        wire.asked.clear()
+        return await client.fetch(certificate_of(state), [PeerId("c")])
+
+    got = run_virtual(main())
+    assert torch.equal(got.momentum, state.momentum)
+    assert len(wire.asked) < 2 * leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES)

@@ -1,0 +1,40 @@
+"""What peers ask each other for outside of rounds: states, the manifest, and how somebody is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dht.identity import PeerId
+from peer.anchors import Anchors
+from peer.frames import ManifestAnswer, ManifestAsk, StateAsk, StatePiece, StatusAsk, Transfer
+from peer.state_transfer import StateTransfer
+from peer.status_answer import PublicStatus, StatusDesk
+
+Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
+
+
+class Transfers:
+    """Both ends of state transfer, and the answering end of the rest."""
+
+    def __init__(self, anchors: Anchors, manifest: bytes, post: Post) -> None:
+        self.states = StateTransfer(anchors, post)
+        self._manifest = manifest
+        self._post = post
+        self._desk: StatusDesk | None = None
+
+    def tell_status(self, status: Callable[[], PublicStatus]) -> None:
+        """From now on, tell whoever asks how we are doing."""
+        self._desk = StatusDesk(status)
+
+    def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:
+        """Answer a question, or take an answer; answers that nobody here has asked for are dropped."""
+        if isinstance(message, StateAsk):
+            self.states.serve(sender, message)
+        elif isinstance(message, StatePiece):
+            self.states.receive(sender, message, payload)
+        elif isinstance(message, ManifestAsk):
+            self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
+        elif isinstance(message, StatusAsk) and self._desk is not None:
+            answer = self._desk.answer(sender, now)
+            if answer is not None:
+                self._post(sender, answer, b"")
