@@ -9,11 +9,15 @@ from pydantic import Field
 
 from coordinator.messages import Nonce
 from dht.identity import PeerId
+from dht.records import RECORD_KINDS
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
 PEERS_KNOWN_MAX = 4096
 ADDRESSES_MAX = 8
 HEAD_BYTES = 8  # of a version's digest, as presence carries it
+NAME_CHARACTERS_MAX = 32
+DEVICE_CHARACTERS_MAX = 64
+PRESENCE_BYTES_MAX = RECORD_KINDS["presence"].payload_bytes_max
 FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
 
 State = Literal["starting", "training", "catching up", "paused", "draining", "hosting"]
@@ -36,6 +40,22 @@ class Presence(Wire):
     dialable: bool = True
     software: str = Field("", max_length=32)
     beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it
+    # for people only, and only claims: nothing is decided by them
+    name: str = Field("", max_length=NAME_CHARACTERS_MAX)
+    device: str = Field("", max_length=DEVICE_CHARACTERS_MAX)
+    bytes_sent: int = Field(0, ge=0)
+    bytes_received: int = Field(0, ge=0)
+    rounds_void: int = Field(0, ge=0)  # own rounds of this life
+
+    def fitting(self) -> Presence:
+        """This presence within the bytes of a record: what only people read goes first, then addresses, then heads."""
+        fitting = self
+        shorter = (("device", ""), ("name", ""), ("addresses", self.addresses[:1]), ("heads", ()))
+        for field_name, value in shorter:
+            if len(fitting.to_wire()) <= PRESENCE_BYTES_MAX:
+                break
+            fitting = fitting.model_copy(update={field_name: value})
+        return fitting
 
 
 @dataclass(slots=True)

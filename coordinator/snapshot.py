@@ -9,6 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coordinator.evaluation import Evaluation
+from coordinator.network_view import CertificateView, RoundView
+
 Phase = Literal["idle", "joining", "in a round", "bound by a vote", "catching up"]
 
 
@@ -25,15 +28,6 @@ class FragmentStatus(_Frozen):
     state: str = Field(description="hex digest of the state that we hold, as certified")
     phase: Phase
     reason: str = ""
-
-
-class Evaluation(_Frozen):
-    """Held-out loss of certified anchors."""
-
-    versions: int
-    tokens_certified: int
-    wall_seconds: float
-    loss: float = Field(description="nats per token")
 
 
 class CertifiedWork(_Frozen):
@@ -75,6 +69,10 @@ class PeerSnapshot(_Frozen):
     credited_tokens: dict[str, int] = Field(default_factory=dict, description="certified tokens by contributor")
     adoption_delays_steps: tuple[int, ...] = Field((), description="newest delays between snapshot and adoption")
     evaluations: tuple[Evaluation, ...] = ()
+    rounds: tuple[RoundView, ...] = Field((), description="the newest rounds of this peer, newest last")
+    certificates: tuple[CertificateView, ...] = Field(
+        (), description="the newest of each fragment, without rosters and contributors"
+    )
     events: dict[str, int] = Field(default_factory=dict)
     digests_from_tensors: tuple[str, ...] = Field((), description="state digests hashed from the tensors themselves")
     sample: str = Field("", description="text generated from the certified anchors, at the end of a run")

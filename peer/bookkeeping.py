@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 
 from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
+from coordinator.fragment import FragmentMachine
 from coordinator.snapshot import CertifiedWork
 from peer.learner_messages import Steps
 
@@ -62,11 +64,21 @@ class Book:
         self._token_fragments = 0  # every token trains all fragments, so each certificate counts it once per fragment
         self.certified = CertifiedWork()
         self._credited: Counter[str] = Counter()
+        self._counted: dict[int, int] = {}  # the newest version of each fragment that is booked
         self.events: Counter[str] = Counter()
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
 
     def tell(self, action: Tell) -> None:
         self.events[action.event] += 1
+
+    def follow(self, machines: Sequence[FragmentMachine]) -> None:
+        """Book every certificate that has joined a chain, however it came; the first call says where we begin."""
+        for machine in machines:
+            version = machine.chain.version
+            known = self._counted.get(machine.index, version)
+            for certificate in machine.chain.after(known, version - known) if version > known else ():
+                self.certify(certificate)
+            self._counted[machine.index] = version
 
     def certify(self, certificate: Certificate) -> None:
         """Count one certified version."""

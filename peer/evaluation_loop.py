@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from coordinator.evaluation import Evaluation
 from coordinator.manifest import RunConfig
-from coordinator.snapshot import Evaluation
 from peer.data import TokenData
 from peer.evaluation import Evaluator
 

@@ -35,15 +35,16 @@ from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
+from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
 from peer.pump import Pump
 from peer.run_state import RunDirectory, RunState
 from peer.stage import Stage, versions_certified
+from peer.status_answer import public_status
 from peer.training import Training
 
 log = structlog.get_logger(__name__)
 
-SOFTWARE = "musterml 0.1.0"
 WATCH_SECONDS = 0.2
 FLUSH_SECONDS = 1.0  # for what is on its way to others when we leave
 
@@ -66,6 +67,7 @@ class Node:
         self.manifest: Manifest
         self.network: Network
         self.pump: Pump
+        self.own_presence: OwnPresence
         self.presence: PresenceLoop
         self.checkpointer: Checkpointer
         self.stage: Stage
@@ -80,7 +82,9 @@ class Node:
         data = await asyncio.to_thread(load_tokens, config.data)
         manifest = await asyncio.to_thread(make_manifest, config, data, options, node.identity.peer_id)
         try:
-            node.network = await Network.open(daemon_config(options, ()), manifest.run_id, node._addresses_of)
+            directory = RunDirectory(options.data_directory, manifest.run_id)
+            daemon = daemon_config(options, (), directory.address_book)
+            node.network = await Network.open(daemon, manifest.run_id, node._addresses_of)
             await node._start(manifest, data)
         except BaseException:
             await node.stop(save=False)
@@ -93,10 +97,10 @@ class Node:
         invite = Invite.parse(invite_text)
         node = cls(options, prepare(options), "learner")
         try:
-            config = daemon_config(options, invite.addresses)
-            node.network = await Network.open(config, invite.run_id, node._addresses_of)
-            known = RunDirectory(options.data_directory, invite.run_id).known_manifest()
-            manifest = known or await node.network.fetch_manifest(invite.addresses)
+            directory = RunDirectory(options.data_directory, invite.run_id)
+            daemon = daemon_config(options, invite.addresses, directory.address_book)
+            node.network = await Network.open(daemon, invite.run_id, node._addresses_of)
+            manifest = directory.known_manifest() or await node.network.fetch_manifest(invite.addresses)
             await node._start(manifest, None)
         except BaseException:
             await node.stop(save=False)
@@ -120,8 +124,10 @@ class Node:
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
         self.pump.failed, self.pump.publish = self._fail, self._publish
+        self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
         self.checkpointer = Checkpointer(directory, self.pump)
         self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
+        self.own_presence = OwnPresence(self.pump, self.options, self._addresses)
         self.presence = PresenceLoop(
             self.network.dht.store,
             self.network.dht.daemon,
@@ -176,20 +182,7 @@ class Node:
             self.training.follow(versions_certified(self._engine))
 
     def _presence(self) -> Presence:
-        progress = self.training.progress if self.training is not None else None
-        versions, heads = self._engine.heads()
-        return Presence(
-            boot=self._engine.core.boot,
-            state=self.stage.state,
-            steps=progress.steps if progress else 0,
-            steps_per_second=progress.steps_per_second if progress and self.stage.state == "training" else 0.0,
-            tokens=progress.tokens if progress else 0,
-            loss=progress.loss if progress else None,
-            versions=versions,
-            heads=heads,
-            addresses=self._addresses[:8],
-            software=SOFTWARE,
-        )
+        return self.own_presence.now(self.stage.state, self.training.progress if self.training is not None else None)
 
     def _addresses_of(self, peer: PeerId) -> list[str]:
         sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "pump") else None

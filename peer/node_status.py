@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import resource
 
+from coordinator import quantity
 from coordinator.fragment import FragmentMachine
+from coordinator.network_view import CertificateView
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
 from peer.evaluation_loop import Mark
 from peer.pump import Pump
 from peer.stage import versions_certified
+
+ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
+CERTIFICATES_SHOWN = 4  # of each fragment
 
 
 def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
@@ -33,8 +38,27 @@ def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
     )
 
 
+def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
+    """The newest certificates of a fragment, oldest first."""
+    chain = machine.chain
+    return [
+        CertificateView(
+            fragment=one.fragment,
+            version=one.version,
+            digest=one.digest.hex(),
+            parent=one.outcome.parent.hex(),
+            minor=one.outcome.minor,
+            tokens=one.outcome.tokens,
+        )
+        for one in chain.after(max(0, chain.version - CERTIFICATES_SHOWN), CERTIFICATES_SHOWN)
+    ]
+
+
 def note_of(state: str, pump: Pump) -> str:
     """What is happening now, in one line."""
+    done_bytes, total_bytes, sources = pump.transfers.states.progress()
+    if total_bytes:
+        return f"{state}; {quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
     busy = [str(machine.index) for machine in pump.engine.machines if machine.busy]
     return f"{state}; rounds in flight for fragments {', '.join(busy)}" if busy else state
 
@@ -62,6 +86,8 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
             "fragments": tuple(fragment_status(machine, now) for machine in engine.machines),
             "certified": book.certified,
             "credited_tokens": book.credited_tokens,
+            "rounds": pump.traces.views(ROUNDS_SHOWN),
+            "certificates": tuple(one for machine in engine.machines for one in newest_certificates(machine)),
             "adoption_delays_steps": tuple(book.delays_steps),
             "events": {name: count for name, count in book.events.items() if count}
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),

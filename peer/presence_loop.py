@@ -13,7 +13,7 @@ from dht.daemon import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
 from dht.records import presence_key
-from dht.store import RecordStore
+from dht.store import RecordStore, StoredRecord
 
 log = structlog.get_logger(__name__)
 
@@ -63,17 +63,24 @@ class PresenceLoop:
         except NetworkError as error:
             log.info("presence_failed", reason=str(error))
             return
-        addresses: list[PeerAddress] = []
-        for record in records:
-            try:
-                presence = Presence.from_wire(record.payload)
-            except PeerError:
-                continue  # another version's presence, or nonsense: not somebody we could work with
-            if record.sender != self._daemon.peer_id:
-                self._seen(record.sender, presence)
-                addresses += _parsed(presence.addresses, record.sender)
-        self._daemon.remember(addresses)
+        for record, presence in presences(records, self._daemon):
+            self._seen(record.sender, presence)
         self.rounds += 1
+
+
+def presences(records: list[StoredRecord], daemon: Daemon) -> list[tuple[StoredRecord, Presence]]:
+    """What others say of themselves; the daemon remembers where they are, for when it has to start again."""
+    found, addresses = [], []
+    for record in records:
+        try:
+            presence = Presence.from_wire(record.payload)
+        except PeerError:
+            continue  # another version's presence, or nonsense: not somebody we could work with
+        if record.sender != daemon.peer_id:
+            found.append((record, presence))
+            addresses += _parsed(presence.addresses, record.sender)
+    daemon.remember(addresses)
+    return found
 
 
 def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:

@@ -33,6 +33,7 @@ from coordinator.actions import (
 from coordinator.engine import Engine
 from coordinator.events import Encoded, Event, FetchFailed, PeerGone, Received, StateFetched, Tick, VoteRecorded
 from coordinator.messages import Message, PartNote
+from coordinator.round_traces import RoundTraces
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -40,21 +41,13 @@ from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
-from peer.frames import (
-    ManifestAnswer,
-    ManifestAsk,
-    StateAsk,
-    StatePiece,
-    Transfer,
-    decode_header,
-    encode_header,
-)
+from peer.frames import Transfer, decode_header, encode_header
 from peer.learner_client import LearnerClient
 from peer.local_work import LocalWork
 from peer.options import Fault
 from peer.outer_optimizer import OuterState
 from peer.round_work import Adoption, RoundWork
-from peer.state_transfer import StateTransfer
+from peer.transfers import Transfers
 from peer.transport import Payload, Transport
 from peer.votes import encode_vote
 
@@ -89,7 +82,8 @@ class Pump:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.transfer = StateTransfer(self.anchors, self.post)
+        self.transfers = Transfers(self.anchors, self.engine.core.manifest.to_wire(), self.post)
+        self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
@@ -97,10 +91,9 @@ class Pump:
         self._fetched: dict[bytes, OuterState] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
         self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
-        self._counted = [machine.chain.version for machine in self.engine.machines]
+        self.book.follow(self.engine.machines)
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
         self._closed = False
-        self._manifest = self.engine.core.manifest.to_wire()
 
     # -- in
 
@@ -113,9 +106,11 @@ class Pump:
         if self._closed:
             return
         try:
-            for action in self.engine.handle(event, self.now):
+            actions = self.engine.handle(event, self.now)
+            self.traces.follow(actions, self.now)
+            for action in actions:
                 self._perform(action)
-            self._count_certified()
+            self.book.follow(self.engine.machines)
         except BaseException as error:  # noqa: BLE001 - a bug in the core must end the peer, not one callback
             self.failed(error)
             return
@@ -129,13 +124,9 @@ class Pump:
             self.book.events["unreadable"] += 1
             log.debug("unreadable_message", peer=sender, reason=str(error))
             return
-        if isinstance(message, StateAsk):
-            self.transfer.serve(sender, message)
-        elif isinstance(message, StatePiece):
-            self.transfer.receive(sender, message, payload)
-        elif isinstance(message, ManifestAsk):
-            self.post(sender, ManifestAnswer(manifest=self._manifest), b"")
-        elif not isinstance(message, ManifestAnswer):
+        if isinstance(message, Transfer):
+            self.transfers.handle(sender, message, payload, self.now)
+        else:
             self._receive(sender, message, payload)
 
     def on_gone(self, peer: PeerId) -> None:
@@ -235,15 +226,16 @@ class Pump:
             self.work.submit(partial(self.work.discard, action.key))
         return encoded
 
-    async def _record_vote(self, action: RecordVote) -> VoteRecorded | None:
+    async def _record_vote(self, action: RecordVote) -> VoteRecorded:
         record = action.record
+        key = RoundKey(record.fragment, record.version, record.roster_id)
         try:
             await self.work.run(partial(self.votes.append, encode_vote(record)))
         except LocalError as error:  # a full disk costs our vote, never the training
             self.book.events["vote_not_written"] += 1
             log.error("vote_not_written", reason=str(error))
-            return None
-        return VoteRecorded(RoundKey(record.fragment, record.version, record.roster_id))
+            return VoteRecorded(key, written=False)
+        return VoteRecorded(key)
 
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
@@ -264,6 +256,7 @@ class Pump:
         async with self._learner_turns[fragment]:
             done = await adoption
             if self.learner is None:
+                self.traces.adopted(fragment, action.certificate.version, self.now)
                 return
             reference = done.reference
             if action.snapshot is None and self.local_work.is_dropped(fragment):
@@ -274,6 +267,7 @@ class Pump:
             steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
             at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
         delay = None if counted is None else at_step - (counted.window_first + counted.window_count)
+        self.traces.adopted(fragment, action.certificate.version, self.now)
         self.book.adopted(action, delay)
 
     def _fetch(self, action: FetchState) -> None:
@@ -286,7 +280,7 @@ class Pump:
     async def _fetch_state(self, action: FetchState) -> None:
         certificate = action.certificate
         try:
-            state = await self.transfer.fetch(certificate, action.holders)
+            state = await self.transfers.states.fetch(certificate, action.holders)
         except NetworkError as error:
             log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
             self.feed(FetchFailed(certificate.fragment, certificate.digest))
@@ -294,15 +288,6 @@ class Pump:
         self._fetched[certificate.digest] = state
         self.feed(StateFetched(certificate.fragment, certificate.digest))
         self._fetched.pop(certificate.digest, None)
-
-    def _count_certified(self) -> None:
-        """Book every certificate that has joined a chain, however it came."""
-        for fragment, machine in enumerate(self.engine.machines):
-            chain = machine.chain
-            if chain.version > self._counted[fragment]:
-                for certificate in chain.after(self._counted[fragment], chain.version):
-                    self.book.certify(certificate)
-            self._counted[fragment] = chain.version
 
     # -- time
 
@@ -321,4 +306,5 @@ class Pump:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.transfers.states.close()
         self.work.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from coordinator import quantity
 from coordinator.snapshot import PeerSnapshot
-from peer import quantity
 
 
 def status_line(snapshot: PeerSnapshot) -> str:

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from coordinator import quantity
 from coordinator.report import SwarmReport
 from coordinator.snapshot import PeerSnapshot
-from peer import quantity
 from peer.sparkline import sparkline
 from peer.swarm_watch import SwarmWatch
 

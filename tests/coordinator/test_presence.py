@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator import presence as presence_module
-from coordinator.presence import FORGET_LIFETIMES, HEAD_BYTES, PEERS_KNOWN_MAX, PresenceTable
+from coordinator.manifest import FRAGMENTS_MAX
+from coordinator.presence import (
+    ADDRESSES_MAX,
+    FORGET_LIFETIMES,
+    HEAD_BYTES,
+    PEERS_KNOWN_MAX,
+    PRESENCE_BYTES_MAX,
+    Presence,
+    PresenceTable,
+)
 from tests.coordinator.builders import Club, digest, presence
 
 IDS = Club.of(8).ids
@@ -146,3 +155,26 @@ def test_live_means_seen_within_a_lifetime_and_not_lost_since(script):
 def test_a_peer_cannot_say_what_makes_no_sense(changes):
     with pytest.raises(ValueError, match="Presence"):
         presence(**changes)
+
+
+@given(
+    fragments=st.integers(0, FRAGMENTS_MAX),
+    addresses=st.integers(0, ADDRESSES_MAX),
+    length=st.integers(0, 256),
+    version=st.sampled_from([1, 200, 2**40]),
+    character=st.sampled_from(["a", "ß", "☃", "🐘"]),
+)
+def test_a_presence_fits_into_its_record_whatever_it_says(fragments, addresses, length, version, character):
+    said = presence(
+        versions=(version,) * fragments,
+        heads=(bytes(HEAD_BYTES),) * fragments,
+        addresses=("/" * length,) * addresses,
+        name=character * 32,
+        device=character * 64,
+    )
+    fitting = said.fitting()
+    assert len(fitting.to_wire()) <= PRESENCE_BYTES_MAX
+    assert Presence.from_wire(fitting.to_wire()) == fitting
+    assert fitting.versions == said.versions
+    assert len(said.to_wire()) > PRESENCE_BYTES_MAX or fitting == said
+    assert fitting.heads == said.heads or (fitting.name, fitting.device) == ("", "")

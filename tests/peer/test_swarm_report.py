@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.snapshot import CertifiedWork, Evaluation, FragmentStatus, PeerSnapshot
+from coordinator.evaluation import Evaluation
+from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from dht.errors import LocalError, UsageError
 from peer import swarm_watch
 from peer.swarm_report import check_writable, delays, disagreement, report_of, utilisation, write_report

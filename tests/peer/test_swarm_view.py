@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from coordinator.snapshot import CertifiedWork, Evaluation, FragmentStatus, PeerSnapshot
-from peer import quantity
+from coordinator import quantity
+from coordinator.evaluation import Evaluation
+from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from peer.sparkline import BARS, sparkline
 from peer.status_text import status_line, status_page
 from peer.swarm_report import disagreement, report_of

@@ -1,0 +1,16 @@
+"""Held-out loss: how good the model is, as whoever evaluates certified anchors says."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Evaluation(BaseModel):
+    """Held-out loss of certified anchors."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    versions: int
+    tokens_certified: int
+    wall_seconds: float
+    loss: float = Field(description="nats per token")

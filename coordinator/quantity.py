@@ -1,0 +1,44 @@
+"""Numbers as people read them, short enough for a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+_UNITS = ("", "k", "M", "G", "T", "P")
+
+
+def count(value: float) -> str:
+    """At most four digits and a decimal unit: `12`, `3.9k`, `480k`."""
+    return _scaled(value, 1000, "")
+
+
+def size(value_bytes: float) -> str:
+    """Bytes with a binary unit: `0 B`, `3.1 MB`."""
+    return _scaled(value_bytes, 1024, " ") + "B"
+
+
+def duration(seconds: float) -> str:
+    """`m:ss`, or `h:mm:ss` from an hour on."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def versions(numbers: Iterable[int]) -> str:
+    """How many fragments are at which version, newest first: `5×12 3×11`."""
+    found = sorted(Counter(numbers).items(), reverse=True)
+    return " ".join(f"{fragments}×{version}" if fragments > 1 else str(version) for version, fragments in found)
+
+
+def loss(nats: float | None) -> str:
+    """A loss in nats per token with the digits that mean something."""
+    return "–" if nats is None else f"{nats:.3f}"
+
+
+def _scaled(value: float, base: int, space: str) -> str:
+    unit = 0
+    while abs(value) >= base - 0.5 and unit < len(_UNITS) - 1:
+        value /= base
+        unit += 1
+    return f"{value:.1f}{space}{_UNITS[unit]}" if unit and abs(value) < 9.95 else f"{value:.0f}{space}{_UNITS[unit]}"

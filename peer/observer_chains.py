@@ -1,0 +1,161 @@
+"""The certificate chains of a run, followed as a newcomer follows them, and what they add up to.
+
+A protocol core that takes part in nothing decides whom to ask and which branch to believe. It is told that it holds
+every state, so that it goes on to the next version at once; it has no key to sign with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from coordinator.actions import FetchState, Send, Tell
+from coordinator.certificate import Certificate
+from coordinator.chain import CHAIN_KEPT, Chain
+from coordinator.core import Core
+from coordinator.engine import Engine
+from coordinator.events import Event, PresenceSeen, Received, StateFetched, Tick
+from coordinator.fragment import FragmentMachine
+from coordinator.manifest import Manifest
+from coordinator.messages import AskChainNote, ChainNote
+from coordinator.presence import Presence
+from dht.identity import PeerId, Verifier
+
+FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
+TOLD_MAX = 64
+LEADERS_KEPT = 1024
+
+Question = tuple[PeerId, AskChainNote]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCertificate:
+    """A certificate of a chain. `at` is when we first saw it; `fresh`, that it cannot be much older than that."""
+
+    certificate: Certificate
+    leader: PeerId | None
+    at: float
+    fresh: bool
+
+
+@dataclass(slots=True)
+class Credit:
+    """Sums over certificates. A token trains all fragments, so every fragment's certificates count it once."""
+
+    fragments: int
+    versions: Counter[str] = field(default_factory=Counter)  # that include work of this contributor
+    last_at: dict[str, float] = field(default_factory=dict)
+    levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments
+    _tokens: Counter[str] = field(default_factory=Counter)
+
+    def count(self, seen: SeenCertificate, sign: int) -> None:
+        """Include a certificate (`sign` 1), or take it back (−1) because its branch was left."""
+        outcome = seen.certificate.outcome
+        self.levels += [0] * (outcome.version - len(self.levels))
+        self.levels[outcome.version - 1] += sign * outcome.tokens
+        for one in outcome.included():
+            self._tokens[one.peer] += sign * one.tokens
+            self.versions[one.peer] += sign
+            self.last_at[one.peer] = max(seen.at, self.last_at.get(one.peer, 0.0))
+
+    def tokens_of(self, contributor: str) -> int:
+        """Certified tokens of a contributor, each counted once."""
+        return self._tokens[contributor] // self.fragments
+
+    @property
+    def tokens(self) -> int:
+        """Certified tokens of everybody, each counted once."""
+        return sum(self.levels) // self.fragments
+
+    @property
+    def contributors(self) -> list[str]:
+        return [one for one, versions in self.versions.items() if versions > 0]
+
+
+class _NoKey:
+    """The signer of whoever never says anything."""
+
+    def __init__(self, peer_id: PeerId) -> None:
+        self.peer_id = peer_id
+
+    def sign(self, data: bytes) -> bytes:
+        raise RuntimeError("an observer signs nothing")
+
+
+class Chains:
+    """All fragments' chains as far as we know them, all of it verified; grows by other peers' answers."""
+
+    def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, now: float) -> None:
+        core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
+        chains = [Chain(core.rules, fragment, state) for fragment, state in enumerate(manifest.genesis)]
+        self._engine = Engine(core, chains, [0] * len(chains), now)
+        self.seen: list[deque[SeenCertificate]] = [deque(maxlen=CHAIN_KEPT) for _ in chains]
+        self.credit = Credit(len(chains))
+        self.told: deque[Tell] = deque(maxlen=TOLD_MAX)  # what the core has told and nobody has taken yet
+        self._questions: list[Question] = []
+        self._leaders: dict[bytes, tuple[PeerId, ...]] = {}  # of the version after this one, in order
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(machine.chain.version for machine in self._engine.machines)
+
+    def digest_of(self, fragment: int, version: int) -> bytes | None:
+        """Which version is the certified one; None where we do not know."""
+        return self._engine.machines[fragment].chain.digest_at(version) if fragment < len(self.seen) else None
+
+    def leader(self, fragment: int, version: int, attempt: int) -> PeerId | None:
+        """Whose turn it was to lead this attempt at a version; None where the chain does not know (any more)."""
+        chain = self._engine.machines[fragment].chain
+        if not chain.first_version < version <= chain.version + 1:
+            return None
+        base = chain.digest_at(version - 1) or b""
+        if base not in self._leaders:
+            if len(self._leaders) >= LEADERS_KEPT:
+                self._leaders.clear()
+            self._leaders[base] = chain.truncated(version - 1).leaders()
+        return self._leaders[base][attempt % len(self._leaders[base])]
+
+    def see(self, peer: PeerId, presence: Presence, now: float) -> None:
+        """What a peer says of its versions makes us ask for those that we lack."""
+        self._handle(PresenceSeen(peer, presence), now)
+
+    def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[SeenCertificate]:
+        """An answer; the certificates that it has added to our chains."""
+        self._handle(Received(sender, note), now)
+        return [one for machine in self._engine.machines for one in self._follow(machine, now)]
+
+    def tick(self, now: float) -> None:
+        self._handle(Tick(), now)
+
+    def take_questions(self) -> list[Question]:
+        """Whom to ask for what, since the last call."""
+        questions, self._questions = self._questions, []
+        return questions
+
+    def _handle(self, event: Event, now: float) -> None:
+        events = [event]
+        while events:
+            for action in self._engine.handle(events.pop(), now):
+                if isinstance(action, Send) and isinstance(action.message, AskChainNote):
+                    self._questions.append((action.to, action.message))
+                elif isinstance(action, FetchState):
+                    events.append(StateFetched(action.certificate.fragment, action.certificate.digest))
+                elif isinstance(action, Tell):
+                    self.told.append(action)
+
+    def _follow(self, machine: FragmentMachine, now: float) -> list[SeenCertificate]:
+        """Count what has joined a chain, and take back what was on a branch that was left."""
+        chain, seen = machine.chain, self.seen[machine.index]
+        while seen and chain.digest_at(seen[-1].certificate.version) != seen[-1].certificate.digest:
+            self.credit.count(seen.pop(), -1)
+        known = seen[-1].certificate.version if seen else 0
+        certificates = chain.after(known, chain.version - known)
+        fresh = len(certificates) <= FRESH_MAX
+        added = [
+            SeenCertificate(one, self.leader(one.fragment, one.version, one.outcome.attempt), now, fresh)
+            for one in certificates
+        ]
+        for one in added:
+            self.credit.count(one, 1)
+        seen.extend(added)
+        return added

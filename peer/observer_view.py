@@ -1,0 +1,103 @@
+"""What is certain about a run, as people see it: the manifest, certificates, and the sums over them."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from coordinator.manifest import Manifest
+from coordinator.network_view import CertificateView, ContributorView, CreditView, FragmentView, RunFacts
+from coordinator.presence import PEERS_KNOWN_MAX
+from dht.identity import PeerId
+from peer.codec import CODECS
+from peer.model import parameter_specs
+from peer.observer_chains import Chains, Credit, SeenCertificate
+from peer.observer_peers import KnownPeers, plain
+
+CERTIFICATES_SHOWN = 256
+
+
+def run_facts(manifest: Manifest) -> RunFacts:
+    """What the manifest fixes."""
+    config = manifest.config
+    pace, outer = config.pace, config.outer
+    parameters = sum(tensor.elements for tensor in parameter_specs(config.model))
+    bits = {name: 8 * CODECS[name].encoded_bytes(parameters) / parameters for name in CODECS}
+    return RunFacts(
+        fragments=pace.fragments,
+        steps_per_version=pace.steps_per_version,
+        versions_target=config.versions,
+        parameters=parameters,
+        tokens_per_step=config.tokens_per_step,
+        contribution_codec=outer.contribution_codec,
+        result_codec=outer.result_codec,
+        contribution_bits=bits[outer.contribution_codec],
+        result_bits=bits[outer.result_codec],
+        merge=outer.merge,
+        overlap=pace.overlap,
+        quorum=pace.quorum,
+        presence_lifetime_seconds=pace.presence_lifetime_seconds,
+        created_unix_seconds=manifest.created_unix_seconds,
+    )
+
+
+def fragment_views(manifest: Manifest, chains: Chains, unix_offset_seconds: float) -> tuple[FragmentView, ...]:
+    """The newest certified version of each fragment."""
+    return tuple(
+        FragmentView(
+            version=seen[-1].certificate.version,
+            head=seen[-1].certificate.digest.hex(),
+            certified_unix_seconds=seen[-1].at + unix_offset_seconds,
+        )
+        if seen
+        else FragmentView(head=genesis.hex())
+        for seen, genesis in zip(chains.seen, manifest.genesis, strict=True)
+    )
+
+
+def certificate_views(chains: Chains, unix_offset_seconds: float) -> tuple[CertificateView, ...]:
+    """The newest over all fragments, by when they were first seen."""
+    newest = [one for seen in chains.seen for one in islice(reversed(seen), CERTIFICATES_SHOWN)]
+    newest.sort(key=lambda one: (one.at, one.certificate.version, one.certificate.fragment))
+    return tuple(certificate_view(one, one.at + unix_offset_seconds) for one in newest[-CERTIFICATES_SHOWN:])
+
+
+def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateView:
+    """A verified certificate as people see it."""
+    certificate, outcome = seen.certificate, seen.certificate.outcome
+    included = outcome.included()
+    names = {one.peer for one in included}
+    return CertificateView(
+        fragment=outcome.fragment,
+        version=outcome.version,
+        digest=certificate.digest.hex(),
+        parent=outcome.parent.hex(),
+        state=certificate.state.hex(),
+        minor=outcome.minor,
+        attempt=outcome.attempt,
+        leader=seen.leader or "",
+        roster=outcome.roster,
+        voters=tuple(sorted(certificate.voters)),
+        contributors=tuple(
+            ContributorView(peer_id=one.peer, tokens=one.tokens, steps=one.steps, included=one.peer in names)
+            for one in outcome.contributors
+        ),
+        tokens=outcome.tokens,
+        steps=max((one.steps for one in included), default=0),
+        unix_seconds=unix_seconds,
+        verified=True,
+    )
+
+
+def credit_views(credit: Credit, known: KnownPeers, unix_offset_seconds: float) -> tuple[CreditView, ...]:
+    """Contributors by certified tokens, most first; they may have left long ago."""
+    ranked = sorted(credit.contributors, key=lambda one: (-credit.tokens_of(one), one))[:PEERS_KNOWN_MAX]
+    return tuple(
+        CreditView(
+            peer_id=one,
+            name=plain(peer.presence.name) if (peer := known.peers.get(PeerId(one))) is not None else "",
+            tokens=credit.tokens_of(one),
+            versions=credit.versions[one],
+            last_unix_seconds=credit.last_at[one] + unix_offset_seconds,
+        )
+        for one in ranked
+    )

@@ -1,0 +1,51 @@
+"""What this peer says of itself in its presence record."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from coordinator.presence import ADDRESSES_MAX, DEVICE_CHARACTERS_MAX, NAME_CHARACTERS_MAX, Presence, State
+from peer.bookkeeping import LearnerProgress
+from peer.options import NodeOptions
+from peer.pump import Pump
+
+SOFTWARE = "musterml 0.1.0"
+
+
+class OwnPresence:
+    """Makes our presence again and again, every time another one."""
+
+    def __init__(self, pump: Pump, options: NodeOptions, addresses: tuple[str, ...]) -> None:
+        self._pump = pump
+        self._addresses = addresses[:ADDRESSES_MAX]
+        self._name = options.name[:NAME_CHARACTERS_MAX]
+        self._threads = options.threads
+        self._beats = count(1)
+
+    def now(self, state: State, progress: LearnerProgress | None) -> Presence:
+        """As things are; `progress` is None without a learner."""
+        engine, traffic = self._pump.engine, self._pump.transport.traffic
+        versions, heads = engine.heads()
+        presence = Presence(
+            boot=engine.core.boot,
+            state=state,
+            steps=progress.steps if progress else 0,
+            steps_per_second=progress.steps_per_second if progress and state == "training" else 0.0,
+            tokens=progress.tokens if progress else 0,
+            loss=progress.loss if progress else None,
+            versions=versions,
+            heads=heads,
+            addresses=self._addresses,
+            software=SOFTWARE,
+            beat=next(self._beats),
+            name=self._name,
+            device=self._device() if progress else "",
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            rounds_void=self._pump.book.events["round_void"],
+        )
+        return presence.fitting()
+
+    def _device(self) -> str:
+        threads = f"{self._threads} thread{'s' if self._threads > 1 else ''}"
+        return f"CPU, {threads}"[:DEVICE_CHARACTERS_MAX]

@@ -1,0 +1,29 @@
+"""Simulated swarms in which every peer's rounds are traced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from coordinator.actions import Action
+from coordinator.round_traces import RoundTraces
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.identity import PeerId
+
+
+class TracedWorld(World):
+    """Every peer's rounds are traced."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.traces: dict[tuple[PeerId, int], RoundTraces] = {}
+        self.actions: dict[PeerId, list[Action]] = defaultdict(list)
+        self.listener = lambda peer, action: self.actions[peer.me].append(action)
+
+    def handled(self, peer: VirtualPeer) -> None:
+        super().handled(peer)
+        self.traces_of(peer).follow(self.actions.pop(peer.me, []), self.clock.now)
+
+    def traces_of(self, peer: VirtualPeer) -> RoundTraces:
+        assert peer.engine is not None
+        return self.traces.setdefault((peer.me, peer.life), RoundTraces(peer.engine))

@@ -1,0 +1,107 @@
+"""A simulated swarm with an observer beside it: the real observation, fed by simulated peers under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinator.evaluation import Evaluation
+from coordinator.events import Received
+from coordinator.manifest import PaceSpec
+from coordinator.messages import AskChainNote, Message
+from coordinator.network_view import NetworkView
+from coordinator.presence import Presence
+from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.peer import VirtualPeer
+from dht.identity import Identity, PeerId
+from dht.statement import digest_of
+from peer.observation import Observation, Question
+from peer.observer_peers import Heard
+from peer.observer_view import run_facts
+from peer.status_answer import PublicStatus, encode_status
+from tests.coordinator.tracing import TracedWorld
+
+ME = Identity(digest_of(b"observer")).peer_id
+UNIX = 1e9  # of virtual time 0, as the simulator's peers have it
+PACE = PaceSpec(fragments=2, steps_per_version=8, quorum=2, min_group=2, round_seconds=8.0)
+
+
+def world_of(count: int, pace: PaceSpec = PACE, seed: int = 3, real_keys: bool = False) -> TracedWorld:
+    """Peers that have started; number 0 is the organiser."""
+    links = LinkFaults(delay_min_seconds=0.005, delay_max_seconds=0.03)
+    world = TracedWorld(pace, [2.0] * count, list(range(count)), seed, links, real_keys=real_keys)
+    for peer in world.peers:
+        peer.start()
+    return world
+
+
+@dataclass
+class Observed:
+    """A world, and what an observer that looks every second makes of it."""
+
+    world: TracedWorld
+    observation: Observation = field(init=False)
+    evaluations: dict[PeerId, tuple[Evaluation, ...]] = field(default_factory=dict)  # by the hosts that tell them
+    names: dict[PeerId, str] = field(default_factory=dict)
+    cut: set[PeerId] = field(default_factory=set)  # neither read nor answering
+
+    def __post_init__(self) -> None:
+        shared = self.world.peers[0].world
+        manifest, verifier = shared.manifest, shared.verifier
+        self.observation = Observation(manifest, run_facts(manifest), ME, verifier, UNIX)
+        self.world.network.inboxes[ME] = self._hear
+        self._said: dict[PeerId, tuple[float, Presence]] = {}
+
+    @property
+    def now(self) -> float:
+        return self.world.clock.now
+
+    def run(self, seconds: int) -> NetworkView:
+        """Let time pass, looking once a second; the last view."""
+        for _ in range(seconds):
+            self.world.run(1.0)
+            self.look()
+        return self.view()
+
+    def view(self) -> NetworkView:
+        return self.observation.view(self.now)
+
+    def look(self) -> None:
+        """Read records (those of the dead as long as they live) and ask what there is to ask."""
+        pace = self.world.pace
+        for peer in self.world.peers:
+            due = self._said.get(peer.me, (-1e9, None))[0] + pace.presence_seconds
+            if peer.alive and self.now >= due:
+                presence = peer.presence(peer.tensors.learner.steps(self.now))
+                name = self.names.get(peer.me, "")
+                self._said[peer.me] = (self.now, presence.model_copy(update={"name": name}))
+        records = [
+            Heard(peer, presence, UNIX + at)
+            for peer, (at, presence) in self._said.items()
+            if self.now - at < pace.presence_lifetime_seconds and peer not in self.cut
+        ]
+        self.observation.read(records, self.now)
+        self._ask(self.observation.questions(self.now))
+
+    def _ask(self, questions: Iterable[Question]) -> None:
+        living = {peer.me: peer for peer in self.world.peers if peer.alive and peer.me not in self.cut}
+        for to, question in questions:
+            if to not in living:
+                continue
+            if isinstance(question, AskChainNote):
+                living[to].handle(Received(ME, question))
+            else:
+                self.observation.hear(to, encode_status(self._status(living[to])), self.now)
+
+    def _hear(self, sender: PeerId, message: Message, _: bytes | None) -> None:
+        self.observation.hear(sender, message, self.now)
+        self._ask(self.observation.chains.take_questions())
+
+    def _status(self, peer: VirtualPeer) -> PublicStatus:
+        told = self.evaluations.get(peer.me, ())
+        return PublicStatus(
+            role="host" if told else "learner",
+            wall_seconds=self.now,
+            evaluations=told,
+            rounds=self.world.traces_of(peer).views(),
+        )
