@@ -49,7 +49,7 @@ def load_tokens(spec: DataSpec, root: Path | None = None) -> TokenData:
     """
     train, heldout = bytearray(), bytearray()
     hasher = hashlib.sha256(b"muster-data/1")
-    for path, content in _source_files(root or Path(sysconfig.get_path("stdlib"))):
+    for path, content in source_files(root or Path(sysconfig.get_path("stdlib"))):
         hasher.update(digest_of(path.encode(), content))
         (heldout if is_heldout(path) else train).extend(content)
     if min(len(train), len(heldout)) <= spec.context_tokens:
@@ -120,7 +120,7 @@ def entropy_baselines(data: TokenData) -> tuple[float, float]:
     return float(unigram_nats), float(bigram_nats)
 
 
-def _source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
     """Relative path and content of every source file, sorted by path."""
     paths: list[str] = []
     for folder, subfolders, names in os.walk(root):

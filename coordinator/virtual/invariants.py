@@ -2,7 +2,7 @@
 
 | design §6.5 | here |
 | --- | --- |
-| (1a) one full version per parent | `Watcher._one_version`, with `_vote_is_free` for the promise behind it |
+| (1a) one full version per parent | `Watcher.meet`, with `_vote_is_free` for the promise behind it |
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
 | (3) versions advance | `World.settle`, which counts virtual seconds |
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, FetchState, Publish, RecordVote, Send, Tell, VoteRecord
+from coordinator.actions import Action, Adopt, RecordVote, Send, Tell, VoteRecord
 from coordinator.attempt import EARLY_MESSAGES_MAX
 from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
@@ -30,9 +30,10 @@ from coordinator.fragment import FragmentMachine
 from coordinator.gathering import JOINS_MAX
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
-from coordinator.messages import STATEMENT_BODIES, CertificateNote, Check, Join, Result, Roster
+from coordinator.messages import STATEMENT_BODIES, Check, Join, Result, Roster
 from coordinator.rivals import RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
+from coordinator.virtual.observer import Observer
 from coordinator.virtual.peer import VirtualPeer
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -54,38 +55,30 @@ class CastVote:
 
 
 @dataclass(slots=True)
-class Watcher:
-    """Sees every action of every virtual peer."""
+class Watcher(Observer):
+    """Sees every action of every virtual peer, and judges it."""
 
-    min_share: float
+    min_share: float = 0.5
     said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     released: set[tuple[int, bytes]] = field(default_factory=set)  # (fragment, parent) where a vote's lock ran out
-    full: dict[tuple[int, bytes], Certificate] = field(default_factory=dict)
-    certified: dict[bytes, Certificate] = field(default_factory=dict)
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
-    told: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    forks: int = 0
     _judged: Statement | None = None  # a statement that goes to many comes many times in a row
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Judge one action before it is carried out."""
+        Observer.acts(self, peer, action)
         if isinstance(action, Send):
             if isinstance(action.message, Statement) and action.message.sender == peer.me:
                 self._no_contradiction(peer, action.message)
-            elif isinstance(action.message, CertificateNote):
-                self._one_version(action.message.certificate)
         elif isinstance(action, RecordVote):
             self._vote_is_free(peer, action.record)
-        elif isinstance(action, FetchState | Publish):
-            self._one_version(action.certificate)
         elif isinstance(action, Adopt):
-            self._one_version(action.certificate)
             self._adopts(peer, action)
-        elif isinstance(action, Tell):
-            self._hears(peer, action)
+        elif isinstance(action, Tell) and action.event in ("lineage_changed", "version_unserved"):
+            self.disturbed.add(peer.me)
 
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
         """(6) An honest peer never signs two statements that differ only in their body."""
@@ -140,22 +133,18 @@ class Watcher:
             return False
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
-    def _one_version(self, certificate: Certificate) -> None:
+    def meet(self, certificate: Certificate) -> bool:
         """(1a) Two full certificates for one parent only where voters were cut off for three deadlines."""
-        if certificate.digest in self.certified:
-            return
-        self.certified[certificate.digest] = certificate
+        forks = self.forks
+        if not Observer.meet(self, certificate):
+            return False
         outcome = certificate.outcome
         if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
             raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
-        if outcome.minor:
-            return
-        known = self.full.setdefault((outcome.fragment, outcome.parent), certificate)
-        if known.digest == certificate.digest:
-            return
-        self.forks += 1
-        if self.min_share >= 0.5 and (outcome.fragment, outcome.parent) not in self.released:
+        forked = self.forks > forks
+        if forked and self.min_share >= 0.5 and (outcome.fragment, outcome.parent) not in self.released:
             raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
+        return True
 
     def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:
         """(8) Whatever a peer takes over is what the certificate names."""
@@ -164,11 +153,6 @@ class Watcher:
         if action.snapshot is not None and action.snapshot not in peer.tensors.snapshots:
             raise InvariantError(f"{peer.me} adopts with a snapshot that it has discarded")
         if action.snapshot is None and any(action.counted):
-            self.disturbed.add(peer.me)
-
-    def _hears(self, peer: VirtualPeer, action: Tell) -> None:
-        self.told[action.event] += 1
-        if action.event in ("lineage_changed", "version_unserved"):
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:

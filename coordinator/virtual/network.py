@@ -35,6 +35,7 @@ class VirtualNetwork:
     blocked: set[tuple[PeerId, PeerId]] = field(default_factory=set)  # one way
     frozen: bool = False
     filter: Callable[[PeerId, PeerId, Message], bool] | None = None
+    lateness_seconds: Callable[[PeerId, Message], float] | None = None  # of this sender, on top of the link's delay
     sent: int = 0
 
     def connected(self, one: PeerId, other: PeerId) -> bool:
@@ -66,8 +67,9 @@ class VirtualNetwork:
         if self.faults.loss and self.random.random() < self.faults.loss:
             return
         copies = 2 if self.faults.duplication and self.random.random() < self.faults.duplication else 1
+        late_seconds = 0.0 if self.lateness_seconds is None else self.lateness_seconds(sender, message)
         for _ in range(copies):
-            self.clock.after(self.delay_seconds(), lambda: self._arrive(sender, to, message, payload))
+            self.clock.after(late_seconds + self.delay_seconds(), lambda: self._arrive(sender, to, message, payload))
 
     def _arrive(self, sender: PeerId, to: PeerId, message: Message, payload: bytes | None) -> None:
         inbox = self.inboxes.get(to)

@@ -32,7 +32,7 @@ from coordinator.messages import Message
 from coordinator.presence import Presence, State
 from coordinator.virtual.clock import VirtualClock
 from coordinator.virtual.network import VirtualNetwork
-from coordinator.virtual.tensors import VirtualLearner, VirtualTensors, Work
+from coordinator.virtual.tensors import Tensors, VirtualLearner, VirtualTensors, Work
 from dht.identity import PeerId, Signer, Verifier
 
 STATES_SERVED = 4  # versions per fragment whose state a peer still gives to others
@@ -50,6 +50,16 @@ class Disk:
     births: list[tuple[int, int]] = field(default_factory=list)
     steps: float = 0.0
     votes: list[VoteRecord] = field(default_factory=list)
+    saved: object = None  # by the owner of the tensors
+
+
+TensorsMaker = Callable[[VirtualLearner, Disk], Tensors]
+"""Gives a life of a peer its tensors, from what is on its disk."""
+
+
+def make_virtual_tensors(learner: VirtualLearner, disk: Disk) -> Tensors:
+    """Digests instead of tensors."""
+    return VirtualTensors(learner, list(disk.states))
 
 
 class Watch(Protocol):
@@ -75,6 +85,7 @@ class Surroundings:
     verifier: Verifier
     directory: dict[PeerId, VirtualPeer]
     watch: Watch
+    make_tensors: TensorsMaker
 
 
 @dataclass(slots=True)
@@ -87,7 +98,7 @@ class VirtualPeer:
     contributes: bool = True
     dialable: bool = True
     engine: Engine | None = None
-    tensors: VirtualTensors = field(init=False)
+    tensors: Tensors = field(init=False)
     disk: Disk = field(init=False)
     life: int = 0
     beats: int = 0
@@ -134,7 +145,7 @@ class VirtualPeer:
             counted=list(disk.counted),
             births=[*disk.births, (int(disk.steps), self.life)],
         )
-        self.tensors = VirtualTensors(learner, list(disk.states))
+        self.tensors = world.make_tensors(learner, disk)
         self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
         self.engine.bind(disk.votes, now)
@@ -159,6 +170,7 @@ class VirtualPeer:
             list(learner.births),
             learner.steps(now),
             self.disk.votes,
+            self.tensors.save(now),
         )
 
     def heartbeat(self) -> None:
@@ -253,8 +265,8 @@ class VirtualPeer:
         if isinstance(action, Send):
             self.world.network.send(self.me, action.to, action.message, action.payload)
         elif isinstance(action, Encode):
-            step_seconds = 1 / self.steps_per_second
-            self._later(draw(0, step_seconds), lambda: self._encode(action))
+            wait_seconds = self.tensors.snapshot_in(action, self.world.clock.now, draw)
+            self._later(wait_seconds, lambda: self._encode(action))
         elif isinstance(action, Reduce):
             self._later(draw(0.001, 0.02), lambda: self.tensors.reduce(action))
         elif isinstance(action, Apply):

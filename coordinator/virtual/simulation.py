@@ -19,7 +19,8 @@ from coordinator.virtual.invariants import InvariantError, Watcher
 from coordinator.virtual.judgement import check_converged, check_messages, check_work
 from coordinator.virtual.keys import KeyedSigner, KeyedVerifier, virtual_peer_id
 from coordinator.virtual.network import LinkFaults, VirtualNetwork
-from coordinator.virtual.peer import Surroundings, VirtualPeer
+from coordinator.virtual.observer import Observer
+from coordinator.virtual.peer import Surroundings, TensorsMaker, VirtualPeer, make_virtual_tensors
 from dht.identity import Identity, KeyVerifier, PeerId, Signer, Verifier
 from dht.statement import digest_of
 
@@ -50,9 +51,17 @@ def make_manifest(pace: PaceSpec, founders: Sequence[PeerId], seed: int) -> Mani
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What virtual peers train, if not nothing: their run, and who owns their tensors."""
+
+    describe: Callable[[Sequence[PeerId]], Manifest]  # the manifest, given the founders
+    make_tensors: TensorsMaker
+
+
 @dataclass(slots=True)
 class World:
-    """Virtual peers with a clock and a network; watched all the time."""
+    """Virtual peers with a clock and a network; watched all the time, and judged unless it has a `setting`."""
 
     pace: PaceSpec
     rates: Sequence[float]
@@ -61,10 +70,12 @@ class World:
     faults: LinkFaults = CALM
     witnesses: frozenset[int] = frozenset()
     real_keys: bool = False
+    setting: Setting | None = None
     clock: VirtualClock = field(default_factory=VirtualClock)
     random: random.Random = field(init=False)
+    manifest: Manifest = field(init=False)
     network: VirtualNetwork = field(init=False)
-    watcher: Watcher = field(init=False)
+    watcher: Observer = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
     traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
     listener: Callable[[VirtualPeer, Action], None] | None = None
@@ -72,11 +83,17 @@ class World:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         signers, verifier = make_signers(len(self.rates), self.seed, self.real_keys)
-        manifest = make_manifest(self.pace, [signers[number].peer_id for number in self.founders], self.seed)
+        founders = [signers[number].peer_id for number in self.founders]
+        self.manifest = (
+            make_manifest(self.pace, founders, self.seed) if self.setting is None else self.setting.describe(founders)
+        )
+        make_tensors = make_virtual_tensors if self.setting is None else self.setting.make_tensors
         self.network = VirtualNetwork(self.clock, self.random, self.faults)
-        self.watcher = Watcher(self.pace.min_share)
+        self.watcher = Watcher(min_share=self.pace.min_share) if self.setting is None else Observer()
         directory: dict[PeerId, VirtualPeer] = {}
-        world = Surroundings(manifest, self.clock, self.network, self.random, verifier, directory, self)
+        world = Surroundings(
+            self.manifest, self.clock, self.network, self.random, verifier, directory, self, make_tensors
+        )
         self.peers = [
             VirtualPeer(world, signer, rate, contributes=number not in self.witnesses)
             for number, (signer, rate) in enumerate(zip(signers, self.rates, strict=True))
@@ -147,7 +164,15 @@ class World:
         self.quiesce(seconds_max)
 
     def quiesce(self, seconds_max: float) -> None:
-        """Open no further rounds and wait for those in flight; then judge."""
+        """Drain; then judge."""
+        self.drain(seconds_max)
+        check_converged(self.peers)
+        if isinstance(self.watcher, Watcher):
+            check_work(self.peers, self.watcher)
+            check_messages(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
+
+    def drain(self, seconds_max: float) -> bool:
+        """Open no further rounds and wait for those in flight; False if they did not end in time."""
         for peer in self.peers:
             if peer.engine is not None:
                 peer.engine.drain()
@@ -155,10 +180,8 @@ class World:
         while self.clock.now < until:
             self.run(self.pace.presence_seconds)
             if self._at_rest():
-                break
-        check_converged(self.peers)
-        check_work(self.peers, self.watcher)
-        check_messages(self.peers, self.network.sent, self.versions() + self.watcher.told["round_void"])
+                return True
+        return False
 
     def _at_rest(self) -> bool:
         live = [peer.engine for peer in self.peers if peer.engine is not None]

@@ -1,13 +1,16 @@
-"""The tensor port of the simulator: states are digests, arithmetic is hashing, a learner is a step counter.
+"""The tensor port of virtual peers, and what the simulator has behind it: digests, hashing, a step counter.
 
-Whatever the real tensors guarantee to the protocol holds here too: equal inputs give equal bytes, another order or
-another set of inputs gives others, and nothing can be guessed. What the core has discarded is gone, so that a core
-which discards too early fails.
+`muster lab` has real tensors there (`peer.lab.tensors`). Whatever they guarantee to the protocol holds here too: equal
+inputs give equal bytes, another order or another set of inputs gives others, and nothing can be guessed. What the core
+has discarded is gone, so that a core which discards too early fails.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from coordinator.actions import Adopt, Apply, Encode, Reduce, RoundKey
 from coordinator.events import Applied, Encoded, Reduced
@@ -38,6 +41,15 @@ class VirtualLearner:
         """Inner steps so far, without those that crashes undid."""
         return int(self.steps_before + (now - self.started) * self.steps_per_second)
 
+    def boundary_in(self, now: float) -> float:
+        """Seconds until the step under way is made; 0 at rest."""
+        made = self.steps_before + (now - self.started) * self.steps_per_second
+        return (math.floor(made) + 1 - made) / self.steps_per_second if self.steps_per_second > 0 else 0.0
+
+    def rest(self, now: float) -> None:
+        """Make no steps from now on."""
+        self.steps_before, self.started, self.steps_per_second = float(self.steps(now)), now, 0.0
+
     def work(self, first: int, count: int) -> list[Work]:
         """Steps first…first+count-1 by the life that made them."""
         pieces: list[Work] = []
@@ -49,6 +61,43 @@ class VirtualLearner:
         return pieces
 
 
+class Tensors(Protocol):
+    """What a virtual peer asks of whoever owns its tensors. `now` is virtual time."""
+
+    learner: VirtualLearner
+    states: list[bytes]  # current state digest per fragment
+    snapshots: dict[RoundKey, int]  # steps made by then
+    applied: dict[RoundKey, bytes]  # state digests
+
+    def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
+        """Seconds until the snapshot can be taken; `draw` is the world's uniform random number."""
+        ...
+
+    def encode(self, action: Encode, now: float) -> Encoded | None:
+        """Take the snapshot and encode it; None if there is nothing to contribute."""
+        ...
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """Merge one partition."""
+        ...
+
+    def apply(self, action: Apply) -> Applied | None:
+        """Take the outer step on the side; None if that cannot be done."""
+        ...
+
+    def adopt(self, action: Adopt, now: float) -> None:
+        """Move to a certified state."""
+        ...
+
+    def discard(self, key: RoundKey) -> None:
+        """Forget a round."""
+        ...
+
+    def save(self, now: float) -> object:
+        """What a checkpoint of this moment holds beside the digests; None if nothing."""
+        ...
+
+
 @dataclass(slots=True)
 class VirtualTensors:
     """Anchors of one peer as digests, the snapshots of its rounds, and the states that it gives to others."""
@@ -57,6 +106,10 @@ class VirtualTensors:
     states: list[bytes]  # current state digest per fragment
     snapshots: dict[RoundKey, int] = field(default_factory=dict)
     applied: dict[RoundKey, bytes] = field(default_factory=dict)
+
+    def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
+        """At the next step boundary."""
+        return draw(0, 1 / self.learner.steps_per_second)
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
         """Snapshot and encode; nothing where no step was made since the last counted snapshot."""
@@ -85,7 +138,7 @@ class VirtualTensors:
         included = tuple(one.member for one in action.inputs)
         return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0)
 
-    def apply(self, action: Apply) -> Applied:
+    def apply(self, action: Apply) -> Applied | None:
         """The outer step on the side: a digest over the current state and the results."""
         roots = [b"" if result is None else result.root for result in action.results]
         self.applied[action.key] = digest_of(b"state", self.states[action.key.fragment], *roots)
@@ -109,3 +162,7 @@ class VirtualTensors:
         """A round is over."""
         self.snapshots.pop(key, None)
         self.applied.pop(key, None)
+
+    def save(self, now: float) -> object:
+        """Digests are all there is."""
+        return None

@@ -1,0 +1,153 @@
+"""Data-parallel training beside a lab run: the same learner code, text, tokens, schedule and evaluation windows.
+
+Every step sees the windows that the lab's learners see at that step, in one batch. `elastic` also follows the lab's
+failures: whoever is away does not contribute, and everybody stands still while the others regroup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coordinator.manifest import RunConfig
+from dht.errors import LocalError
+from peer.evaluation import Evaluator
+from peer.lab.faults import Absences
+from peer.lab.report import Baseline, CurvePoint
+from peer.learner import Batches, Learner, make_learner
+
+REGROUP_STEPS = 3  # all stand still after a failure and after a return: about 26 s at 10 s (research, Table 1 fitted)
+
+Method = Literal["dp", "elastic"]
+
+
+@dataclass(frozen=True, slots=True)
+class JointStep:
+    """One data-parallel step: when it ends, in units of a step's time, and whose windows it sees."""
+
+    ends: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinePlan:
+    """What all rates of one baseline share."""
+
+    method: Method
+    config: RunConfig
+    sources: Sequence[Batches]  # by learner
+    heldout: Tensor
+    schedule: tuple[JointStep, ...]
+    steps: int
+    eval_every_steps: int
+
+
+def full_schedule(learners: int, steps: int) -> tuple[JointStep, ...]:
+    """Everybody, at every step."""
+    everybody = tuple(range(learners))
+    return tuple(JointStep(step + 1, everybody) for step in range(steps))
+
+
+def elastic_schedule(absences: Absences, steps: int) -> tuple[JointStep, ...]:
+    """Steps of those who are there; none while they regroup, and none while nobody is left."""
+    return tuple(_elastic_steps(absences, steps))
+
+
+def _elastic_steps(absences: Absences, steps: int) -> Iterator[JointStep]:
+    before: tuple[int, ...] | None = None
+    still_until = 0
+    for now in range(steps):
+        here = tuple(
+            number
+            for number, away in enumerate(absences)
+            if not any(begins < now + 1 and now < ends for begins, ends in away)
+        )
+        if before is not None and here != before:
+            still_until = now + REGROUP_STEPS
+        before = here
+        if here and now >= still_until:
+            yield JointStep(now + 1, here)
+
+
+class JointBatches:
+    """Windows of several learners as one batch; a learner's next window is the first that it has not read."""
+
+    def __init__(self, sources: Sequence[Batches], schedule: Sequence[JointStep]) -> None:
+        self._sources = sources
+        self._schedule = schedule
+        self._read = [0] * len(sources)
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of the step `window`, int64, shape (sequences of all members, context_tokens + 1); in order."""
+        members = self._schedule[window].members
+        parts = [self._sources[member].batch(self._read[member]) for member in members]
+        for member in members:
+            self._read[member] += 1
+        return torch.cat(parts)
+
+
+def train_jointly(
+    plan: BaselinePlan, learning_rate: float, show: Callable[[int, list[CurvePoint]], None]
+) -> list[CurvePoint]:
+    """Train at this rate; the curve, whose last loss is infinite if training diverged."""
+    inner = plan.config.inner.model_copy(update={"learning_rate": learning_rate})
+    config = plan.config.model_copy(update={"inner": inner})
+    learner = make_learner(config, JointBatches(plan.sources, plan.schedule))
+    evaluator = Evaluator(config, plan.heldout)
+    curve: list[CurvePoint] = []
+    losses: list[float] = []
+    tokens = 0
+
+    def evaluate(step: int) -> None:
+        point = CurvePoint(
+            method=plan.method,
+            step=step,
+            tokens=tokens,
+            eval_loss=_loss(evaluator, learner),
+            train_loss=sum(losses) / len(losses) if losses else None,
+            inner_lr=learning_rate,
+        )
+        curve.append(point)
+        losses.clear()
+
+    evaluate(0)
+    try:
+        for done, step in enumerate(plan.schedule):
+            learner.set_progress(done)
+            report = learner.step()
+            tokens += report.tokens
+            losses.append(report.loss)
+            if step.ends - curve[-1].step >= plan.eval_every_steps or step is plan.schedule[-1]:
+                evaluate(step.ends)
+                show(step.ends, curve[-1:])
+            else:
+                show(step.ends, [])
+    except LocalError:
+        curve.append(curve[-1].model_copy(update={"step": step.ends, "eval_loss": math.inf}))
+    return curve
+
+
+def best_of(plan: BaselinePlan, curves: Sequence[list[CurvePoint]]) -> Baseline:
+    """The rate that ended lowest."""
+    best = min(curves, key=lambda curve: curve[-1].eval_loss)
+    return Baseline(
+        eval_loss_last=best[-1].eval_loss,
+        inner_lr=best[-1].inner_lr,
+        by_lr={f"{curve[-1].inner_lr:g}": curve[-1].eval_loss for curve in curves},
+        tokens=best[-1].tokens,
+        steps=len(plan.schedule),
+        goodput=sum(len(step.members) for step in plan.schedule) / (plan.steps * len(plan.sources)),
+    )
+
+
+def _loss(evaluator: Evaluator, learner: Learner) -> float:
+    vectors = []
+    for fragment, layout in enumerate(learner.fragments):
+        vectors.append(torch.empty(layout.elements))
+        learner.snapshot(fragment, vectors[-1])
+    return evaluator.loss(vectors)

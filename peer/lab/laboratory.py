@@ -1,0 +1,163 @@
+"""One lab run: virtual peers with real learners, their faults on schedule, evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+
+from coordinator.manifest import Manifest
+from coordinator.messages import Message
+from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.simulation import Setting, World
+from dht.identity import PeerId
+from dht.statement import Statement
+from peer.data import TokenData, TrainingWindows
+from peer.evaluation import Evaluator
+from peer.lab.attacks import Attack
+from peer.lab.data import learner_texts
+from peer.lab.faults import Absences, Faults, plan_absences
+from peer.lab.learners import DivergedError
+from peer.lab.options import STEP_SECONDS, LabOptions
+from peer.lab.report import CurvePoint
+from peer.lab.tape import Record, TapeLine, keep_no_tape
+from peer.lab.tensors import LabTensors, make_tensors
+from peer.lab.traffic import Traffic
+from peer.lab.workshop import Workshop
+from peer.outer_optimizer import state_digest
+
+LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
+DRAIN_STEPS = 200
+
+
+class Laboratory:
+    """Use as a context manager; `run` once, then look at everything."""
+
+    def __init__(self, options: LabOptions, data: TokenData, record: Record = keep_no_tape) -> None:
+        """Raises UsageError if the run cannot be set up with these options and this text."""
+        torch.set_num_threads(1)  # so that a result does not depend on the number of cores
+        config = options.config
+        self.options = options
+        self.curve: list[CurvePoint] = []
+        self.diverged: str | None = None
+        self.absences: Absences = plan_absences(options)
+        self._data = data
+        self._texts = learner_texts(config, data.train, options.total_learners, options.dirichlet_alpha)
+        self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
+        self.shop = Workshop(
+            config, options.total_learners, self.windows, self.pool, STEP_SECONDS, options.adoption_delay_steps, record
+        )
+        setting = Setting(self._describe, partial(make_tensors, self.shop))
+        founders = range(options.learners)
+        self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting)
+        self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
+        self.shop.attacks.update(self._attackers())
+        self.traffic = Traffic(self.shop.blobs)
+        self.world.listener = self.traffic.acts
+        if options.late_joins:
+            self.world.network.lateness_seconds = self._lateness_seconds
+        self.evaluator = Evaluator(config, data.heldout)
+        record(self._head())
+        self.faults = Faults(self.world, self.shop, options, self.absences)
+
+    def __enter__(self) -> Laboratory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def heldout(self) -> torch.Tensor:
+        """Text to evaluate on, uint8."""
+        return self._data.heldout
+
+    # -- who reads what, and who lies
+
+    def windows(self, peer: PeerId) -> TrainingWindows:
+        """A learner's endless data."""
+        text = self._texts[self._numbers[peer]]
+        return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
+
+    def _lateness_seconds(self, sender: PeerId, message: Message) -> float:
+        """A learner reports after a step (DiLoCo 2604.21428 Alg. 1), so the quorum and the grace window matter."""
+        if not isinstance(message, Statement) or message.context.kind != "join" or sender not in self.shop.active:
+            return 0.0
+        return self.shop.active[sender].learner.boundary_in(self.world.clock.now)
+
+    def _describe(self, founders: Sequence[PeerId]) -> Manifest:
+        return Manifest(
+            config=self.options.config,
+            organiser=founders[0],
+            founders=tuple(founders),
+            data_digest=self._data.digest,
+            genesis=tuple(state_digest(state.anchor, state.momentum) for state in self.shop.genesis),
+            created_unix_seconds=0,
+        )
+
+    def _attackers(self) -> dict[PeerId, Attack]:
+        """The last of the learners."""
+        attacks = [order.attack for order in self.options.attacks for _ in range(order.count)]
+        first = self.options.learners - len(attacks)
+        return {self.world.peers[first + number].me: attack for number, attack in enumerate(attacks)}
+
+    def _head(self) -> TapeLine:
+        """The first line of the tape: everything that does not happen in time."""
+        return {
+            "event": "lab",
+            "manifest": self.world.manifest.to_wire().hex(),
+            "peers": [peer.me for peer in self.world.peers],
+            "attacks": {peer: [attack.rule.name, attack.strength] for peer, attack in self.shop.attacks.items()},
+            "dirichlet_alpha": self.options.dirichlet_alpha,
+        }
+
+    # -- the run
+
+    def run(self, show: Callable[[int], None] = lambda _step: None) -> None:
+        """Train to the end, calling `show` after every step; one that diverges ends there, and `diverged` says why."""
+        try:
+            self._evaluate(0)
+            for step in range(1, self.options.steps + 1):
+                self.world.run(STEP_SECONDS)
+                if step % self.options.eval_every_steps == 0 and step < self.options.steps:
+                    self._evaluate(step)
+                show(step)
+            self._drain()
+            self._evaluate(self.options.steps)
+            show(self.options.steps)
+        except DivergedError as error:
+            self.diverged = str(error)
+
+    def _drain(self) -> None:
+        """Take in what the last step made due; then make no more steps, and finish the rounds under way."""
+        self.world.run(STEP_SECONDS / 2)
+        now = self.world.clock.now
+        self.shop.settle_all(now)
+        for peer in self.world.peers:
+            if peer.alive:
+                peer.tensors.learner.rest(now)
+        self.world.drain(DRAIN_STEPS * STEP_SECONDS)
+        self.shop.end_tape()
+
+    def _evaluate(self, step: int) -> None:
+        """Add a point to the curve, unless nobody is alive."""
+        self.shop.settle_all(self.world.clock.now)
+        if not self.shop.active:
+            return
+        tally = self.shop.tally
+        self.curve.append(
+            CurvePoint(
+                method="decoupled",
+                step=step,
+                tokens=tally.tokens,
+                eval_loss=self.evaluator.loss(self.newest().anchors.all_anchors()),
+                train_loss=tally.take_mean_loss(),
+                versions=self.world.versions(),
+                inner_lr=self.options.config.inner.learning_rate,
+            )
+        )
+
+    def newest(self) -> LabTensors:
+        """The tensors of the living peer that holds most versions."""
+        return max(self.shop.active.values(), key=lambda one: one.versions)

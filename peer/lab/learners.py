@@ -1,0 +1,143 @@
+"""A real learner whose steps are made when somebody needs their result (design §3: the learner of `lab` is in-process).
+
+Virtual time says how many steps a learner has made, and before which of them a version was adopted. The steps
+themselves run later, on worker threads, all learners side by side: so the result cannot depend on how many threads
+there are, as long as each computes with one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dht.errors import LocalError
+from dht.statement import digest_of
+from peer.learner import Counters, Learner
+
+Operation = Callable[[Learner], None]
+"""What happens to a learner between two steps."""
+
+
+class DivergedError(LocalError):
+    """Training came to values that are not finite, or too large to contribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLearner:
+    """A learner's checkpoint, with the adoptions that had been decided but not come into effect."""
+
+    state: dict[str, Tensor]
+    pending: tuple[tuple[int, Operation], ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all learners have done, in all lives."""
+
+    steps: int = 0
+    tokens: int = 0
+    cpu_seconds: float = 0.0
+    recent_losses: list[float] = field(default_factory=list)  # since the last evaluation
+
+    def take_mean_loss(self) -> float | None:
+        """Mean training loss since the last call; None without steps."""
+        losses, self.recent_losses = self.recent_losses, []
+        return sum(losses) / len(losses) if losses else None
+
+
+class LazyLearner:
+    """One learner in one life. Not for several threads: only its steps run elsewhere."""
+
+    def __init__(self, learner: Learner, pool: Executor, tally: Tally) -> None:
+        self._learner = learner
+        self._pool = pool
+        self._tally = tally
+        self._todo: list[tuple[int, int, Operation]] = []  # a heap by step, then by order of arrival
+        self._arrived = 0
+        self._promised = learner.step_count
+        self._working: Future[tuple[list[tuple[float, int]], float]] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps that are made or being made."""
+        return self._promised
+
+    def digest(self) -> bytes:
+        """Names the parameters after `steps` steps and what was to follow on them, bit for bit."""
+        self.bring(self._promised)
+        self.settle()
+        return digest_of(b"lab-learner", self._learner.export_state()["theta"].numpy().tobytes())
+
+    def after(self, step: int, operation: Operation) -> None:
+        """Do this once exactly `step` steps are made; raises ValueError if more have been promised already."""
+        if step < self._promised:
+            raise ValueError(f"step {self._promised} is made, it is too late to do something after step {step}")
+        self._arrived += 1
+        heapq.heappush(self._todo, (step, self._arrived, operation))
+
+    def adopt(self, step: int, fragment: int, new: Tensor, reference: Tensor | None, counted: Counters | None) -> None:
+        """`Learner.adopt` once `step` steps are made."""
+        steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
+        self.after(step, lambda learner: learner.adopt(fragment, new, reference, steps, tokens))
+
+    def bring(self, step: int) -> None:
+        """Begin to make all steps up to this one."""
+        due: list[tuple[int, Operation]] = []
+        while self._todo and self._todo[0][0] <= step:
+            at, _, operation = heapq.heappop(self._todo)
+            due.append((at, operation))
+        if due or step > self._promised:
+            self.settle()
+            self._promised = max(step, self._promised)
+            self._working = self._pool.submit(self._work, due, step)
+
+    def settle(self) -> None:
+        """Wait until what was begun is done; raises DivergedError."""
+        working, self._working = self._working, None
+        if working is None:
+            return
+        try:
+            made, cpu_seconds = working.result()
+        except LocalError as error:
+            raise DivergedError(str(error)) from None
+        self._tally.steps += len(made)
+        self._tally.tokens += sum(tokens for _, tokens in made)
+        self._tally.cpu_seconds += cpu_seconds
+        self._tally.recent_losses += [loss for loss, _ in made]
+
+    def snapshot(self, fragment: int, step: int) -> tuple[Tensor, Counters]:
+        """The fragment after `step` steps, float32[elements], and what it holds beyond its anchor."""
+        self.bring(step)
+        self.settle()
+        out = torch.empty(self._learner.fragments[fragment].elements)
+        return out, self._learner.snapshot(fragment, out)
+
+    def save(self, step: int) -> SavedLearner:
+        """Everything that `restore` needs to go on from `step` with the same bits."""
+        self.bring(step)
+        self.settle()
+        return SavedLearner(self._learner.export_state(), tuple((at, what) for at, _, what in sorted(self._todo)))
+
+    def restore(self, saved: SavedLearner) -> None:
+        """Go on from a checkpoint; for a learner that has made no step."""
+        self._learner.import_state(saved.state)
+        self._promised = self._learner.step_count
+        for at, operation in saved.pending:
+            self.after(at, operation)
+
+    def _work(self, due: list[tuple[int, Operation]], step: int) -> tuple[list[tuple[float, int]], float]:
+        """Loss and tokens of every step made, and the processor time that took."""
+        started, made = time.thread_time(), []
+        for at, operation in [*due, (step, None)]:
+            while self._learner.step_count < at:
+                report = self._learner.step()
+                made.append((report.loss, report.tokens))
+            if operation is not None:
+                operation(self._learner)
+        return made, time.thread_time() - started

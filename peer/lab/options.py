@@ -1,0 +1,166 @@
+"""What a lab run is: the run itself, who takes part, how fast, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from dht.errors import UsageError
+from peer.lab.attacks import AttackOrder
+
+STEP_SECONDS = 8.0  # virtual time of one step at rate 1; a power of two, so that times of steps are exact
+ROUND_STEPS = 8  # a round's deadline; presence and its lifetime below keep the proportions of `PaceSpec`
+PRESENCE_STEPS = 3
+PRESENCE_LIFETIME_STEPS = 9
+STEPS_MAX = 10**6
+SLOW_SPEED = 1 / 1.18  # DiLoCo 2604.21428, Table 5: half of the learners 18 % behind
+NAMED_SPEEDS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {"equal": (1.0,), "two_generations": (1.0, SLOW_SPEED), "octaves": (1.0, 2.0, 4.0, 8.0)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Learners die after exponentially distributed times and come back with their last checkpoint."""
+
+    mean_steps_between: float  # of one learner
+    absence_steps: float
+
+    @classmethod
+    def parse(cls, text: str) -> Failures:
+        """`MTBI:RETURN`; raises UsageError."""
+        between, absence = _numbers("--failures", text, "MTBI:RETURN", 2)
+        if between < 1:
+            raise UsageError("--failures: learners must live for at least one step on average")
+        return cls(between, absence)
+
+
+@dataclass(frozen=True, slots=True)
+class Scavenge:
+    """Learners that take part for a while only."""
+
+    learners: int
+    first_step: float
+    last_step: float
+
+    @classmethod
+    def parse(cls, text: str) -> Scavenge:
+        """`N:FROM:TO`; raises UsageError."""
+        count, first, last = _numbers("--scavenge", text, "N:FROM:TO", 3)
+        if count != int(count) or first >= last:
+            raise UsageError(f"--scavenge {text!r} is not of the form N:FROM:TO with FROM before TO, as in 4:100:500")
+        return cls(int(count), first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class LabOptions:
+    """One lab run. `config` is complete; `speeds` are relative, and cyclic by learner.
+
+    Steps, wherever they measure time, are those of the learner that sets the pace (design §6.2 step 1).
+    """
+
+    config: RunConfig
+    learners: int = 4
+    steps: int = 400
+    speeds: tuple[float, ...] = (1.0,)
+    adoption_delay_steps: float = 2.0
+    failures: Failures | None = None
+    scavenge: Scavenge | None = None
+    attacks: tuple[AttackOrder, ...] = ()
+    dirichlet_alpha: float | None = None
+    late_joins: bool = False  # a learner says that it takes part at its next step boundary, as in the paper's Alg. 1
+    eval_every_steps: int = 100
+    workers: int = 0  # threads that make inner steps; 0: one per core
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.total_learners <= PEERS_PER_GROUP_MAX:
+            raise UsageError(f"a lab has 1 to {PEERS_PER_GROUP_MAX} learners, not {self.total_learners}")
+        if not 1 <= self.steps <= STEPS_MAX:
+            raise UsageError(f"a lab run has 1 to {STEPS_MAX} steps, not {self.steps}")
+        if not all(0 < speed < math.inf for speed in self.speeds):
+            raise UsageError("--speeds must be more than 0")
+        if self.dirichlet_alpha is not None and not 0 < self.dirichlet_alpha < math.inf:
+            raise UsageError("--noniid must be more than 0")
+        if not 0 <= self.adoption_delay_steps < self.config.pace.steps_per_version:
+            raise UsageError(
+                f"--adoption-delay-steps must be below the period of {self.config.pace.steps_per_version} steps"
+            )
+        if self.attackers >= self.learners:
+            raise UsageError(f"{self.attackers} attackers leave none of {self.learners} learners honest")
+
+    @property
+    def total_learners(self) -> int:
+        return self.learners + (self.scavenge.learners if self.scavenge is not None else 0)
+
+    @property
+    def attackers(self) -> int:
+        return sum(order.count for order in self.attacks)
+
+    @property
+    def threads(self) -> int:
+        return self.workers or min(len(os.sched_getaffinity(0)), self.total_learners)
+
+    def rates(self) -> list[float]:
+        """Steps per virtual second, by learner. The one that sets the pace makes one step per `STEP_SECONDS`."""
+        speeds = [self.speeds[number % len(self.speeds)] for number in range(self.total_learners)]
+        pace_setter = sorted(speeds[: self.learners], reverse=True)[(self.learners - 1) // 2]  # as in `due_time`
+        return [speed / pace_setter / STEP_SECONDS for speed in speeds]
+
+
+def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str, object]) -> RunConfig:
+    """`base` for a lab of this size, with `changes` by dotted key (None: no change); raises UsageError."""
+    values: dict[str, Any] = json.loads(base.model_dump_json())
+    for key, value in changes.items():
+        if value is not None:
+            *path, last = key.split(".")
+            place = values
+            for part in path:
+                place = place[part]
+            place[last] = value
+    pace = values["pace"]
+    values["versions"] = max(1, round(steps * pace["fragments"] / pace["steps_per_version"]))
+    pace["min_group"] = max(1, min(pace["min_group"], pace["quorum"], learners))
+    pace["round_seconds"] = ROUND_STEPS * STEP_SECONDS
+    pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
+    pace["presence_lifetime_seconds"] = PRESENCE_LIFETIME_STEPS * STEP_SECONDS
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}; see docs/config.md") from None
+
+
+def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:
+    """How many sequences make this batch of one learner; raises UsageError."""
+    context = config.data.context_tokens
+    if batch_tokens < context or batch_tokens % context:
+        raise UsageError(f"--batch-tokens must be a multiple of the context of {context} tokens")
+    return batch_tokens // context
+
+
+def parse_speeds(text: str) -> tuple[float, ...]:
+    """A name of `NAMED_SPEEDS`, or rates separated by commas; raises UsageError."""
+    if text in NAMED_SPEEDS:
+        return NAMED_SPEEDS[text]
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--speeds is {', '.join(NAMED_SPEEDS)} or a list as in 1,2,4,8, not {text!r}") from None
+
+
+def _numbers(option: str, text: str, form: str, count: int) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(":"))
+    except ValueError:
+        found = ()
+    if len(found) != count or not all(0 <= number <= STEPS_MAX for number in found) or not found[0] > 0:
+        raise UsageError(f"{option} {text!r} is not of the form {form} in numbers")
+    return found

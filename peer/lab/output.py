@@ -1,0 +1,41 @@
+"""Files that a lab run leaves beside its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dht.errors import LocalError
+from peer.lab.report import LabReport
+
+
+def write_curve(report: LabReport, path: Path) -> None:
+    """Every evaluation of the lab and its baselines, one JSON object per line; raises LocalError."""
+    _write("".join(point.model_dump_json() + "\n" for point in report.curve), path)
+
+
+def write_plot(report: LabReport, path: Path) -> None:
+    """Held-out loss against time in steps as a web page, one line per method and rate; raises LocalError.
+
+    The page holds the numbers and takes the script that draws them from the web.
+    """
+    import altair
+
+    rows = [
+        {"step": point.step, "held-out loss (nats)": point.eval_loss, "run": f"{point.method} {point.inner_lr:g}"}
+        for point in report.curve
+    ]
+    chart = (
+        altair.Chart({"values": rows}, width=720, height=420)
+        .mark_line(point=True)
+        .encode(
+            x="step:Q", y=altair.Y("held-out loss (nats):Q", scale=altair.Scale(zero=False, type="log")), color="run:N"
+        )
+    )
+    _write(chart.to_html(), path)
+
+
+def _write(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None

@@ -1,0 +1,51 @@
+"""What a lab run comes to: the report of design §11, with baselines and loss curves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator.report import SwarmReport
+
+
+class CurvePoint(BaseModel):
+    """One evaluation of a global model on held-out text."""
+
+    model_config = ConfigDict(frozen=True)
+
+    method: Literal["decoupled", "dp", "elastic"]
+    step: float = Field(description="time, in steps of a learner at rate 1")
+    tokens: int = Field(description="trained on by all learners so far")
+    eval_loss: float
+    train_loss: float | None = Field(None, description="mean over the steps since the last evaluation")
+    versions: int = 0
+    inner_lr: float
+
+
+class Baseline(BaseModel):
+    """Data-parallel training beside the lab, at the best of the rates tried."""
+
+    model_config = ConfigDict(frozen=True)
+
+    eval_loss_last: float
+    inner_lr: float
+    by_lr: dict[str, float]
+    tokens: int
+    steps: int
+    goodput: float = Field(1.0, description="steps made over the steps of the same time without failures")
+
+
+class LabReport(SwarmReport):
+    """One lab run, summed up."""
+
+    seed: int
+    steps: int
+    inner_lr: float
+    diverged: str | None = None
+    learner_cpu_seconds: float
+    process_cpu_seconds: float
+    optimizer_bytes_per_parameter: float
+    attackers: tuple[str, ...] = ()
+    baseline: dict[str, Baseline] = Field(default_factory=dict)
+    curve: tuple[CurvePoint, ...] = ()

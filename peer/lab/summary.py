@@ -1,0 +1,82 @@
+"""The report of a lab run (design §11) from what is left of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from peer.bookkeeping import Book
+from peer.inner_optimizer import bytes_per_parameter
+from peer.lab.laboratory import Laboratory
+from peer.lab.report import Baseline, CurvePoint, LabReport
+from peer.swarm_report import delays
+
+Seconds = tuple[float, float]
+"""Wall time, and processor time of the whole process."""
+
+
+def report_of(
+    lab: Laboratory, used: Seconds, baseline: Mapping[str, Baseline], curves: Sequence[CurvePoint] = ()
+) -> LabReport:
+    """Sum up a run that has ended; `curves` are those of the baselines."""
+    config, tally, world = lab.options.config, lab.shop.tally, lab.world
+    book = Book(config.pace.fragments)
+    for certificate in world.watcher.certified.values():
+        book.certify(certificate)
+    certified, learners = book.certified, len(world.peers)
+    digests = state_digests(lab)
+    return LabReport(
+        run_id=world.manifest.run_id.hex(),
+        peers=len(digests),
+        versions_certified=certified.versions,
+        rounds_void=max(lab.traffic.void_rounds.values(), default=0),
+        eval_loss_first=lab.curve[0].eval_loss,
+        eval_loss_last=float("nan") if lab.diverged else lab.curve[-1].eval_loss,
+        tokens=tally.tokens,
+        wall_seconds=used[0],
+        inner_steps=tally.steps,
+        utilisation=tally.cpu_seconds / (len(os.sched_getaffinity(0)) * used[0]),
+        bytes_sent_per_peer=round(lab.traffic.sent.total() / learners),
+        bytes_received_per_peer=round(lab.traffic.received.total() / learners),
+        agreement=agreement(lab, digests),
+        state_digests=digests,
+        events={**world.watcher.told, **lab.faults.counts},
+        group_size_mean=certified.members / max(1, certified.versions),
+        tokens_certified=certified.tokens,
+        minor_certificates=certified.minor,
+        steps_per_version=certified.steps / max(1, certified.versions),
+        adoption_delay_steps=delays(lab.shop.delays_steps),
+        seed=config.seed,
+        steps=lab.options.steps,
+        inner_lr=config.inner.learning_rate,
+        diverged=lab.diverged,
+        learner_cpu_seconds=tally.cpu_seconds,
+        process_cpu_seconds=used[1],
+        optimizer_bytes_per_parameter=bytes_per_parameter(config.inner.optimizer),
+        attackers=tuple(lab.shop.attacks),
+        baseline=dict(baseline),
+        curve=(*lab.curve, *curves),
+    )
+
+
+def state_digests(lab: Laboratory) -> dict[str, dict[str, tuple[int, str]]]:
+    """Per living peer: version and digest of each fragment, hashed from the tensors now."""
+    return {
+        peer.me: {
+            str(machine.index): (machine.held, lab.shop.active[peer.me].anchors.digest(machine.index).hex())
+            for machine in peer.engine.machines
+        }
+        for peer in lab.world.peers
+        if peer.engine is not None
+    }
+
+
+def agreement(lab: Laboratory, digests: Mapping[str, Mapping[str, tuple[int, str]]]) -> bool:
+    """Whether all the living hold one digest of one version of every fragment, and no version ever had two."""
+    certified = {
+        str(machine.index): (machine.chain.version, machine.chain.state.hex())
+        for peer in lab.world.peers
+        if peer.engine is not None
+        for machine in peer.engine.machines
+    }
+    return bool(digests) and all(held == certified for held in digests.values()) and lab.world.watcher.forks == 0

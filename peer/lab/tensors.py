@@ -1,0 +1,244 @@
+"""Real tensors behind a virtual peer: the learner and round work of real peers, at the steps that virtual time says.
+
+A snapshot holds the steps made by the moment at which it is asked for. An adoption comes into effect
+`adoption_delay_steps` after that snapshot (τ of DiLoCo 2604.21428 §3.2), however quickly the virtual round ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from coordinator.actions import Adopt, Apply, Encode, Reduce, RoundKey
+from coordinator.events import Applied, Encoded, Reduced
+from coordinator.virtual.peer import Disk
+from coordinator.virtual.tensors import VirtualLearner
+from dht.errors import LocalError
+from dht.identity import PeerId
+from dht.statement import digest_of
+from peer.anchors import Anchors
+from peer.lab.attacks import Scene
+from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
+from peer.lab.workshop import Workshop
+from peer.learner import Counters, make_learner
+from peer.local_work import LocalWork
+from peer.outer_optimizer import OuterState
+from peer.round_work import RoundWork
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensors:
+    """What a lab peer's checkpoint holds beside the digests."""
+
+    learner: SavedLearner
+    states: tuple[OuterState, ...]
+    digests: tuple[bytes, ...]
+    versions: tuple[int, ...]
+
+
+class LabTensors:
+    """Implements `coordinator.virtual.tensors.Tensors` for one life of one peer."""
+
+    def __init__(self, shop: Workshop, learner: VirtualLearner, lazy: LazyLearner, states: list[bytes]) -> None:
+        self.learner = learner
+        self.states = states
+        self.snapshots: dict[RoundKey, int] = {}
+        self.applied: dict[RoundKey, bytes] = {}
+        self.lazy = lazy
+        self.anchors = Anchors(shop.layouts, shop.genesis)
+        self.attack = shop.attacks.get(learner.peer)
+        self._shop = shop
+        self._work = RoundWork(shop.config, self.anchors, shop.blobs, shop.worker)
+        self._local_work = LocalWork(len(shop.layouts), shop.config.pace.max_stale)
+        self._open_rounds: set[RoundKey] = set()
+        self._snapshot_at: dict[RoundKey, float] = {}
+        self._free_at = [0.0] * len(shop.layouts)  # when the last adoption of each fragment is in effect
+        self._versions = [0] * len(shop.layouts)
+
+    @property
+    def versions(self) -> int:
+        """Of all fragments together."""
+        return sum(self._versions)
+
+    # -- a round
+
+    def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
+        """At once, or when the version before has been adopted: nothing counts twice."""
+        self._open_rounds.add(action.key)
+        return max(0.0, self._free_at[action.key.fragment] - now)
+
+    def encode(self, action: Encode, now: float) -> Encoded | None:
+        """Make the steps up to now, and encode the outer gradient; nothing without new steps, or if it is over."""
+        if action.key not in self._open_rounds:
+            return None
+        self._shop.bring_all(now)
+        self._snapshot_at[action.key] = now
+        honest = {} if self.attack is None else self._shop.honest_steps(now)
+        return self.encode_at(action, self.learner.steps(now), honest)
+
+    def encode_at(self, action: Encode, step: int, honest_steps: Mapping[PeerId, int]) -> Encoded | None:
+        """`encode` after `step` steps; an attacker sees the honest learners after `honest_steps`."""
+        key = action.key
+        vector, counters = self.lazy.snapshot(key.fragment, step)
+        if counters.steps == 0:
+            return None
+        self.snapshots[key] = step
+        self._shop.record(
+            {
+                "event": "snapshot",
+                "peer": self.learner.peer,
+                "step": step,
+                "fragment": key.fragment,
+                "version": key.version,
+                "roster": key.roster_id.hex(),
+                "partitions": action.partitions,
+                "honest_steps": dict(honest_steps),
+            }
+        )
+        if self.attack is None:
+            try:
+                return self._work.encode(action, vector, counters)
+            except LocalError as error:
+                raise DivergedError(str(error)) from None
+        anchor = self.anchors.current(key.fragment).anchor
+        lie = self.attack.outer_gradient(self._scene(key, anchor - vector, honest_steps))
+        try:
+            encoded = self._work.encode(action, anchor - lie, counters)
+        except LocalError:
+            return None  # so absurd that no codec holds it: nothing can be sent
+        forged = self.attack.forge(encoded.part_roots, self._shop.blobs, self._work.leaf_bytes[0])
+        return replace(encoded, part_roots=forged)
+
+    def _scene(self, key: RoundKey, own: Tensor, honest_steps: Mapping[PeerId, int]) -> Scene:
+        """What an omniscient attacker sees: the outer gradients of the honest learners that hold its anchor."""
+
+        def honest() -> list[Tensor]:
+            found = []
+            for peer, step in honest_steps.items():
+                other = self._shop.active[peer]
+                if other.states[key.fragment] == self.states[key.fragment]:
+                    vector, _ = other.lazy.snapshot(key.fragment, step)
+                    found.append(other.anchors.current(key.fragment).anchor - vector)
+            return found or [own]
+
+        seed = digest_of(b"lab-attack", key.roster_id, self.learner.peer.encode())[:7]
+        return Scene(own, honest, len(self._shop.attacks), int.from_bytes(seed, "big"))
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """Merge one partition, as a real reducer does."""
+        return self._work.reduce(action)
+
+    def apply(self, action: Apply) -> Applied | None:
+        """Take the outer step on the side."""
+        applied = self._work.apply(action)
+        if applied is not None:
+            self.applied[action.key] = applied.state
+        return applied
+
+    def adopt(self, action: Adopt, now: float) -> None:
+        """Hold the certified state from now on; the learner takes it over after its delay."""
+        fragment = action.certificate.fragment
+        taken_at = now if action.snapshot is None else self._snapshot_at[action.snapshot]
+        delayed = taken_at + self._shop.delay_steps * self._shop.step_seconds
+        # never before an earlier version has been taken over
+        self._free_at[fragment] = max(now, self._free_at[fragment], delayed)
+        self.adopt_at(action, self.learner.steps(now), self.learner.steps(self._free_at[fragment]))
+
+    def adopt_at(self, action: Adopt, step: int, effective_step: int) -> None:
+        """`adopt` decided after `step` steps, to come into effect after `effective_step`."""
+        certificate = action.certificate
+        fragment = certificate.fragment
+        self._shop.record_version(certificate)
+        self._shop.record(
+            {
+                "event": "adoption",
+                "peer": self.learner.peer,
+                "step": step,
+                "effective_step": effective_step,
+                "digest": certificate.digest.hex(),
+                "applied": action.applied is not None,
+                "included": action.snapshot is not None,
+                "counted": list(action.counted),
+                "frozen": list(action.frozen),
+            }
+        )
+        self._versions[fragment] = certificate.version
+        reference, counted = self._install(action)
+        self._count(action, effective_step)
+        self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
+        self._follow(step)
+
+    def _install(self, action: Adopt) -> tuple[Tensor | None, Counters | None]:
+        """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
+
+        As `Pump` does for a real learner.
+        """
+        fragment, state = action.certificate.fragment, action.certificate.state
+        kept = self._shop.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer
+        done = self._work.adopt(action if kept is None else replace(action, applied=None), kept)
+        self._shop.keep(fragment, state, self.anchors.current(fragment))
+        self.states[fragment] = state
+        if done.counted is not None:
+            self._local_work.included(fragment)
+        if self.attack is not None:
+            return None, None  # what it sent was not its snapshot, so it begins anew from every anchor
+        dropped = action.snapshot is None and self._local_work.is_dropped(fragment)
+        return None if dropped else done.reference, done.counted
+
+    def _count(self, action: Adopt, effective_step: int) -> None:
+        fragment = action.certificate.fragment
+        if action.snapshot is not None:
+            self._shop.delays_steps.append(effective_step - self.snapshots[action.snapshot])
+            self.learner.counted[fragment] = self.snapshots[action.snapshot]
+        elif any(action.counted):
+            self.learner.counted[fragment] = effective_step
+
+    def _follow(self, step: int) -> None:
+        """The learning rate follows certified progress: mean version times H (design §8)."""
+        pace = self._shop.config.pace
+        progress = self.versions * pace.steps_per_version // pace.fragments
+        self.lazy.after(step, lambda learner: learner.set_progress(progress))
+
+    def discard(self, key: RoundKey) -> None:
+        """A round is over."""
+        self._work.discard(key)
+        self._open_rounds.discard(key)
+        for kept in (self.snapshots, self.applied, self._snapshot_at):
+            kept.pop(key, None)
+
+    # -- checkpoints
+
+    def save(self, now: float) -> SavedTensors:
+        """Learner, states and versions of this moment."""
+        return self.save_at(self.learner.steps(now))
+
+    def save_at(self, step: int) -> SavedTensors:
+        """`save` after `step` steps."""
+        self._shop.record({"event": "checkpoint", "peer": self.learner.peer, "step": step})
+        states = tuple(self.anchors.current(fragment) for fragment in range(len(self.states)))
+        return SavedTensors(self.lazy.save(step), states, tuple(self.states), tuple(self._versions))
+
+    def restore(self, saved: SavedTensors) -> None:
+        """Go on from a checkpoint; what the learner holds may be in versions that we have missed."""
+        self.lazy.restore(saved.learner)
+        if saved.learner.pending:
+            last_step = saved.learner.pending[-1][0]
+            wait_seconds = (last_step - self.learner.steps_before) / self.learner.steps_per_second
+            self._free_at = [self.learner.started + wait_seconds] * len(self.states)
+        self._versions = list(saved.versions)
+        self._local_work.doubt(set(range(len(self.states))))
+        for fragment, state in enumerate(saved.states):
+            self.anchors.install(fragment, self.states[fragment], state)
+
+
+def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTensors:
+    """Tensors of one life of a peer, from what its checkpoint holds."""
+    lazy = LazyLearner(make_learner(shop.config, shop.batches(learner.peer)), shop.pool, shop.tally)
+    made = LabTensors(shop, learner, lazy, list(disk.states))
+    if isinstance(disk.saved, SavedTensors):
+        made.restore(disk.saved)
+    shop.active[learner.peer] = made
+    shop.record({"event": "life", "peer": learner.peer, "step": learner.steps(learner.started)})
+    return made

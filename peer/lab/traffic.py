@@ -1,0 +1,37 @@
+"""What every peer of a world has sent and lived through: bytes as real frames would have them, and void rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from coordinator.actions import Action, Send, Tell
+from coordinator.messages import Message
+from coordinator.virtual.peer import VirtualPeer
+from peer.blobs import BlobStore
+from peer.frames import encode_header
+
+
+class Traffic:
+    """Listens to a world."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.void_rounds: Counter[str] = Counter()
+        self._blobs = blobs
+        self._last: tuple[Message, int] | None = None  # what goes to many comes many times in a row
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Count one action of a peer."""
+        if isinstance(action, Send):
+            payload = None if action.payload is None else self._blobs.get(action.payload)
+            size = self._header_bytes(action.message) + len(payload or b"")
+            self.sent[peer.me] += size
+            self.received[action.to] += size
+        elif isinstance(action, Tell) and action.event == "round_void":
+            self.void_rounds[peer.me] += 1
+
+    def _header_bytes(self, message: Message) -> int:
+        if self._last is None or self._last[0] is not message:
+            self._last = (message, len(encode_header(message)))
+        return self._last[1]

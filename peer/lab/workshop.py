@@ -1,0 +1,105 @@
+"""What all learners of a lab share: threads, bytes and states by their digests, sums, and the tape."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from coordinator.certificate import Certificate
+from coordinator.manifest import RunConfig
+from dht.identity import PeerId
+from peer.anchors import genesis_states, layouts_of
+from peer.blobs import BlobStore
+from peer.lab.attacks import Attack
+from peer.lab.learners import Tally
+from peer.lab.tape import Record
+from peer.learner import Batches
+from peer.outer_optimizer import OuterState
+
+if TYPE_CHECKING:
+    from peer.lab.tensors import LabTensors
+
+BLOB_ROUNDS = 2  # rounds whose bytes are kept, per round in flight: every contribution and the result
+BLOB_BYTES_MIN = 64 << 20
+STATES_KEPT = 16  # newest states per fragment that a peer which is behind can still get
+
+
+@dataclass
+class Workshop:
+    """What all peers of one lab share. Bytes and states are named by their digests, so sharing them changes nothing."""
+
+    config: RunConfig
+    learners: int
+    batches: Callable[[PeerId], Batches]
+    pool: Executor
+    step_seconds: float
+    delay_steps: float
+    record: Record
+    attacks: dict[PeerId, Attack] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    delays_steps: list[int] = field(default_factory=list)
+    active: dict[PeerId, LabTensors] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.layouts = layouts_of(self.config)
+        self.genesis = genesis_states(self.config)
+        largest_bytes = 4 * max(layout.elements for layout in self.layouts)
+        rounds = BLOB_ROUNDS * self.config.pace.overlap
+        self.blobs = BlobStore(max(BLOB_BYTES_MIN, rounds * (self.learners + 1) * largest_bytes))
+        self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
+        self._recorded: set[bytes] = set()
+        self.worker = ThreadPoolExecutor(1)  # what `RoundWork` would do beside an event loop; here it stays idle
+
+    def keep(self, fragment: int, digest: bytes, state: OuterState) -> None:
+        """Remember a state for all others that adopt it, or fetch it because they are behind."""
+        known = self.states[fragment]
+        known.setdefault(digest, state)
+        while len(known) > STATES_KEPT:
+            known.popitem(last=False)
+
+    def retire(self, peer: PeerId, now: float) -> None:
+        """A life ends: what it did counts as done."""
+        one = self.active.pop(peer, None)
+        if one is not None:
+            self.record({"event": "end", "peer": peer, "step": one.learner.steps(now)})
+            one.lazy.bring(one.learner.steps(now))
+            one.lazy.settle()
+
+    def honest_steps(self, now: float) -> dict[PeerId, int]:
+        """Steps made by now by everybody who does not lie."""
+        return {peer: one.learner.steps(now) for peer, one in self.active.items() if one.attack is None}
+
+    def record_version(self, certificate: Certificate) -> None:
+        """Once per version: who went into it, with which counters."""
+        if certificate.digest in self._recorded:
+            return
+        self._recorded.add(certificate.digest)
+        self.record(
+            {
+                "event": "version",
+                "fragment": certificate.fragment,
+                "version": certificate.version,
+                "digest": certificate.digest.hex(),
+                "members": [one.model_dump(mode="json") for one in certificate.outcome.contributors],
+                "certificate": certificate.to_wire().hex(),
+            }
+        )
+
+    def end_tape(self) -> None:
+        """What everybody who is there ends with; all steps are made."""
+        for peer, one in self.active.items():
+            self.record({"event": "final", "peer": peer, "step": one.lazy.steps, "parameters": one.lazy.digest().hex()})
+
+    def bring_all(self, now: float) -> None:
+        """Begin the steps of everybody up to now, so that all cores have something to do."""
+        for one in self.active.values():
+            one.lazy.bring(one.learner.steps(now))
+
+    def settle_all(self, now: float) -> None:
+        """Have everybody's steps made up to now."""
+        self.bring_all(now)
+        for one in self.active.values():
+            one.lazy.settle()

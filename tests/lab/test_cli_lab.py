@@ -1,0 +1,111 @@
+"""`muster lab` as people and scripts use it (design §11)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.report import SwarmReport
+from peer.cli import run
+
+PYTHON = (3, 11)
+SMALL = """
+[model]
+hidden_size = 8
+layers = 1
+heads = 2
+intermediate_size = 16
+[data]
+context_tokens = 16
+sequences_per_step = 2
+evaluation_tokens = 256
+[pace]
+fragments = 2
+steps_per_version = 4
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def lab(config: Path, *arguments: str) -> int:
+    return run(["lab", str(config), "--no-ui", "--learners", "3", "--steps", "8", *arguments], PYTHON)
+
+
+def test_everything_that_a_run_leaves(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / name for name in ("report", "curve", "plot", "tape")}
+    written = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    compared = ["--compare", "dp", "--dp-lr", "1e-3,2e-3", "--compare", "elastic", "--failures", "5:2"]
+    settings = ["--merge", "rda", "--codec", "int4,int8", "--batch-tokens", "64", "--seed", "3", "--eval-every", "4"]
+    assert lab(config, *written, *compared, *settings) == 0
+    shown = capsys.readouterr().out
+    assert "agreement" in shown
+    assert "times that" in shown
+
+    report = json.loads(files["report"].read_text())
+    assert set(report) >= set(SwarmReport.model_fields)
+    assert (report["seed"], report["steps"]) == (3, 8)
+    dp = report["baseline"]["dp"]
+    assert dp["tokens"] == 3 * 8 * 64
+    assert set(dp["by_lr"]) == {"0.001", "0.002"}
+    assert dp["eval_loss_last"] == min(dp["by_lr"].values()) == dp["by_lr"][f"{dp['inner_lr']:g}"]
+    assert report["baseline"]["elastic"]["goodput"] < 1
+
+    points = [json.loads(line) for line in files["curve"].read_text().splitlines()]
+    assert {point["method"] for point in points} == {"decoupled", "dp", "elastic"}
+    assert points == report["curve"]
+    assert str(report["eval_loss_last"]) in files["plot"].read_text()
+
+    assert run(["lab", "--replay", str(files["tape"])], PYTHON) == 0
+    assert "bit for bit" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_states(config: Path, tmp_path: Path) -> None:
+    digests = []
+    for name in ("first", "second"):
+        assert lab(config, "--report", str(tmp_path / name)) == 0
+        digests.append(json.loads((tmp_path / name).read_text())["state_digests"])
+    assert digests[0] == digests[1]
+
+
+def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lab", "--list"], PYTHON) == 0
+    shown = capsys.readouterr().out
+    for name in ("rda", "int4", "adamw8bit", "sign_flip", "carry"):
+        assert name in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--learners", "0"], "learners"),
+        (["--merge", "shuffle"], "outer.merge"),
+        (["--codec", "zip"], "codec"),
+        (["--adoption", "blend:much"], "--adoption"),
+        (["--attack", "gossip:1"], "gossip"),
+        (["--attack", "zero:3"], "attackers"),
+        (["--batch-tokens", "50"], "--batch-tokens"),
+        (["--dp-lr", "fast"], "--dp-lr"),
+        (["--dp-lr", "0"], "--dp-lr"),
+        (["--compare", "elastic"], "--failures"),
+        (["--failures", "often"], "--failures"),
+        (["--scavenge", "1"], "--scavenge"),
+        (["--speeds", "fast"], "--speeds"),
+        (["--noniid", "1e-9"], "--noniid"),
+        (["--fragments", "100"], "fragments"),
+        (["--report", "/nowhere/report.json"], "/nowhere"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(
+    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert lab(config, *arguments) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert told in complaint

@@ -1,0 +1,147 @@
+"""Whole lab runs with a model of 2.7 thousand parameters: repeatable, whoever dies, comes late or comes back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from peer.lab.attacks import AttackOrder
+from peer.lab.options import Failures, LabOptions, Scavenge
+from tests.lab import small
+
+
+def test_a_lab_learns_and_everybody_agrees() -> None:
+    lab, report = small.run(small.options(3, 60, eval_every_steps=20))
+    assert [point.step for point in lab.curve] == [0, 20, 40, 60]
+    assert report.eval_loss_last < 0.5 * report.eval_loss_first  # eight letters, three of which can follow
+    assert report.agreement
+    assert report.versions_certified == 60 * 2 / 4
+    assert report.inner_steps == 3 * 60
+    assert report.tokens == 3 * 60 * lab.options.config.tokens_per_step
+    assert report.adoption_delay_steps == {"median": 2.0, "p95": 2.0}
+    for peer in lab.shop.active.values():
+        digests = [peer.anchors.digest(fragment) for fragment in range(2)]  # hashed from the tensors now
+        assert digests == peer.states
+    assert lab.curve[-1].eval_loss == lab.evaluator.loss(lab.newest().anchors.all_anchors())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"speeds": (1.0, 0.8), "late_joins": True},
+        {"failures": Failures(20, 8), "scavenge": Scavenge(1, 6, 14)},
+        {"attacks": (AttackOrder.parse("alie:1"),)},
+    ],
+    ids=["speeds", "absences", "collusion"],
+)
+def test_a_seed_gives_the_same_bits_with_one_thread_and_with_two(given: dict[str, object]) -> None:
+    changes = {"inner.optimizer": "adamw8bit", "outer.contribution_codec": "int8", "outer.merge": "rda"}
+    first, report = small.run(small.options(3, 20, changes, workers=1, **given))
+    second, _ = small.run(small.options(3, 20, changes, workers=2, **given))
+    assert small.final_parameters(first) == small.final_parameters(second)
+    assert report.versions_certified > 0
+
+
+def test_another_seed_gives_other_bits() -> None:
+    first, second = (small.run(small.options(2, 6, {"seed": seed}))[0] for seed in (0, 1))
+    assert not set(small.final_parameters(first).values()) & set(small.final_parameters(second).values())
+
+
+def test_snapshots_are_taken_exactly_at_the_period() -> None:
+    """(§10) One fragment per step when P = H, each fragment every H steps, from the first cycle on."""
+    lines: list[dict[str, object]] = []
+    chosen = small.options(2, 30, {"pace.fragments": 4, "pace.steps_per_version": 8})
+    small.run(chosen, lines.append)
+    taken: dict[object, list[object]] = {}
+    for line in lines:
+        if line["event"] == "snapshot":
+            taken.setdefault((line["peer"], line["fragment"]), []).append(line["step"])
+    assert len(taken) == 2 * 4
+    for (_, fragment), steps in taken.items():
+        first = 2 * (int(str(fragment)) + 1)
+        assert steps == list(range(first, 31, 8))
+
+
+def test_the_learner_that_sets_the_pace_makes_the_steps() -> None:
+    lab, report = small.run(small.options(4, 24, {"pace.steps_per_version": 8}, speeds=(1.0, 2.0, 4.0, 8.0)))
+    steps = sorted(one.lazy.steps for one in lab.shop.active.values())
+    assert steps[2] == 24
+    assert steps[3] == pytest.approx(48, abs=1)
+    assert steps[:2] == pytest.approx([6, 12], abs=1)
+    assert report.versions_certified == 24 * 2 / 8
+    assert report.group_size_mean > 3.5  # the slowest brings what it has
+
+
+def test_learners_that_die_come_back_and_nobody_waits_for_them() -> None:
+    _, report = small.run(small.options(4, 100, {"seed": 3}, failures=Failures(60, 12)))
+    assert report.events["died"] >= 3
+    assert report.events["came"] >= 2
+    assert report.diverged is None
+    assert report.agreement
+    assert report.versions_certified > 0.7 * 100 * 2 / 4
+
+
+def test_scavenged_learners_take_part_while_they_are_there() -> None:
+    lines: list[dict[str, object]] = []
+    _, report = small.run(small.options(3, 60, scavenge=Scavenge(2, 20, 40)), lines.append)
+    groups = [len(line["members"]) for line in lines if line["event"] == "version"]  # type: ignore[arg-type]
+    assert groups[:9] == [3] * 9
+    assert max(groups) == 5
+    assert groups[-8:] == [3] * 8
+    assert report.peers == 3
+    assert report.inner_steps == pytest.approx(3 * 60 + 2 * 20, abs=6)
+    assert report.agreement
+
+
+@pytest.mark.parametrize(
+    ("settings", "group"),
+    [
+        ({"pace.quorum": 1, "pace.grace_share": 0.0, "pace.min_share": 0.0}, (1.0, 3.0)),
+        ({"pace.quorum": 1, "pace.grace_share": 0.9, "pace.min_share": 0.0}, (5.5, 6.0)),
+        ({"pace.quorum": 6}, (5.5, 6.0)),
+    ],
+    ids=["K=1", "K=1 with grace", "K=M"],
+)
+def test_grace_gathers_what_a_quorum_of_one_leaves_out(settings: dict[str, object], group: tuple[float, float]) -> None:
+    """(DiLoCo 2604.21428 Table 5) Half of the learners are 18 % slower, and report after their steps."""
+    settings = {"pace.steps_per_version": 8, **settings}
+    _, report = small.run(small.options(6, 40, settings, speeds=(1.0, 1 / 1.18), late_joins=True))
+    assert group[0] <= report.group_size_mean <= group[1]
+
+
+@pytest.mark.parametrize("attack", ["sign_flip:1", "scaling:1:factor=1000"])
+def test_a_robust_merge_withstands_what_ruins_the_mean(attack: str) -> None:
+    chosen = (AttackOrder.parse(attack),)
+    robust = small.run(small.options(4, 40, {"outer.merge": "robust_rda"}, attacks=chosen))[1]
+    mean = small.run(small.options(4, 40, {"outer.merge": "mean"}, attacks=chosen))[1]
+    assert robust.agreement
+    assert len(robust.attackers) == 1
+    assert robust.eval_loss_last < 0.5 * robust.eval_loss_first
+    assert mean.eval_loss_last > robust.eval_loss_last + 0.25
+
+
+def test_garbled_bytes_are_left_out() -> None:
+    _, report = small.run(small.options(4, 24, attacks=(AttackOrder.parse("nan:1"),)))
+    assert report.group_size_mean == 3
+
+
+def test_a_run_that_diverges_ends_there_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overflow(model: object, batch: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(math.inf, requires_grad=True)
+
+    monkeypatch.setattr("peer.learner.loss", overflow)
+    _, report = small.run(small.options(2, 8))
+    assert report.diverged is not None
+    assert "learning_rate" in report.diverged
+    assert math.isnan(report.eval_loss_last)
+    assert report.inner_steps == 0
+
+
+def test_uneven_text_is_learnt_too() -> None:
+    chosen: LabOptions = small.options(3, 20, dirichlet_alpha=0.3)
+    lab, report = small.run(chosen)
+    texts = {lab.windows(peer.me).tokens.numel() for peer in lab.world.peers}
+    assert len(texts) == 3
+    assert report.agreement

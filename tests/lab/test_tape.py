@@ -1,0 +1,98 @@
+"""A tape makes the same parameters again, without the protocol (research, decoupled-diloco.md §2.9, §10)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dht.errors import LocalError, UsageError
+from peer.lab.attacks import AttackOrder
+from peer.lab.options import Failures, Scavenge
+from peer.lab.replay import replay_tape
+from tests.lab import small
+
+CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contribution_codec": "int4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "given"),
+    [
+        ({}, {}),
+        (CODED, {}),
+        ({**CODED, "outer.error_feedback": True}, {"speeds": (1.0, 0.7, 2.0)}),
+        ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("alie:1"),)}),
+        ({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)}),
+        ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)}),
+        ({"outer.adoption": "blend"}, {"scavenge": Scavenge(1, 6, 16)}),
+    ],
+    ids=[
+        "plain",
+        "coded",
+        "error feedback and speeds",
+        "collusion",
+        "garbled",
+        "too much for a codec",
+        "blend and a scavenger",
+    ],
+)
+def test_a_replay_ends_with_the_same_bits(tmp_path: Path, changes: dict[str, object], given: dict[str, object]) -> None:
+    report = small.run_taped(small.options(3, 24, changes, **given), tmp_path / "tape.jsonl")
+    replay = replay_tape(tmp_path / "tape.jsonl", small.text())
+    assert replay.versions == report.versions_certified
+
+
+def test_a_replay_goes_through_deaths_and_checkpoints(tmp_path: Path) -> None:
+    """(§10: also across a mid-run checkpoint and resume) Learner, optimizer state, counters and pending adoptions."""
+    chosen = small.options(3, 100, {**CODED, "seed": 3}, failures=Failures(60, 8))
+    report = small.run_taped(chosen, tmp_path / "tape.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "tape.jsonl").read_text().splitlines()]
+    resumed = [line for line in lines if line["event"] == "life" and line["step"] > 0]
+    assert resumed, "nobody came back from a checkpoint"
+    assert replay_tape(tmp_path / "tape.jsonl", small.text()).versions == report.versions_certified
+
+
+def test_a_tape_says_who_joined_with_which_counters(tmp_path: Path) -> None:
+    small.run_taped(small.options(2, 16), tmp_path / "tape.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "tape.jsonl").read_text().splitlines()]
+    versions = [line for line in lines if line["event"] == "version"]
+    assert [(line["fragment"], line["version"]) for line in versions] == [(p, v) for v in range(1, 5) for p in (0, 1)]
+    assert {member["steps"] for member in versions[-1]["members"]} == {4}
+    assert {member["tokens"] for member in versions[-1]["members"]} == {4 * 32}
+    adoptions = [line for line in lines if line["event"] == "adoption"]
+    assert len(adoptions) == 2 * 8
+    assert {line["effective_step"] - line["step"] for line in adoptions} == {2}
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "told"),
+    [("snapshot", "step", "differently"), ("adoption", "effective_step", "differently"), ("final", "step", "other")],
+)
+def test_a_false_tape_is_found_out(tmp_path: Path, event: str, field: str, told: str) -> None:
+    path = tmp_path / "tape.jsonl"
+    small.run_taped(small.options(2, 24), path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    first = next(line for line in lines if line["event"] == event)
+    first[field] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(LocalError, match=told):
+        replay_tape(path, small.text())
+
+
+def test_what_is_no_tape_or_of_other_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    with pytest.raises(UsageError, match="cannot be read"):
+        replay_tape(path)
+    path.write_text("hello\n")
+    with pytest.raises(UsageError, match="no event tape"):
+        replay_tape(path)
+    path.write_text('{"event": "life"}\n')
+    with pytest.raises(UsageError, match="does not begin"):
+        replay_tape(path)
+    path.write_text('{"peer": 1}\n')
+    with pytest.raises(UsageError, match="line 1"):
+        replay_tape(path)
+    small.run_taped(small.options(1, 4), path)
+    with pytest.raises(UsageError, match="another Python"):
+        replay_tape(path)
