@@ -172,8 +172,8 @@ class Attempt:
     def on_applied(self, event: Applied) -> list[Action]:
         return self.verdict.on_applied(event)
 
-    def on_vote_recorded(self, _: VoteRecorded) -> list[Action]:
-        return self.verdict.on_vote_recorded()
+    def on_vote_recorded(self, event: VoteRecorded) -> list[Action]:
+        return self.verdict.on_vote_recorded() if event.written else self.verdict.on_vote_not_written()
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a member: wait for nothing of its."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from dht.wire import Wire
 
 RandomBytes = Callable[[int], bytes]
 
+UNABLE_DEADLINES = 4.0  # a peer whose disk took no vote stays out of groups this long: in them it would only be missed
 DEADLINE_DOUBLINGS_MAX = 3  # a void attempt doubles the next deadline, at most to × 8 (design §6.2)
 
 
@@ -36,6 +38,7 @@ class Core:
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
     draining: bool = False  # take part in no new round
+    unable_until: float = -math.inf  # to vote
     steps: int = 0
     steps_seen: float = 0.0  # when `steps` was true
     steps_per_second: float = 0.0
@@ -43,7 +46,13 @@ class Core:
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)
-        self.rules = Rules(self.manifest.run_id, self.manifest.founder_ids, self.pace.min_share, self.verifier)
+        self.rules = Rules(
+            self.manifest.run_id,
+            self.manifest.founder_ids,
+            self.pace.min_share,
+            self.verifier,
+            self.manifest.config.tokens_per_step,
+        )
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
 
     @property
@@ -65,6 +74,10 @@ class Core:
         """Our inner steps, extrapolated since the last report: reports may be seconds apart, but not more than that."""
         seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
         return int(self.steps + self.steps_per_second * seconds)
+
+    def note_unable(self, now: float) -> None:
+        """A vote of ours could not be written down."""
+        self.unable_until = now + UNABLE_DEADLINES * self.pace.round_seconds
 
     def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
         """Sign a statement about (fragment, version)."""

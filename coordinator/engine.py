@@ -116,6 +116,8 @@ class Engine:
             return attempt.on_reduced(event, now)
         if isinstance(event, Applied):
             return attempt.on_applied(event)
+        if not event.written:
+            self.core.note_unable(now)
         return attempt.on_vote_recorded(event)
 
     # -- messages

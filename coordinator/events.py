@@ -79,9 +79,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class VoteRecorded:
-    """The vote of this round is on disk."""
+    """The vote of this round is on disk, or the disk does not take it."""
 
     key: RoundKey
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,3 +41,37 @@ class SwarmReport(BaseModel):
     minor_certificates: int
     steps_per_version: float
     adoption_delay_steps: dict[str, float]
+
+
+class FaultRecord(BaseModel):
+    """One line of a chaos run's timeline: seconds since measuring began. `detail` says why if it did not fire."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float
+    fault: str
+    peer: str = ""
+    detail: str = ""
+    fired: bool = True
+
+
+class ChaosReport(SwarmReport):
+    """A run to which things were done. `measured_…` is of the time between warm-up and drain; docs/chaos.md defines it.
+
+    `goodput` is None without a run to compare with, `goodput_ideal` if learners were held to no pace.
+    """
+
+    uptime: float
+    goodput: float | None = None
+    goodput_ideal: float | None
+    versions_per_minute: float
+    longest_gap_seconds: float
+    recovery_seconds: dict[str, float]
+    not_recovered: int
+    faults: dict[str, int]
+    timeline: tuple[FaultRecord, ...]
+    peers_planned: int
+    step_seconds: float
+    measured_seconds: float
+    measured_peer_seconds: float
+    measured_tokens_certified: int

@@ -85,8 +85,10 @@ class Rounds:
 
     def wanted(self, now: float) -> bool:
         """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
-        if self.core.draining or self.core.contributes:
-            return not self.core.draining
+        if self.core.draining or now < self.core.unable_until:
+            return False
+        if self.core.contributes:
+            return True
         active = self.chain.active_set()
         return self.core.me in active and self.core.witnesses_needed(active, now)
 

@@ -179,6 +179,13 @@ class Verdict:
         self.vote_statement = self.core.say("vote", self.group.key, self.group.key.roster_id, self.vote)
         return list(self.core.to_all(self.group.members, self.vote_statement))
 
+    def on_vote_not_written(self) -> list[Action]:
+        """The disk does not take our vote, and nobody has heard it: say that none will come, so that nobody waits."""
+        if self.vote_statement is not None:
+            return []
+        self.vote = None
+        return self.abstain()
+
     def abstain(self) -> list[Action]:
         if self.vote is not None or self.abstention is not None:
             return []

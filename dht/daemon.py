@@ -14,6 +14,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 from multiaddr import Multiaddr
 
+from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.daemon_config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
 from dht.errors import LocalError, NetworkError, UsageError
@@ -26,7 +27,6 @@ __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
 DUPLICATE_CHECK_SECONDS_MAX = 10.0
-REMEMBERED_ADDRESSES_MAX = 16
 DIAL_SECONDS_MAX = 5.0
 
 
@@ -41,11 +41,11 @@ class Daemon:
         self._process: DaemonProcess | None = None
         self._p2p: Any = None
         self._listen = config.listen
-        self._remembered: tuple[PeerAddress, ...] = ()
+        self._book = AddressBook(config.address_book)
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:
-        """Start p2pd with the key at `config.identity_path` and connect it to the initial peers.
+        """Start p2pd with the key at `config.identity_path` and connect it to initial and remembered peers.
 
         Raises UsageError (no key, key in use here or elsewhere, port taken), NetworkError (no initial peer answers)
         or LocalError (the daemon cannot run here).
@@ -54,12 +54,16 @@ class Daemon:
         daemon._lock.acquire()
         try:
             check_ports_free(config.listen)
-            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config):
+            known = replace(config, initial_peers=daemon.bootstrap_peers)
+            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, known):
                 raise UsageError(
                     f"the key {config.identity_path} is in use on another machine right now; "
                     "stop muster there or start this one with a key of its own"
                 )
-            await daemon._launch(config.initial_peers)
+            if config.initial_peers:
+                await daemon._launch(daemon.bootstrap_peers)
+            else:
+                await daemon._launch_even_alone()
         except BaseException:
             await daemon.close()
             raise
@@ -84,12 +88,11 @@ class Daemon:
     @property
     def bootstrap_peers(self) -> tuple[PeerAddress, ...]:
         """Whom to call to get into the network: the initial peers, then those remembered."""
-        return tuple(dict.fromkeys((*self._config.initial_peers, *self._remembered)))
+        return tuple(dict.fromkeys((*self._config.initial_peers, *self._book.addresses)))
 
     def remember(self, addresses: Iterable[PeerAddress]) -> None:
         """Note where live peers are, freshest first, so that a restart succeeds after the initial peers are gone."""
-        others = (address for address in addresses if address.peer_id != self._peer_id)
-        self._remembered = tuple(dict.fromkeys((*others, *self._remembered)))[:REMEMBERED_ADDRESSES_MAX]
+        self._book.note(address for address in addresses if address.peer_id != self._peer_id)
 
     @property
     def client_only(self) -> bool:
@@ -137,16 +140,19 @@ class Daemon:
         It comes back even if nobody can be reached: the network may only be gone for a while.
         """
         await self._shut_down()
-        try:
-            await self._launch(self.bootstrap_peers)
-        except NetworkError:
-            await self._shut_down()
-            await self._launch(())
+        await self._launch_even_alone()
 
     async def close(self) -> None:
         """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
         await self._shut_down()
         self._lock.release()
+
+    async def _launch_even_alone(self) -> None:
+        try:
+            await self._launch(self.bootstrap_peers)
+        except NetworkError:
+            await self._shut_down()
+            await self._launch(())
 
     async def _launch(self, bootstrap: tuple[PeerAddress, ...]) -> None:
         self._directory = RuntimeDirectory(self._config.runtime_parent)

@@ -37,6 +37,7 @@ class DaemonConfig:
     client_only: bool = False
     startup_seconds: float = STARTUP_SECONDS
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    address_book: Path | None = None  # where addresses outlive the process
 
     def __post_init__(self) -> None:
         for endpoint in self.listen:

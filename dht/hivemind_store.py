@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from hivemind.dht.crypto import DHTRecord
@@ -38,6 +39,9 @@ OPERATION_SECONDS_MAX = 10.0
 BOOTSTRAP_SECONDS_MAX = 15.0
 CLOSE_SECONDS_MAX = 2.0
 PROBED_PEERS_MAX = 3
+SOUGHT_PEERS_MAX = 3  # lost ones, at each probe
+# hivemind doubles this time for ever: it would avoid the other side of a partition for as long as that has lasted
+AVOIDED_SECONDS = 10.0
 HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
 VERDICTS_KEPT = 2048
 
@@ -125,6 +129,7 @@ class HivemindStore:
         self._storage = TableStorage(clock)
         self._clock = clock
         self._joined: Any = None
+        self._searches = count()
 
     @classmethod
     async def start(cls, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> HivemindStore:
@@ -176,10 +181,10 @@ class HivemindStore:
         async with self._deadline("reach a peer"):
             table = self._protocol.routing_table
             known = [peer for _, peer in table.get_nearest_neighbors(self._node.node_id, PROBED_PEERS_MAX)]
-            if known and any(await asyncio.gather(*(self._protocol.call_ping(peer) for peer in known))):
-                return
-            await self._bootstrap()
-            await self._daemon.visible_addresses()
+            if not known or not any(await asyncio.gather(*(self._protocol.call_ping(peer) for peer in known))):
+                await self._bootstrap()
+                await self._daemon.visible_addresses()
+        await self._seek_lost()
 
     async def rebuild(self) -> None:
         """Join anew over the daemon as it is now, keeping what is stored here; raises as `start` does."""
@@ -194,6 +199,8 @@ class HivemindStore:
                 cache_nearest=0,
                 cache_on_store=False,
                 cache_refresh_before_expiry=0,
+                blacklist_time=AVOIDED_SECONDS,
+                backoff_rate=1.0,
                 reuse_get_requests=False,
                 client_mode=self._daemon.client_only,
                 record_validator=self._validator,
@@ -237,6 +244,18 @@ class HivemindStore:
                 raise NetworkError("none of the peers we know of answers")
             return
         await self._node.find_nearest_nodes([self._node.node_id], beam_size=BEAM_NODES, k_nearest=REPLICAS)
+
+    async def _seek_lost(self) -> None:
+        """Call some peers that we once knew and that nobody leads us to: after a partition, neither side is led over.
+
+        One call that comes through is enough, since searches then go through whoever made it.
+        """
+        table = self._protocol.routing_table
+        lost = [one for one in self._daemon.bootstrap_peers if PeerID.from_base58(one.peer_id) not in table]
+        start = SOUGHT_PEERS_MAX * next(self._searches) % max(1, len(lost))
+        with suppress(NetworkError):  # they may be gone for good
+            async with self._deadline("meet a lost peer"):
+                await asyncio.gather(*map(self._meet, (lost[start:] + lost[:start])[:SOUGHT_PEERS_MAX]))
 
     async def _meet(self, address: PeerAddress) -> bool:
         with suppress(NetworkError):  # it may be connected by another address, or find its own way to us

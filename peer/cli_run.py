@@ -13,7 +13,7 @@ import typer
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
-from peer import cli_plan, cli_settings
+from peer import cli_chaos, cli_dashboard, cli_lab, cli_plan, cli_settings, cli_top
 from peer.options import Fault, NodeOptions
 from peer.service import ServiceOptions, Start
 
@@ -30,6 +30,10 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_plan.app, name="plan")
+app.add_typer(cli_lab.app)
+app.add_typer(cli_dashboard.app)
+app.command(epilog="Example: muster top")(cli_top.top)
+app.add_typer(cli_chaos.app)
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
@@ -40,6 +44,11 @@ Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to
 Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
 Name = Annotated[str, typer.Option(help="What people call this peer.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
+Metrics = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
+]
+MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 
@@ -104,6 +113,8 @@ def host(
     versions: Versions = None,
     name: Name = "",
     stay: Stay = False,
+    metrics_port: Metrics = None,
+    metrics_listen: MetricsListen = "127.0.0.1",
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
 ) -> None:
@@ -123,7 +134,18 @@ def host(
 
         return lambda: Node.host(described, options)
 
-    _serve(prepare, ServiceOptions(options.data_directory, stay, True, parent=die_with_parent), verbose)
+    _serve(
+        prepare,
+        ServiceOptions(
+            options.data_directory,
+            stay,
+            True,
+            parent=die_with_parent,
+            metrics_port=metrics_port,
+            metrics_listen=metrics_listen,
+        ),
+        verbose,
+    )
 
 
 @app.command(epilog="Example: muster join muster1abc…")
@@ -138,6 +160,8 @@ def join(
     step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
     name: Name = "",
     stay: Stay = False,
+    metrics_port: Metrics = None,
+    metrics_listen: MetricsListen = "127.0.0.1",
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
@@ -165,7 +189,17 @@ def join(
         text = invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
         return lambda: Node.join(text, options)
 
-    _serve(prepare, ServiceOptions(options.data_directory, stay, parent=die_with_parent), verbose)
+    _serve(
+        prepare,
+        ServiceOptions(
+            options.data_directory,
+            stay,
+            parent=die_with_parent,
+            metrics_port=metrics_port,
+            metrics_listen=metrics_listen,
+        ),
+        verbose,
+    )
 
 
 @app.command("invite", epilog="Example: muster invite")

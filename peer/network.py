@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from coordinator.manifest import Manifest
 from dht.addresses import PeerAddress
@@ -128,7 +129,9 @@ class Network:
         raise NetworkError("nobody named in the invite answers for this run; ask for a fresh invite")
 
 
-def daemon_config(options: NodeOptions, initial_peers: tuple[PeerAddress, ...]) -> DaemonConfig:
+def daemon_config(
+    options: NodeOptions, initial_peers: tuple[PeerAddress, ...], address_book: Path | None = None
+) -> DaemonConfig:
     """Listen on one TCP port; raises UsageError for what is no address."""
     if options.port is not None and not 0 < options.port < 65536:
         raise UsageError(f"{options.port} is no port; choose one from 1 to 65535")
@@ -138,6 +141,7 @@ def daemon_config(options: NodeOptions, initial_peers: tuple[PeerAddress, ...]) 
         listen=(f"/{kind}/{options.listen_host}/tcp/{options.port or 0}",),
         announce=options.announce,
         initial_peers=initial_peers,
+        address_book=address_book,
     )
 
 

@@ -69,6 +69,11 @@ class RunDirectory:
         self._logs: dict[int, VoteLog] = {}
         self._logged: dict[int, list[bytes]] = {}  # digests in each certificate log
 
+    @property
+    def address_book(self) -> Path:
+        """Where other peers were last seen."""
+        return self.path / "addresses"
+
     def keep_manifest(self, manifest: Manifest) -> None:
         """Remember the manifest, so that a restart needs nobody for it."""
         path = self.path / MANIFEST_FILE

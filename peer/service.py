@@ -13,7 +13,7 @@ import select
 import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,8 @@ class ServiceOptions:
     show_invite: bool = False
     status_seconds: float = 15.0
     parent: int | None = None
+    metrics_port: int | None = None
+    metrics_listen: str = "127.0.0.1"
 
 
 @dataclass(slots=True)
@@ -85,13 +87,18 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
     Raises whatever starting or running the node raises.
     """
     wishes = Wishes(tethered=options.parent is not None)
+
+    def try_to_say(line: str) -> None:
+        with suppress(OSError):  # a full disk behind our output, or nobody left to read it, is no reason to end
+            say(line)
+
     try:
         with _interruptible(options.parent):
             start = prepare()
     except KeyboardInterrupt:
         wishes.abandoned = wishes.tethered
     else:
-        asyncio.run(_serve(start, options, wishes, say))
+        asyncio.run(_serve(start, options, wishes, try_to_say))
     finally:
         if options.parent is not None and wishes.abandoned:
             _ignore_signals()
@@ -154,11 +161,20 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
         try:
             if options.show_invite:
                 say(f"invite: {node.invite()}")
-            await _live(node, wishes, options, say)
+            async with _metrics(node, options):
+                await _live(node, wishes, options, say)
         finally:
             await control.close()
     finally:
         await _stop(node, save=not wishes.abandoned)  # its folder may be gone already
+
+
+def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManager[None]:
+    if options.metrics_port is None:
+        return nullcontext()
+    from peer.metrics import serve_metrics
+
+    return serve_metrics(options.metrics_port, node.snapshot, options.metrics_listen)
 
 
 async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | None:

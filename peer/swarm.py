@@ -78,6 +78,8 @@ class Swarm:
         seconds = None if options.minutes is None else options.minutes * 60
         self.watch = SwarmWatch(HOST, names, options.config.versions, seconds)
         self._processes: dict[str, PeerProcess] = {}
+        self._followers: list[asyncio.Task[None]] = []
+        self._invite_text = ""
         self._leave = asyncio.Event()
         self._started_at = time.monotonic()
 
@@ -98,21 +100,21 @@ class Swarm:
 
     async def _run_in(self, root: Path) -> float:
         """The whole life of the swarm; returns the seconds until it was drained."""
-        followers: list[asyncio.Task[None]] = []
         try:
             with self._signals():
                 await self._start(root)
-                followers += [asyncio.create_task(self._follow(peer)) for peer in self._processes.values()]
-                await self._until("training", lambda: self.watch.training_is_over, self._seconds_left(), self._leave)
+                for peer in self._processes.values():
+                    self._follow(peer)
+                await self._train()
                 await self._drain()
                 wall_seconds = time.monotonic() - self._started_at
-                await _stop(followers)
+                await _stop(self._followers)
                 await self._finish()
                 await self._tell_all(self.watch.living, "stop")
                 await asyncio.to_thread(end_all, list(self._processes.values()), END_SECONDS_MAX)
                 return wall_seconds
         finally:
-            await _stop(followers)
+            await _stop(self._followers)
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -135,9 +137,9 @@ class Swarm:
         self._processes[HOST].close_input()
         for number, name in enumerate(self.watch.learners, 1):
             self._launch(name, directories[name], self._peer_arguments(number))
-        invite = await self._invite(self._processes[HOST])
+        self._invite_text = await self._invite(self._processes[HOST])
         for name in self.watch.learners:
-            self._processes[name].tell(invite)
+            self._processes[name].tell(self._invite_text)
 
     async def _invite(self, host: PeerProcess) -> str:
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -151,6 +153,9 @@ class Swarm:
             self._show("starting")
             await _pause(INVITE_POLL_SECONDS, self._leave)
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
+
+    async def _train(self) -> None:
+        await self._until("training", lambda: self.watch.training_is_over, self._seconds_left(), self._leave)
 
     async def _drain(self) -> None:
         await self._tell_all(self.watch.living, "drain")
@@ -181,12 +186,18 @@ class Swarm:
         arguments = ["join", "-", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
         return arguments if fault is None else [*arguments, "--fault", fault]
 
-    async def _follow(self, peer: PeerProcess) -> None:
-        """Poll one process until it ends; one that does not answer holds up nobody else."""
+    def _follow(self, peer: PeerProcess) -> None:
+        self._followers.append(asyncio.create_task(self._poll(peer)))
+
+    async def _poll(self, peer: PeerProcess) -> None:
+        """Ask one process again and again until it ends; one that does not answer holds up nobody else."""
         while peer.exit_code is None:
             with suppress(MusterError):
                 self.watch.note(peer.name, await asyncio.to_thread(snapshot, peer.data_directory), time.monotonic())
             await asyncio.sleep(POLL_SECONDS)
+        self._note_end(peer)
+
+    def _note_end(self, peer: PeerProcess) -> None:
         self.watch.note_death(peer.name, peer.last_words())
 
     async def _ask_final(self, peer: PeerProcess) -> None:
@@ -209,11 +220,14 @@ class Swarm:
         """Show what happens until `done`, `leave`, the time is over or nobody is left; raises if nobody ever was."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not (done() or leave.is_set() or (deadline is not None and time.monotonic() >= deadline)):
-            if not self.watch.living_learners:
+            if self._is_deserted():
                 self._raise_if_never_begun()
                 return
             self._show(phase)
             await _pause(POLL_SECONDS, leave)
+
+    def _is_deserted(self) -> bool:
+        return not self.watch.living_learners
 
     def _raise_if_never_begun(self) -> None:
         if not self.watch.learner_snapshots():

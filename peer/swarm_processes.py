@@ -35,14 +35,24 @@ class PeerProcess:
     _kept_log: Path | None = None
 
     @classmethod
-    def start(cls, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool = False) -> Self:
-        """Run `muster ARGUMENTS` with this data directory; it ends when the calling thread does. Raises LocalError."""
+    def start(
+        cls,
+        name: str,
+        data_directory: Path,
+        arguments: Sequence[str],
+        temporary: bool = False,
+        inside: Sequence[str] = (),
+    ) -> Self:
+        """Run `muster ARGUMENTS` with this data directory; it ends when the calling thread does. Raises LocalError.
+
+        `inside` is a command that becomes the one given to it, somewhere else: `ip netns exec NAME`, for example.
+        """
         common = ("--data", str(data_directory), "--stay", "--die-with-parent", str(os.getpid()))
         data_directory.mkdir(parents=True, exist_ok=True)
         try:
             with (data_directory / CONSOLE_NAME).open("wb") as console:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "peer.cli", *arguments, *common],
+                    [*inside, sys.executable, "-m", "peer.cli", *arguments, *common],
                     stdin=subprocess.PIPE,
                     stdout=console,
                     stderr=subprocess.STDOUT,

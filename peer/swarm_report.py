@@ -17,22 +17,23 @@ _UNKNOWN = math.nan  # JSON has no such number: it is written as null
 
 def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport:
     """Sum up a swarm that has ended; what died with a peer counts as far as it was seen."""
-    learners = watch.learner_snapshots()
+    lives = watch.lives()
+    learners = [one for one in lives if one.role == "learner"]
     certified = watch.witness.certified if watch.witness is not None else CertifiedWork()
-    evaluations = watch.host_snapshot.evaluations if watch.host_snapshot is not None else ()
+    evaluations = [loss for one in lives if one.role == "host" for loss in one.evaluations]
     return SwarmReport(
         run_id=watch.witness.run_id if watch.witness is not None else "",
         peers=sum(name in watch.final for name in watch.living_learners),
         versions_certified=watch.versions,
-        rounds_void=max((snapshot.events.get("round_void", 0) for snapshot in watch.latest.values()), default=0),
+        rounds_void=max((snapshot.events.get("round_void", 0) for snapshot in lives), default=0),
         eval_loss_first=evaluations[0].loss if evaluations else _UNKNOWN,
         eval_loss_last=evaluations[-1].loss if evaluations else _UNKNOWN,
         tokens=sum(snapshot.tokens for snapshot in learners),
         wall_seconds=wall_seconds,
         inner_steps=sum(snapshot.steps for snapshot in learners),
         utilisation=utilisation(watch, cores),
-        bytes_sent_per_peer=_mean([snapshot.bytes_sent for snapshot in learners]),
-        bytes_received_per_peer=_mean([snapshot.bytes_received for snapshot in learners]),
+        bytes_sent_per_peer=_per_peer(learners, "bytes_sent"),
+        bytes_received_per_peer=_per_peer(learners, "bytes_received"),
         agreement=disagreement(watch) is None,
         state_digests={snapshot.peer_id: state_digests(snapshot) for snapshot in watch.final.values()},
         events=_events(watch),
@@ -69,7 +70,7 @@ def disagreement(watch: SwarmWatch) -> str | None:
 
 def utilisation(watch: SwarmWatch, cores: int) -> float:
     """The learners' CPU seconds over cores × wall between first and last step, whoever made them."""
-    learners = watch.learner_snapshots()
+    learners = [snapshot for snapshot in watch.lives() if snapshot.role == "learner"]
     seen = (watch.last_step_at or 0.0) - (watch.first_step_at or 0.0)
     # polls come late by up to their interval, so a single peer's own measurement can be longer
     wall = max([seen, *(snapshot.training_seconds for snapshot in learners)])
@@ -109,7 +110,7 @@ def write_report(report: SwarmReport, path: Path) -> None:
 def _events(watch: SwarmWatch) -> dict[str, int]:
     """Events of all processes together, and the deaths among them."""
     total = Counter[str]()
-    for snapshot in watch.latest.values():
+    for snapshot in watch.lives():
         total.update(snapshot.events)
     total.update({f"died {name}": 1 for name in watch.died})
     return dict(total)
@@ -123,5 +124,6 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _mean(values: Sequence[int]) -> int:
-    return round(sum(values) / len(values)) if values else 0
+def _per_peer(lives: Sequence[PeerSnapshot], name: str) -> int:
+    peers = len({snapshot.peer_id for snapshot in lives})
+    return round(_ratio(sum(getattr(snapshot, name) for snapshot in lives), peers))

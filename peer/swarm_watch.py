@@ -22,6 +22,7 @@ class SwarmWatch:
     latest: dict[str, PeerSnapshot] = field(default_factory=dict)
     final: dict[str, PeerSnapshot] = field(default_factory=dict)
     died: dict[str, str] = field(default_factory=dict)
+    past: list[PeerSnapshot] = field(default_factory=list)  # the last of every process that another one followed
     conflicts: set[tuple[int, int]] = field(default_factory=set)
     first_step_at: float | None = None
     last_step_at: float | None = None
@@ -48,6 +49,12 @@ class SwarmWatch:
     def note_death(self, name: str, last_words: str) -> None:
         """A process ended before the swarm did."""
         self.died.setdefault(name, last_words)
+
+    def note_restart(self, name: str) -> None:
+        """Another process goes on where this one ended."""
+        self.died.pop(name, None)
+        if (last := self.latest.pop(name, None)) is not None:
+            self.past.append(last)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +92,10 @@ class SwarmWatch:
     def learner_snapshots(self) -> list[PeerSnapshot]:
         """The newest snapshot of every learner, also of those that have died since."""
         return [self.latest[name] for name in self.learners if name in self.latest]
+
+    def lives(self) -> list[PeerSnapshot]:
+        """The last snapshot of every process there ever was, in order of their ends."""
+        return [*self.past, *(self.latest[name] for name in self.names if name in self.latest)]
 
     @property
     def training_is_over(self) -> bool:

@@ -137,6 +137,18 @@ def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
     assert [to for to, _ in votes] == list(member.group.members)
 
 
+def test_a_member_whose_vote_cannot_be_written_abstains() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.hear_results()
+    member.hear(member.proposal())
+    member.attempt.on_applied(Applied(member.group.key, bytes(32)))
+    told = sent(member.attempt.on_vote_recorded(VoteRecorded(member.group.key, written=False)), "abstain")
+    assert [to for to, _ in told] == list(member.group.members)
+    assert not member.attempt.voted
+    assert member.attempt.on_vote_recorded(VoteRecorded(member.group.key)) == []  # never after abstaining
+
+
 def test_a_reducer_returns_its_partition_to_everybody() -> None:
     member = Member(2)
     member.hear_bundle()

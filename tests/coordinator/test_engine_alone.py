@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.actions import Action, Adopt, Apply, Discard, Encode, Publish, RecordVote, Reduce, Send, Tell
+from coordinator.core import UNABLE_DEADLINES
 from coordinator.engine import Engine
 from coordinator.events import Applied, Encoded, Progress, Reduced, Tick, VoteRecorded
 from coordinator.manifest import PaceSpec
@@ -126,6 +127,22 @@ def test_who_has_voted_does_not_abstain():
     assert engine.machines[0].bound(NOW + PACE.round_seconds)
     actions = engine.handle(VoteRecorded(apply.key), NOW + PACE.round_seconds + 1.0)  # the disk was slow
     assert only(actions, Adopt).certificate.state == digest("state")
+
+
+def test_who_cannot_write_its_vote_down_frees_the_others_and_stays_away_for_a_while():
+    engine = alone()
+    begun = engine.handle(Progress(4, 1.0), NOW)
+    reduce = only(engine.handle(encoded(only(begun, Encode)), NOW), Reduce)
+    apply = only(engine.handle(Reduced(reduce.key, 0, 0, digest("merged"), (0,)), NOW), Apply)
+    only(engine.handle(Applied(apply.key, digest("state")), NOW), RecordVote)
+    told = only(engine.handle(VoteRecorded(apply.key, written=False), NOW), Tell)
+    assert (told.event, told.details["reason"]) == ("round_void", "nothing can come of it")
+    assert engine.in_flight == 0
+    able_again = NOW + UNABLE_DEADLINES * PACE.round_seconds
+    assert engine.handle(Tick(), able_again - 0.1) == []
+    again = engine.handle(Tick(), able_again)
+    make_version(engine, again, able_again, digest("0.1"))
+    assert sum(engine.heads()[0]) == 1
 
 
 def test_a_reduction_of_too_few_inputs_makes_no_version():

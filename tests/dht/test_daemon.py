@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.daemon import Daemon, DaemonConfig
 from dht.daemon_config import Relay, arguments
@@ -190,6 +191,24 @@ def test_a_dead_daemon_fails_at_once_and_a_restart_needs_no_initial_peer(
             await carol.probe()
         finally:
             await carol.close()
+            await carol.close()
+
+    runner.run(scenario())
+
+
+def test_a_peer_starts_anew_with_nobody_but_those_it_remembers(bob: Node, folder: Path, runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        gone = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ALICE.peer_id}")
+        config = DaemonConfig(
+            folder / "carol", initial_peers=(gone,), runtime_parent=folder, address_book=folder / "addresses"
+        )
+        with pytest.raises(NetworkError, match="none of the initial peers"):
+            await Node.start(config, RULES, time.time)
+        AddressBook(config.address_book).note(await bob.daemon.visible_addresses())
+        carol = await Node.start(config, RULES, time.time)
+        try:
+            await carol.probe()
+        finally:
             await carol.close()
 
     runner.run(scenario())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hivemind.dht.routing import DHTID
+from hivemind.p2p import PeerID
 
 from dht.daemon import Daemon, DaemonConfig
 from dht.errors import NetworkError
@@ -179,6 +180,21 @@ async def push(store: Any, record: Record, subkey: object = None, expires: float
 
 
 real_only = pytest.mark.parametrize("swarm", ["hivemind"], indirect=True)
+
+
+@real_only
+def test_a_probe_calls_a_peer_that_nobody_leads_to_any_more(swarm: Swarm, runner: asyncio.Runner) -> None:
+    """As after a partition: everybody else answers, so nothing looks wrong."""
+
+    async def scenario() -> None:
+        alice, lost = swarm.stores[0], PeerID.from_base58(CAROL.peer_id)
+        swarm.daemons[0].remember(await swarm.daemons[2].visible_addresses())
+        table = alice._protocol.routing_table
+        del table[table[lost]]
+        await alice.probe()
+        assert lost in table
+
+    runner.run(scenario())
 
 
 @real_only

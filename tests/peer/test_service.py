@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import tempfile
@@ -113,6 +114,24 @@ class Run:
 
     def tell(self, command: Command) -> None:
         ask(self.options.data_directory, command)
+
+
+@pytest.mark.usefixtures("alarms")
+def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
+    taken = []
+
+    def say(line: str) -> None:
+        taken.append(line)
+        if len(taken) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    async def start() -> Stand:
+        return Stand()
+
+    service.run(lambda: start, ServiceOptions(tmp_path, show_invite=True, status_seconds=0.01), say)
+    assert taken[0].startswith("invite: ")
+    assert taken[-1].startswith("the run is over")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,1 @@
+"""Breaks a swarm of real processes on purpose and measures what that costs (`muster chaos`)."""

@@ -1,0 +1,146 @@
+"""Where the peers of a chaos run live and what can be done to them there; on loopback, whatever signals can do.
+
+Another kind of place (containers, say) implements `Executor`: start a process, signal it, and as much of the network
+as it has.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dht.errors import LocalError
+from peer.chaos.plan import Kind
+from peer.swarm_processes import PeerProcess
+
+NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
+WAKE_SECONDS_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What is wrong with a peer's connection, each way."""
+
+    delay_seconds: float = 0.0
+    loss_share: float = 0.0
+    bits_per_second: float = 0.0  # 0: no limit
+
+
+class Executor(Protocol):
+    """All methods raise LocalError if they cannot do what they are for, `open` UsageError if the place is not there."""
+
+    def open(self, names: Sequence[str]) -> None: ...
+    def close(self) -> None: ...
+    def refusal(self, kind: Kind) -> str | None:
+        """Why this kind of event cannot be made to happen here; None if it can."""
+        ...
+
+    def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess: ...
+    def kill(self, peer: PeerProcess) -> None: ...
+    def stop(self, peer: PeerProcess) -> None: ...
+    def resume(self, peer: PeerProcess) -> None: ...
+    def limit_disk(self, peer: PeerProcess, full: bool) -> None: ...
+    def partition(self, sides: Sequence[Collection[str]]) -> None:
+        """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
+        ...
+
+    def shape(self, name: str, link: Link) -> None: ...
+
+
+class Loopback:
+    """Processes of this machine that meet on 127.0.0.1, where the network never fails."""
+
+    def __init__(self) -> None:
+        self._asleep: dict[int, Sleep] = {}
+
+    def open(self, names: Sequence[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        for sleep in self._asleep.values():
+            sleep.end()
+        self._asleep.clear()
+
+    def refusal(self, kind: Kind) -> str | None:
+        if kind == "attacker":
+            return "peers that attack cannot be started yet"
+        if kind in NETWORK_KINDS:
+            return "on loopback the network cannot fail; run as root with --netns"
+        return None
+
+    def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
+        return PeerProcess.start(name, data_directory, arguments, temporary)
+
+    def kill(self, peer: PeerProcess) -> None:
+        """As kill -9: the kernel ends the peer's daemon and learner with it."""
+        peer.process.kill()
+        self._wake(peer)  # a child that is stopped could not end
+
+    def stop(self, peer: PeerProcess) -> None:
+        """The whole peer stands still, as on a machine that sleeps."""
+        self._asleep[peer.process.pid] = Sleep(family(peer.process.pid))
+
+    def resume(self, peer: PeerProcess) -> None:
+        self._wake(peer)
+
+    def limit_disk(self, peer: PeerProcess, full: bool) -> None:
+        """A full disk: until it is free again, nothing this process writes to a file is taken."""
+        for pid in family(peer.process.pid):
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+    def partition(self, sides: Sequence[Collection[str]]) -> None:
+        raise LocalError("there is no network to cut on loopback")
+
+    def shape(self, name: str, link: Link) -> None:
+        raise LocalError("there is no network to shape on loopback")
+
+    def _wake(self, peer: PeerProcess) -> None:
+        sleep = self._asleep.pop(peer.process.pid, None)
+        if sleep is not None:
+            sleep.end()
+
+
+class Sleep:
+    """Processes that stand still until `end`, or until this process dies.
+
+    A stopped process cannot see that its parent is gone. So a shell waits at the end of a pipe, and wakes them when
+    nobody holds the other end any more.
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._guard = subprocess.Popen(
+            ["sh", "-c", 'read -r _; kill -CONT "$@" 2>/dev/null', "sh", *map(str, pids)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+        for pid in pids:  # the peer before its children, which it would otherwise miss
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Let them go on; returns once they have been told."""
+        self._guard.communicate(timeout=WAKE_SECONDS_MAX)
+
+
+def family(pid: int) -> list[int]:
+    """A process and everything it has started that lives, parents before children."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has just ended
+                # the name, in brackets, may hold anything; state and parent follow it
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found

@@ -1,0 +1,168 @@
+"""Peers in network namespaces of their own, on a switch that can be cut in two: partitions, bad links (needs root).
+
+Bridges and the far ends of all cables lie in one more namespace, so nothing on the machine's own network changes,
+no firewall of its own interferes, and removing the namespaces removes everything. Their names carry the process id of
+whoever made them: the next run sweeps away what a killed one has left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from dht.errors import LocalError, UsageError
+from peer.chaos.executor import NETWORK_KINDS, Link, Loopback
+from peer.chaos.plan import Kind
+from peer.swarm_processes import PeerProcess
+
+PREFIX = "muster-"
+PACKAGES = {"ip": "iproute2", "tc": "iproute2"}  # Debian's
+COMMAND_SECONDS_MAX = 10.0
+UPLINK = "uplink"  # a peer's end of its cable
+QUEUE_SECONDS = 0.2  # how long a packet may wait for a narrow line
+BURST_BYTES_MIN = 16_384  # one large segment of the sender's kernel
+BURST_SECONDS = 0.01
+PACKETS_KEPT = 10_000  # on a slow line, before netem drops
+_OWNED = re.compile(PREFIX + r"(\d+)-\S+")
+
+
+class Namespaces(Loopback):
+    """As on loopback, but every peer is a machine of its own in the eyes of the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ports: dict[str, str] = {}  # the switch's end of each peer's cable
+        self._addresses: dict[str, str] = {}
+        self._bridges = 0
+        self._missing: set[str] = set()  # queueing disciplines that this kernel lacks
+
+    def open(self, names: Sequence[str]) -> None:
+        """A namespace for each, all on one switch."""
+        if os.geteuid() != 0:
+            raise UsageError("network namespaces are for root; use sudo, or leave --netns out")
+        for command, package in PACKAGES.items():
+            if shutil.which(command) is None:
+                raise UsageError(f"the command {command} is missing; install it with: apt install {package}")
+        sweep()
+        _run("ip", "netns", "add", self._space("switch"))
+        self._add_bridge()
+        for number, name in enumerate(names):
+            self._plug_in(number, name)
+        self._missing = {kind for kind, probe in _PROBES.items() if not self._knows(probe)}
+
+    def close(self) -> None:
+        super().close()
+        _remove(f"{PREFIX}{os.getpid()}-{name}" for name in (*self._ports, "switch"))
+        self._ports.clear()
+
+    def refusal(self, kind: Kind) -> str | None:
+        if kind not in NETWORK_KINDS:
+            return super().refusal(kind)
+        wanted = "tbf" if kind == "bandwidth" else "netem" if kind in ("delay", "loss") else ""
+        return f"this machine's kernel has no sch_{wanted}" if wanted in self._missing else None
+
+    def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
+        inside = ("ip", "netns", "exec", self._space(name))
+        return PeerProcess.start(
+            name, data_directory, (*arguments, "--listen", self._addresses[name]), temporary, inside
+        )
+
+    def partition(self, sides: Sequence[Collection[str]]) -> None:
+        while self._bridges < len(sides):
+            self._add_bridge()
+        for name, port in self._ports.items():
+            side = next((index for index, side in enumerate(sides) if name in side), 0)
+            self._switch("ip", "link", "set", port, "master", f"side{side}")
+
+    def shape(self, name: str, link: Link) -> None:
+        for tc, interface in (
+            (("tc", "-n", self._space(name)), UPLINK),
+            (("tc", "-n", self._space("switch")), self._ports[name]),
+        ):
+            with suppress(LocalError):  # there may be none yet
+                _run(*tc, "qdisc", "del", "dev", interface, "root")
+            if queue := discipline(link):
+                _run(*tc, "qdisc", "add", "dev", interface, "root", *queue)
+
+    def _space(self, name: str) -> str:
+        return f"{PREFIX}{os.getpid()}-{name}"
+
+    def _switch(self, command: str, *arguments: str) -> None:
+        _run(command, "-n", self._space("switch"), *arguments)
+
+    def _add_bridge(self) -> None:
+        bridge = f"side{self._bridges}"
+        self._switch("ip", "link", "add", bridge, "type", "bridge")
+        self._switch("ip", "link", "set", bridge, "up")
+        self._bridges += 1
+
+    def _plug_in(self, number: int, name: str) -> None:
+        space, port, address = self._space(name), f"port{number}", f"10.77.{number // 250}.{number % 250 + 1}"
+        self._ports[name], self._addresses[name] = port, address
+        _run("ip", "netns", "add", space)
+        self._switch("ip", "link", "add", port, "type", "veth", "peer", "name", UPLINK, "netns", space)
+        self._switch("ip", "link", "set", port, "master", "side0", "up")
+        _run("ip", "-n", space, "address", "add", f"{address}/16", "dev", UPLINK)
+        for interface in ("lo", UPLINK):
+            _run("ip", "-n", space, "link", "set", interface, "up")
+
+    def _knows(self, link: Link) -> bool:
+        """Whether this kernel has the discipline for such a link, tried out where it hurts nobody."""
+        try:
+            self._switch("tc", "qdisc", "add", "dev", "lo", "root", *discipline(link))
+            self._switch("tc", "qdisc", "del", "dev", "lo", "root")
+        except LocalError:
+            return False
+        return True
+
+
+_PROBES = {"netem": Link(delay_seconds=0.001), "tbf": Link(bits_per_second=1e6)}
+
+
+def discipline(link: Link) -> tuple[str, ...]:
+    """What makes an interface send as badly as this, in the words of tc(8); empty for a good link."""
+    words: list[str] = []
+    if link.delay_seconds:
+        words += ["delay", f"{link.delay_seconds * 1e6:.0f}us"]
+    if link.loss_share:
+        words += ["loss", f"{link.loss_share:.4%}"]
+    rate = f"{link.bits_per_second:.0f}bit"
+    if words:
+        return ("netem", "limit", str(PACKETS_KEPT), *words, *(("rate", rate) if link.bits_per_second else ()))
+    if not link.bits_per_second:
+        return ()
+    burst = max(BURST_BYTES_MIN, int(link.bits_per_second / 8 * BURST_SECONDS))
+    return ("tbf", "rate", rate, "burst", str(burst), "latency", f"{QUEUE_SECONDS * 1e3:.0f}ms")
+
+
+def sweep() -> None:
+    """Remove the namespaces of runs whose process is gone, and what still lives in them."""
+    names = (line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line)
+    owned = ((name, match) for name in names if (match := _OWNED.fullmatch(name)))
+    _remove(name for name, match in owned if not Path(f"/proc/{match[1]}").exists())
+
+
+def _remove(spaces: Iterable[str]) -> None:
+    for space in spaces:
+        with suppress(LocalError):  # it may never have been made
+            for pid in _run("ip", "netns", "pids", space).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            _run("ip", "netns", "delete", space)
+
+
+def _run(*words: str) -> str:
+    """The output of a command; raises LocalError with what it says."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=True)
+    except subprocess.CalledProcessError as error:
+        raise LocalError(f"{' '.join(words)}: {error.stderr.strip() or error.stdout.strip()}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LocalError(f"{' '.join(words)}: {type(error).__name__}") from None
+    return done.stdout

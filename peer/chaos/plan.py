@@ -1,0 +1,214 @@
+"""What is to go wrong in a chaos run, and when: from a TOML file, checked, in words if it is no plan."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dht.errors import UsageError
+from peer.options import Fault
+
+Kind = Literal[
+    "kill", "stop", "partition", "delay", "loss", "bandwidth", "disk_full", "attacker",
+    "restart", "continue", "heal", "clear", "disk_free",
+]  # fmt: skip
+MENDING: frozenset[Kind] = frozenset({"restart", "continue", "heal", "clear", "disk_free"})
+"""These repair; all other kinds are faults."""
+UNDONE_BY: dict[Kind, Kind] = {
+    "kill": "restart",
+    "stop": "continue",
+    "partition": "heal",
+    "delay": "clear",
+    "loss": "clear",
+    "bandwidth": "clear",
+    "disk_full": "disk_free",
+}
+VALUES: dict[Kind, str] = {"delay": "delay_seconds", "loss": "loss_share", "bandwidth": "bits_per_second"}
+"""The key that says how much, where there is one."""
+HOST: Literal["host"] = "host"
+EVENTS_MAX = 10_000
+PEERS_MAX = 64
+SECONDS_MAX = 7 * 86400.0
+MINUTES_DEFAULT = 5.0
+PEERS_DEFAULT = 4
+
+PeerNumber = int | Literal["host"]
+Side = Annotated[tuple[PeerNumber, ...], Field(strict=False)]  # TOML has lists only
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Event(_Strict):
+    """One thing to do: at a time since measuring began, or when a peer comes to a point of the protocol.
+
+    `for_seconds` has it undone that long after it really happened.
+    """
+
+    do: Kind
+    at_seconds: float | None = Field(None, ge=0, le=SECONDS_MAX)
+    at_point: str | None = Field(None, description="POINT or POINT:N, the N-th time this peer comes there")
+    peer: PeerNumber | None = Field(None, description="number of a peer, or host")
+    for_seconds: float | None = Field(None, gt=0, le=SECONDS_MAX)
+    sides: tuple[Side, ...] = Field((), strict=False, max_length=PEERS_MAX)
+    delay_seconds: float | None = Field(None, gt=0, le=10, description="added each way")
+    loss_share: float | None = Field(None, gt=0, lt=1, description="of packets, each way")
+    bits_per_second: float | None = Field(None, ge=1e3, le=1e12, description="each way")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.at_seconds is None) == (self.at_point is None):
+            raise ValueError(f"{self.do} needs either at_seconds or at_point")
+        of_all = self.do in ("partition", "heal")
+        if of_all != (self.peer is None):
+            raise ValueError(f"{self.do} {'takes no' if of_all else 'needs a'} peer")
+        if (self.do == "partition") != bool(self.sides):
+            raise ValueError("a partition, and nothing else, has sides")
+        for kind, key in VALUES.items():
+            if (self.do == kind) != (getattr(self, key) is not None):
+                raise ValueError(f"a {kind}, and nothing else, has {key}")
+        if self.for_seconds is not None and self.do not in UNDONE_BY:
+            raise ValueError(f"{self.do} is not undone by anything, so it takes no for_seconds")
+        if self.at_point is not None:
+            self._check_point(self.at_point)
+        return self
+
+    def _check_point(self, point: str) -> None:
+        if self.do != "kill" or self.peer == HOST:
+            raise ValueError("only a kill of a peer that trains can wait for a point")
+        try:
+            Fault.parse(f"kill:{point}")
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def target(self) -> str:
+        """The process that it is done to; empty for what is done to all."""
+        return "" if self.peer is None else name_of(self.peer)
+
+    @property
+    def name(self) -> str:
+        """As reports count it."""
+        return "host_kill" if (self.do, self.peer) == ("kill", HOST) else self.do
+
+    def groups(self) -> tuple[frozenset[str], ...]:
+        """The sides of a partition, by process; whoever is on none of them stays on the first."""
+        return tuple(frozenset(map(name_of, side)) for side in self.sides)
+
+    def undoing(self) -> Event:
+        """What undoes it after `for_seconds`, as planned."""
+        at_seconds = (self.at_seconds or 0.0) + (self.for_seconds or 0.0)
+        return Event(do=UNDONE_BY[self.do], at_seconds=at_seconds, peer=self.peer)
+
+    def detail(self) -> str:
+        """What a reader of the timeline wants to know beside kind and peer."""
+        if self.sides:
+            return " | ".join(" ".join(sorted(group)) for group in self.groups())
+        if self.at_point is not None:
+            return f"at {self.at_point}"
+        return f"{getattr(self, VALUES[self.do]):g}" if self.do in VALUES else ""
+
+
+class Repeated(_Strict):
+    """A fault that comes again and again, to peers drawn at random."""
+
+    every_seconds: float = Field(gt=0, le=SECONDS_MAX, description="on average, between two of them")
+    for_seconds: float = Field(gt=0, le=SECONDS_MAX)
+
+
+class PlanFile(_Strict):
+    """A plan as somebody writes it. The command line may choose other numbers of peers and minutes."""
+
+    peers: int | None = Field(None, ge=1, le=PEERS_MAX)
+    minutes: float | None = Field(None, gt=0, le=SECONDS_MAX / 60)
+    seed: int = Field(0, ge=0, description="of what is drawn")
+    kills: Repeated | None = None
+    stops: Repeated | None = None
+    event: tuple[Event, ...] = Field((), strict=False, max_length=EVENTS_MAX)
+
+    @classmethod
+    def load(cls, path: Path) -> PlanFile:
+        """Read a plan; raises UsageError with one sentence that names what is wrong."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"there is no plan at {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read as text: {error}") from None
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> PlanFile:
+        """Read TOML text; `source` names it in errors."""
+        try:
+            return cls.model_validate(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{source} is not valid TOML: {error}") from None
+        except ValidationError as error:
+            raise UsageError(f"{source}: {_fault(error)}; see docs/chaos.md") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to happen to so many peers in so many seconds; events at a time come first, in order of time."""
+
+    peers: int
+    seconds: float
+    events: tuple[Event, ...] = ()
+
+    @classmethod
+    def of(cls, peers: int, seconds: float, events: tuple[Event, ...]) -> Plan:
+        """Sort and check; raises UsageError if an event names who or when there is nobody."""
+        for event in events:
+            _check(event, peers, seconds)
+        waiting = [event.target for event in events if event.at_point is not None]
+        if twice := next((name for name in waiting if waiting.count(name) > 1), None):
+            raise UsageError(f"{twice} is to be killed at two points; a peer can wait for one only")
+        endless = float("inf")
+        by_time = sorted(events, key=lambda event: endless if event.at_seconds is None else event.at_seconds)
+        return cls(peers, seconds, tuple(by_time))
+
+    @property
+    def point_faults(self) -> dict[int, str]:
+        """For the `--fault` of each peer that is to die at a point."""
+        waiting = (event for event in self.events if event.at_point is not None)
+        return {int(event.peer or 0): f"kill:{event.at_point}" for event in waiting}
+
+
+def name_of(peer: PeerNumber) -> str:
+    """The process' name in the swarm."""
+    return peer if isinstance(peer, str) else f"peer-{peer}"
+
+
+def number_of(name: str) -> PeerNumber:
+    """What `name_of` names."""
+    return HOST if name == HOST else int(name.removeprefix("peer-"))
+
+
+def _check(event: Event, peers: int, seconds: float) -> None:
+    if event.at_seconds is not None and event.at_seconds >= seconds:
+        raise UsageError(f"{event.do} at {event.at_seconds:g} s comes after the end at {seconds:g} s")
+    everybody = [one for side in event.sides for one in side]
+    for number in everybody if event.peer is None else [event.peer]:
+        if number != HOST and not 1 <= int(number) <= peers:
+            raise UsageError(f"{event.do}: there is no peer {number}; they are numbered from 1 to {peers}")
+    if len(set(everybody)) != len(everybody) or (event.do == "partition" and len(event.sides) < 2):
+        raise UsageError("a partition has two sides or more, and nobody is on two of them")
+
+
+def _fault(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "int" and not str(part).startswith("literal"))
+    if first["type"] == "value_error":  # one of our own
+        return f"{place}: {first['ctx']['error']}"
+    if first["type"] == "extra_forbidden":
+        return f"{place}: is not a known key"
+    if first["type"] == "literal_error" and place.endswith("do"):
+        return f"{place}: can be {', '.join(get_args(Kind))}"
+    return f"{place}: {first['msg'].lower()}"

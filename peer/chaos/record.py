@@ -1,0 +1,93 @@
+"""What really happened in a chaos run. All times are seconds of one monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.snapshot import PeerSnapshot
+from peer.chaos.ledger import Ledger
+from peer.chaos.plan import MENDING, Event
+from peer.swarm_watch import SwarmWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event that fired, or could not: then `refusal` says why."""
+
+    event: Event
+    seconds: float
+    refusal: str | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether something was broken by it."""
+        return self.refusal is None and self.event.do not in MENDING
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a learner: when it was seen to have made further steps, and to have contributed."""
+
+    pid: int
+    stepped_at: list[float] = field(default_factory=list)
+    contributed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accident:
+    """A process ended, and nobody had planned it."""
+
+    name: str
+    words: str
+    seconds: float
+
+
+@dataclass
+class ChaosWatch(SwarmWatch):
+    """A swarm's watch that also remembers each life of each peer, every certificate and every fault."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    lives_of: dict[str, list[Life]] = field(default_factory=dict)
+    happenings: list[Happening] = field(default_factory=list)
+    accidents: list[Accident] = field(default_factory=list)
+
+    def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
+        """A process told about itself; two branches of a fork are no conflict as long as one of them is minor."""
+        steps_before = self.latest[name].steps if name in self.latest else None
+        super().note(name, snapshot, now)
+        self.ledger.see(snapshot.certificates, now)
+        self.conflicts = self.ledger.conflicts
+        if name != self.host:
+            lives = self.lives_of.setdefault(name, [])
+            if not lives or lives[-1].pid != snapshot.pid:
+                lives.append(Life(snapshot.pid))
+                steps_before = None
+            life = lives[-1]
+            if steps_before is not None and snapshot.steps > steps_before:
+                life.stepped_at.append(now)
+            if snapshot.adoption_delays_steps and life.contributed_at is None:
+                life.contributed_at = now
+
+    def _compare(self, *_: object) -> None:
+        """The ledger knows more."""
+
+    @property
+    def everyone_trains(self) -> bool:
+        """Whether every learner trains, and every fragment has had a certificate."""
+        snapshots = [self.latest.get(name) for name in self.learners]
+        training = all(one is not None and one.state == "training" for one in snapshots)
+        return training and all(version for version, _ in self.heads().values())
+
+    @property
+    def everyone_is_back(self) -> bool:
+        """Whether every living process answers and holds what it knows of."""
+        snapshots = [self.latest.get(name) for name in self.living]
+        return all(one is not None and one.state not in ("starting", "catching up") for one in snapshots)
+
+    def heads(self) -> dict[int, tuple[int, str]]:
+        """Version and digest of each fragment where the living are; the highest version, if they differ."""
+        newest: dict[int, tuple[int, str]] = {}
+        for name in self.living:
+            for index, part in enumerate(self.latest[name].fragments if name in self.latest else ()):
+                newest[index] = max(newest.get(index, (0, "")), (part.version, part.head))
+        return newest

@@ -1,0 +1,104 @@
+"""The figures of a chaos run from what happened in it (design §11, docs/chaos.md). Seconds of one monotonic clock."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from peer.chaos.record import Happening, Life
+
+STEP_PAUSES_MAX = 3.0  # a learner that makes a step this many step times after the last one never stood still
+STEP_PAUSE_SECONDS_MIN = 3.0  # peers are asked twice a second, and late on busy cores
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time that is measured."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    def overlap(self, start: float, end: float) -> float:
+        """How much of this span lies inside."""
+        return max(0.0, min(end, self.end) - max(start, self.start))
+
+    def __contains__(self, seconds: float) -> bool:
+        return self.start <= seconds <= self.end
+
+
+def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], window: Window) -> float:
+    """Peer-seconds that the plan left to the learners: all but from a kill to the restart, from a stop to its end.
+
+    A peer that is slow to start again, or that died without being told to, is not excused.
+    """
+    away_since: dict[str, float] = {}
+    away = 0.0
+    for one in sorted(happenings, key=lambda one: one.seconds):
+        name, event = one.event.target, one.event.do
+        if one.refusal is not None or name not in learners:
+            continue
+        if event in ("kill", "stop"):
+            away_since.setdefault(name, one.seconds)
+        elif event in ("restart", "continue") and name in away_since:
+            away += window.overlap(away_since.pop(name), one.seconds)
+    away += sum(window.overlap(since, window.end) for since in away_since.values())
+    return len(learners) * window.seconds - away
+
+
+def uptime(lives: Mapping[str, Sequence[Life]], peers: int, window: Window, step_seconds: float) -> float:
+    """Share of all peers' time in which their learners made steps."""
+    pause = max(STEP_PAUSE_SECONDS_MIN, STEP_PAUSES_MAX * step_seconds)
+    stretches = (pair for of_peer in lives.values() for life in of_peer for pair in pairwise(life.stepped_at))
+    busy = sum(window.overlap(before, after) for before, after in stretches if after - before <= pause)
+    return busy / (peers * window.seconds)
+
+
+def longest_gap_seconds(certified_at: Iterable[float], window: Window) -> float:
+    """The longest time in which nothing was certified, also before the first certificate and after the last."""
+    times = sorted(one for one in certified_at if one in window)
+    return max(after - before for before, after in pairwise([window.start, *times, window.end]))
+
+
+def recoveries(
+    happenings: Iterable[Happening], lives: Mapping[str, Sequence[Life]], window: Window
+) -> tuple[list[float], int]:
+    """Seconds from each restart to the peer's next certified contribution, and how many restarts led to none.
+
+    A peer that was hit again before it could contribute counts as neither.
+    """
+    seconds, missing = [], 0
+    fired = sorted((one for one in happenings if one.refusal is None), key=lambda one: one.seconds)
+    for index, one in enumerate(fired):
+        name = one.event.target
+        if one.event.do != "restart" or name not in lives:
+            continue
+        hit_again = next(
+            (later.seconds for later in fired[index + 1 :] if later.event.target == name and later.is_fault), None
+        )
+        contributed = (life.contributed_at for life in lives[name])
+        back = next((at for at in contributed if at is not None and one.seconds < at < (hit_again or window.end)), None)
+        if back is not None:
+            seconds.append(back - one.seconds)
+        elif hit_again is None:
+            missing += 1
+    return seconds, missing
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and maximum; empty if there is nothing."""
+    return {"median": statistics.median(seconds), "max": max(seconds)} if seconds else {}
+
+
+def counts(happenings: Iterable[Happening]) -> dict[str, int]:
+    """How often each fault fired."""
+    found: dict[str, int] = {}
+    for one in happenings:
+        if one.is_fault:
+            found[one.event.name] = found.get(one.event.name, 0) + 1
+    return found

@@ -1,0 +1,60 @@
+"""`muster chaos` used wrongly: one sentence, exit code 2, nothing started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from peer import cli
+from peer.chaos.swarm import long_enough
+from peer.cli_settings import run_config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--plan", "none.toml"], "there is no plan at none.toml"),
+        (["--minutes", "0"], "--minutes must be more than 0"),
+        (["--minutes", "-1"], "--minutes must be more than 0"),
+        (["--peers", "65"], "1 to 64 peers"),
+        (["--report", "/"], "no report can be written"),
+        (["--baseline", "none.json"], "there is no report at none.json"),
+        (["--baseline", "a.json", "--with-baseline"], "give one of the two"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["chaos", "--no-ui", *arguments], (3, 11)) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+
+
+def test_a_bad_plan_is_told_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[event]]\ndo = "kill"\nat_seconds = 70\npeer = 1\n')
+    assert cli.run(["chaos", "--plan", str(plan), "--minutes", "1"], (3, 11)) == 2
+    assert "comes after the end at 60 s" in capsys.readouterr().err
+
+
+def test_namespaces_are_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cli.run(["chaos", "--netns", "--no-ui"], (3, 11)) == 2
+    assert "network namespaces are for root" in capsys.readouterr().err
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["chaos", "--help"], (3, 11)) == 0
+    assert "Example: muster chaos" in capsys.readouterr().out
+
+
+def test_a_paced_run_outlasts_its_plan() -> None:
+    config = run_config(None, 10)
+    assert long_enough(config, 0.0, 600.0) == config
+    longer = long_enough(config, 0.5, 600.0)
+    pace = config.pace
+    assert longer.versions / pace.fragments * pace.steps_per_version * 0.5 > 600
+    assert longer.model_copy(update={"versions": 10}) == config

@@ -1,0 +1,174 @@
+"""A plan carried out: what is done when, what is undone, and what is noted if something cannot be done."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import LocalError
+from peer.chaos.conductor import END_OF_PLAN, Conductor
+from peer.chaos.draw import draw_plan
+from peer.chaos.executor import Link
+from peer.chaos.plan import Event, Plan
+from peer.chaos.record import Happening
+from tests.chaos.builders import Recorder, event
+
+START = 1000.0
+
+
+class Rig:
+    """A conductor over four peers and a host, whose processes are their own names."""
+
+    def __init__(self, *events: Event, plan: Plan | None = None, executor: Recorder | None = None) -> None:
+        plan = plan or Plan.of(4, 100.0, events)
+        self.executor = executor or Recorder()
+        self.restarted: list[str] = []
+        self.told: list[Happening] = []
+        names = ("host", *(f"peer-{number}" for number in range(1, plan.peers + 1)))
+        processes = {name: name for name in names}
+        self.conductor = Conductor(plan, self.executor, processes, self.restarted.append, self.told.append)  # type: ignore[arg-type]
+        self.conductor.begin(START)
+
+    def lines(self) -> list[tuple[str, str, float, str | None]]:
+        return [(one.event.do, one.event.target, one.seconds - START, one.refusal) for one in self.told]
+
+
+def test_a_fault_is_undone_as_long_after_it_as_it_really_happened() -> None:
+    rig = Rig(event("kill", 10.0, 2, for_seconds=5.0))
+    rig.conductor.advance(START + 9.9)
+    assert rig.executor.done == []
+    rig.conductor.advance(START + 12.0)  # late
+    assert rig.executor.done == [("kill", "peer-2")]
+    assert rig.conductor.restarts_pending
+    rig.conductor.advance(START + 16.9)
+    assert rig.restarted == []
+    rig.conductor.advance(START + 17.0)
+    assert rig.restarted == ["peer-2"]
+    assert not rig.conductor.restarts_pending
+    assert rig.lines() == [("kill", "peer-2", 12.0, None), ("restart", "peer-2", 17.0, None)]
+
+
+def test_a_death_at_a_point_is_noticed_and_undone() -> None:
+    rig = Rig(event("kill", None, 3, at_point="vote:2", for_seconds=4.0))
+    rig.conductor.advance(START + 50)
+    assert rig.told == []
+    assert rig.conductor.note_death("peer-3", -signal.SIGKILL, START + 51)
+    rig.conductor.advance(START + 55)
+    assert rig.restarted == ["peer-3"]
+    assert not rig.conductor.note_death("peer-3", -signal.SIGKILL, START + 60)  # it dies at that point once
+
+
+@pytest.mark.parametrize("code", [0, 1, -signal.SIGSEGV, None])
+def test_another_death_is_no_fault_of_the_plan(code: int | None) -> None:
+    rig = Rig(event("kill", None, 3, at_point="vote", for_seconds=4.0), event("kill", 60.0, 3))
+    assert not rig.conductor.note_death("peer-3", code, START + 1)
+    rig.conductor.advance(START + 60)
+    assert rig.lines() == [("kill", "peer-3", 60.0, "peer-3 is down")]
+
+
+def test_a_killed_peer_dies_by_plan() -> None:
+    rig = Rig(event("kill", 1.0, "host"))
+    rig.conductor.advance(START + 1)
+    assert rig.conductor.note_death("host", -signal.SIGKILL, START + 2)
+    assert not rig.conductor.note_death("peer-1", -signal.SIGKILL, START + 2)
+
+
+def test_what_makes_no_sense_is_noted_and_not_done() -> None:
+    rig = Rig(
+        event("restart", 1.0, 1),
+        event("continue", 2.0, 1),
+        event("stop", 3.0, 1),
+        event("stop", 4.0, 1),
+        event("kill", 5.0, 1),
+        event("disk_full", 6.0, 1),
+    )
+    rig.conductor.advance(START + 10)
+    assert [line[3] for line in rig.lines()] == [
+        "peer-1 is running",
+        "peer-1 is not stopped",
+        None,
+        "peer-1 is already stopped",
+        None,
+        "peer-1 is down",
+    ]
+    assert rig.executor.done == [("stop", "peer-1"), ("kill", "peer-1")]
+
+
+def test_what_the_place_refuses_is_noted_and_never_undone() -> None:
+    rig = Rig(
+        event("partition", 1.0, sides=((1,), (2,)), for_seconds=3.0), executor=Recorder(cannot=("partition", "heal"))
+    )
+    rig.conductor.advance(START + 10)
+    assert rig.lines() == [("partition", "", 10.0, "no partition here")]
+
+
+def test_a_command_that_fails_is_noted() -> None:
+    class Broken(Recorder):
+        def partition(self, *_: object) -> None:
+            raise LocalError("ip link: no such device")
+
+    rig = Rig(event("partition", 1.0, sides=((1,), (2,)), for_seconds=3.0), executor=Broken())
+    rig.conductor.advance(START + 10)
+    assert rig.lines() == [("partition", "", 10.0, "ip link: no such device")]
+
+
+def test_faults_of_one_link_add_up_and_are_cleared_together() -> None:
+    rig = Rig(
+        event("delay", 1.0, 1, delay_seconds=0.1),
+        event("loss", 2.0, 1, loss_share=0.02),
+        event("bandwidth", 3.0, 1, bits_per_second=1e6),
+        event("clear", 4.0, 1),
+    )
+    rig.conductor.advance(START + 10)
+    assert [step[2] for step in rig.executor.done] == [
+        Link(delay_seconds=0.1),
+        Link(delay_seconds=0.1, loss_share=0.02),
+        Link(delay_seconds=0.1, loss_share=0.02, bits_per_second=1e6),
+        Link(),
+    ]
+
+
+def test_the_end_repairs_everything_but_deaths() -> None:
+    rig = Rig(
+        event("kill", 1.0, 1, for_seconds=90.0),
+        event("stop", 1.0, 2),
+        event("disk_full", 1.0, 3),
+        event("delay", 1.0, 4, delay_seconds=0.1),
+        event("partition", 1.0, sides=((1, 2), (3, 4))),
+        event("kill", 99.0, 4),
+        event("kill", None, 2, at_point="adopt"),
+    )
+    rig.conductor.advance(START + 2)
+    rig.executor.done.clear()
+    rig.told.clear()
+    rig.conductor.end(START + 50)
+    assert rig.executor.done == [
+        ("resume", "peer-2"),
+        ("shape", "peer-4", Link()),
+        ("disk", "peer-3", False),
+        ("partition",),
+    ]
+    assert [(line[0], line[1]) for line in rig.lines() if line[3] == END_OF_PLAN] == [
+        ("kill", "peer-4"),
+        ("kill", "peer-2"),
+    ]
+    assert not rig.conductor.restarts_pending
+
+
+@given(st.integers(0, 2**32), st.lists(st.floats(0.05, 30.0), min_size=1, max_size=50))
+def test_whatever_is_drawn_ends_with_nothing_broken(seed: int, pauses: list[float]) -> None:
+    rig = Rig(plan=draw_plan(seed, 6, 4.0))
+    now = START
+    for pause in pauses:
+        now += pause
+        rig.conductor.advance(now)
+    rig.conductor.end(now)
+    stopped: set[object] = set()
+    for what, *rest in rig.executor.done:
+        (stopped.add if what == "stop" else stopped.discard)(rest[0] if rest else None)
+    assert stopped == set()  # whoever was killed while it stood still does not any more
+    assert [step for step in rig.executor.done if step[0] == "partition"][-1:] in ([], [("partition",)])
+    assert [one.seconds for one in rig.told] == sorted(one.seconds for one in rig.told)

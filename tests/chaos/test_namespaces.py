@@ -1,0 +1,125 @@
+"""Networks of peers' own: reachable, cut, healed, shaped, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dht.errors import UsageError
+from peer.chaos import namespaces
+from peer.chaos.executor import Link
+from peer.chaos.namespaces import Namespaces, discipline, sweep
+
+NAMES = ("host", "peer-1", "peer-2")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None,
+    reason="needs root and iproute2",
+)
+# connects within a second, or says why not
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7), 1.0)"
+LEFT_BEHIND = """
+import os
+from peer.chaos.namespaces import Namespaces
+place = Namespaces()
+place.open(["peer-1"])
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (Link(), ""),
+        (Link(delay_seconds=0.05), "netem limit 10000 delay 50000us"),
+        (Link(loss_share=0.015), "netem limit 10000 loss 1.5000%"),
+        (Link(0.1, 0.5, 2e6), "netem limit 10000 delay 100000us loss 50.0000% rate 2000000bit"),
+        (Link(bits_per_second=1e6), "tbf rate 1000000bit burst 16384 latency 200ms"),
+        (Link(bits_per_second=1e9), "tbf rate 1000000000bit burst 1250000 latency 200ms"),
+    ],
+)
+def test_a_bad_link_in_the_words_of_tc(link: Link, words: str) -> None:
+    assert " ".join(discipline(link)) == words
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="sudo"):
+        Namespaces().open(NAMES)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == "tc" else "/sbin/ip")
+    with pytest.raises(UsageError, match="apt install iproute2"):
+        Namespaces().open(NAMES)
+
+
+@pytest.fixture
+def place() -> Iterator[Namespaces]:
+    place = Namespaces()
+    try:
+        place.open(NAMES)
+        yield place
+    finally:
+        place.close()
+    assert ours() == []
+
+
+def ours() -> list[str]:
+    prefix = f"{namespaces.PREFIX}{os.getpid()}-"
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.startswith(prefix)]
+
+
+def reaches(place: Namespaces, one: str, other: str) -> bool:
+    """Nobody listens there: a refusal comes from the other machine, silence from a cut."""
+    command = ["ip", "netns", "exec", place._space(one), sys.executable, "-c", CONNECT, place._addresses[other]]
+    return "ConnectionRefused" in subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.netns
+@needs_root
+def test_a_network_is_cut_and_healed(place: Namespaces) -> None:
+    assert len(ours()) == len(NAMES) + 1
+    assert reaches(place, "peer-1", "peer-2")
+    place.partition([{"peer-1", "host"}, {"peer-2"}])
+    assert reaches(place, "host", "peer-1")
+    assert not reaches(place, "peer-1", "peer-2")
+    place.partition([{"host"}, {"peer-1"}, {"peer-2"}])
+    assert not reaches(place, "host", "peer-1")
+    place.partition([])
+    assert reaches(place, "peer-1", "peer-2")
+
+
+@pytest.mark.netns
+@needs_root
+def test_a_link_is_shaped_if_the_kernel_can(place: Namespaces) -> None:
+    if place.refusal("bandwidth"):
+        pytest.skip(str(place.refusal("bandwidth")))
+    for link, present in ((Link(bits_per_second=1e6), True), (Link(bits_per_second=2e6), True), (Link(), False)):
+        place.shape("peer-1", link)
+        for space, interface in ((place._space("peer-1"), namespaces.UPLINK), (place._space("switch"), "port1")):
+            shown = subprocess.run(
+                ["tc", "-n", space, "qdisc", "show", "dev", interface], capture_output=True, text=True, check=True
+            ).stdout
+            assert ("tbf" in shown) == present
+    assert reaches(place, "peer-1", "peer-2")
+
+
+@pytest.mark.netns
+@needs_root
+def test_the_next_run_removes_what_a_killed_one_has_left() -> None:
+    with subprocess.Popen([sys.executable, "-c", LEFT_BEHIND], stdout=subprocess.PIPE, text=True) as harness:
+        assert harness.stdout is not None
+        pid = harness.stdout.readline().strip()
+
+    def left() -> bool:
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        return f"{namespaces.PREFIX}{pid}-" in listed
+
+    assert left()
+    sweep()
+    assert not left()

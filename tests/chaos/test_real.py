@@ -1,0 +1,106 @@
+"""Faults done to real peers: on loopback, and on a network that can be cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.chaos.namespaces import PREFIX
+from tests.real.conftest import ROOT, RUN, Swarm
+from tests.real.conftest import swarm as swarm  # the fixture
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]  # five processes start, some twice, on busy cores
+
+KILL_AND_STOP = """
+[[event]]
+at_point = "vote:2"
+do = "kill"
+peer = 2
+for_seconds = 2
+[[event]]
+at_seconds = 2
+do = "stop"
+peer = 3
+for_seconds = 4
+[[event]]
+at_seconds = 3
+do = "delay"
+peer = 3
+delay_seconds = 0.1
+[[event]]
+at_seconds = 8
+do = "disk_full"
+peer = 4
+for_seconds = 4
+"""
+CUT = """
+[[event]]
+at_seconds = 3
+do = "partition"
+sides = [[1, 2, 3], ["host", 4]]
+for_seconds = 8
+[[event]]
+at_seconds = 14
+do = "kill"
+peer = "host"
+"""
+
+
+def run_chaos(swarm: Swarm, plan: str, *arguments: str) -> dict[str, Any]:
+    """`muster chaos` with four peers, from start to report."""
+    config, path = swarm.folder / "run.toml", swarm.folder / "plan.toml"
+    config.write_text(RUN.format(versions=4000, optimizer="adamw"))
+    path.write_text(plan)
+    swarm.process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "peer.cli", "chaos", "--no-ui", "--config", str(config), "--plan", str(path)),
+            *("--peers", "4", "--report", str(swarm.report_path), "--step-seconds", "0.1", *arguments),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(swarm.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    report = swarm.finish()
+    path.unlink()
+    assert swarm.left_behind() == []
+    return report
+
+
+def test_peers_die_sleep_and_come_back_on_loopback(swarm: Swarm) -> None:
+    report = run_chaos(swarm, KILL_AND_STOP, "--minutes", "0.4")
+    assert report["agreement"]
+    assert report["peers"] == report["peers_planned"] == 4
+    assert report["faults"] == {"kill": 1, "stop": 1, "disk_full": 1}
+    (skipped,) = [line for line in report["timeline"] if not line["fired"]]
+    assert (skipped["fault"], "--netns" in skipped["detail"]) == ("delay", True)
+    fired = {line["fault"] for line in report["timeline"] if line["fired"]}
+    assert fired == {"kill", "restart", "stop", "continue", "disk_full", "disk_free"}  # and nobody died besides
+    assert report["versions_certified"] > 4
+    assert 0 < report["measured_tokens_certified"] < report["tokens"]
+    assert 0 < report["goodput_ideal"] <= 1.2  # rounds end a little before or after the time that is measured
+    assert 0 < report["uptime"] < 1
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None, reason="needs root and iproute2"
+)
+def test_a_swarm_that_was_cut_in_two_becomes_one_again_and_outlives_its_host(swarm: Swarm) -> None:
+    report = run_chaos(swarm, CUT, "--minutes", "0.5", "--netns")
+    assert report["agreement"]
+    assert report["peers"] == 4
+    assert report["faults"] == {"partition": 1, "host_kill": 1}
+    assert [line["fault"] for line in report["timeline"]] == ["partition", "heal", "host_kill"]
+    assert all(line["fired"] for line in report["timeline"])
+    assert report["versions_certified"] > 4
+    spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert f"{PREFIX}{swarm.process.pid}-" not in spaces
+    assert not Path("/sys/class/net/side0").exists()  # the machine's own network was left alone
