@@ -1,0 +1,262 @@
+"""The charts, as Vega-Lite specifications without data.
+
+A specification that never changes lets the browser keep a chart and only exchange its data: nothing flickers. Text is
+drawn on a canvas and tooltips are escaped by Vega, so what peers say stays text. Colours are legible on light and dark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.network_view import PHASES
+from dashboard.frames.network import BANNED, GONE, IN_ROUND, KINDS
+
+Spec = dict[str, Any]
+
+KIND_COLOURS = {
+    "training": "#2f9e6e",
+    IN_ROUND: "#f0a020",
+    "catching up": "#4a90e2",
+    "paused": "#9aa0a8",
+    "hosting": "#8f6bd8",
+    GONE: "#c3c7cd",
+    BANNED: "#d64545",
+    "unknown": "#77706a",
+}
+PHASE_COLOURS = ("#9aa0a8", "#c3c7cd", "#4a90e2", "#6db3f2", "#2f9e6e", "#86c98e", "#f0a020", "#d9663d", "#8f6bd8")
+FIRST, SECOND = "#4a90e2", "#2f9e6e"
+EDGE_COLOURS = {"running": "#f0a020", "certified": "#2f9e6e", "void": "#d64545"}
+TIME_FORMATS = {  # by the smallest unit that a label needs
+    **dict.fromkeys(("milliseconds", "seconds"), "%H:%M:%S"),
+    **dict.fromkeys(("minutes", "hours"), "%H:%M"),
+    **dict.fromkeys(("day", "date", "week", "month", "quarter"), "%d %b"),
+    "year": "%Y",
+}
+HEIGHT = 260
+GRAPH_HEIGHT = 460
+LABELS = (  # where a node is, and where its name then stands
+    ("datum.x > 0.6", "left", 12, 0),
+    ("datum.x < -0.6", "right", -12, 0),
+    ("abs(datum.x) <= 0.6 && datum.y >= 0", "center", 0, -16),
+    ("abs(datum.x) <= 0.6 && datum.y < 0", "center", 0, 18),
+)
+GANTT_ROW = 20
+AXIS_SPACE = 60
+LEGEND_SPACE = 70
+
+
+def line(x: Spec, y: Spec, colour: Spec | None = None, step: bool = False) -> Spec:
+    """A curve; with a field of colour, several with a legend above."""
+    mark: Spec = {"type": "line", "interpolate": "step-after" if step else "linear", "tooltip": True}
+    encoding: Spec = {"x": x, "y": y, "color": colour or {"value": FIRST}}
+    return {"height": HEIGHT, "mark": mark, "encoding": encoding}
+
+
+def quantity(field: str, title: str, log: bool = False, zero: bool = True) -> Spec:
+    """An axis of numbers; `title` says the unit."""
+    scale: Spec = {"type": "log"} if log else {"zero": zero}
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": scale,
+        "axis": {"format": "~s", "tickCount": 6},
+    }
+
+
+def clock(field: str = "time") -> Spec:
+    """An axis of local time, each label with all that it needs to be read alone."""
+    axis = {"format": TIME_FORMATS, "tickCount": 5, "labelOverlap": True}
+    return {"field": field, "type": "temporal", "title": "local time", "axis": axis}
+
+
+def series(names: tuple[str, ...], colours: tuple[str, ...]) -> Spec:
+    """Colours by name, with a legend above the chart."""
+    return {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(names), "range": list(colours)},
+        "legend": {"orient": "top", "title": None, "labelLimit": 0, "columns": 1},
+    }
+
+
+def loss(by: str, log: bool) -> Spec:
+    """Held-out loss against tokens or time."""
+    titles = {"tokens": "certified tokens", "minutes": "time since the run began (minutes)"}
+    x, y = quantity(by, titles[by], log), quantity("loss", "held-out loss (nats per token)", log, zero=False)
+    y["axis"] = {"format": ".2f"}
+    spec = line(x, y)
+    spec["mark"] |= {"point": {"filled": True, "size": 20}}
+    return spec
+
+
+def rates() -> Spec:
+    """Tokens per second over time."""
+    y = quantity("tokens_per_second", "tokens per second")
+    return line(clock(), y, series(("trained", "certified"), (FIRST, SECOND))) | {"height": HEIGHT + LEGEND_SPACE}
+
+
+def traffic(names: tuple[str, ...]) -> Spec:
+    """Bytes sent over time; the two differ by orders of magnitude, so the axis is logarithmic."""
+    y = quantity("bytes", "bytes sent (log)", log=True) | {"axis": {"format": "~s", "tickCount": 5}}
+    spec = line(clock(), y, series(names, ("#9aa0a8", SECOND)))
+    return spec | {"transform": [{"filter": "datum.bytes > 0"}], "height": HEIGHT + LEGEND_SPACE}
+
+
+def peers_over_time() -> Spec:
+    """How many peers were live."""
+    y = quantity("peers", "live peers") | {"axis": {"format": "d", "tickMinStep": 1}}
+    return line(clock(), y, step=True)
+
+
+def versions() -> Spec:
+    """The newest version of each fragment."""
+    return {
+        "height": HEIGHT,
+        "mark": {"type": "bar", "color": FIRST, "cornerRadiusEnd": 2},
+        "encoding": {
+            "x": {"field": "fragment", "type": "ordinal", "title": "fragment", "axis": {"labelAngle": 0}},
+            "y": quantity("version", "certified version") | {"axis": {"format": "d", "tickMinStep": 1}},
+            "tooltip": [
+                {"field": "fragment"},
+                {"field": "version"},
+                {"field": "age_seconds", "title": "age (seconds)", "format": ".0f", "type": "quantitative"},
+            ],
+        },
+    }
+
+
+def graph() -> Spec:
+    """Peers as points, the groups of the last seconds as lines from their leaders."""
+    x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": [-1.5, 1.5]}}
+    y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"domain": [-1.15, 1.15]}}
+    edge_scale = {"domain": list(EDGE_COLOURS), "range": list(EDGE_COLOURS.values())}
+    node_scale = {"domain": list(KINDS), "range": [KIND_COLOURS[kind] for kind in KINDS]}
+    edges = {
+        "transform": [{"filter": "datum.part === 'edge'"}],
+        "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.75},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "x2": {"field": "x2"},
+            "y2": {"field": "y2"},
+            "color": {"field": "kind", "type": "nominal", "scale": edge_scale, "legend": None},
+            "tooltip": [{"field": "round"}, {"field": "leader"}, {"field": "kind", "title": "outcome"}],
+        },
+    }
+    nodes = {
+        "transform": [{"filter": "datum.part === 'node'"}],
+        "mark": {"type": "circle", "opacity": 1},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "size": {"condition": {"test": f"datum.kind === '{IN_ROUND}'", "value": 260}, "value": 120},
+            "color": {
+                "field": "kind",
+                "type": "nominal",
+                "scale": node_scale,
+                "legend": {"title": None, "orient": "bottom", "columns": 3},
+            },
+            "tooltip": [{"field": "peer"}, {"field": "state"}, {"field": "device"}],
+        },
+    }
+    words = [  # outside of the ring, where fewest lines are
+        {
+            "transform": [{"filter": f"datum.part === 'node' && datum.name !== '' && {where}"}],
+            "mark": {"type": "text", "align": align, "dx": dx, "dy": dy, "fontSize": 11, "color": "#808690"},
+            "encoding": {"x": x, "y": y, "text": {"field": "name"}},
+        }
+        for where, align, dx, dy in LABELS
+    ]
+    return {
+        "height": GRAPH_HEIGHT,
+        "layer": [edges, nodes, *words],
+        "resolve": {"scale": {"color": "independent"}, "legend": {"color": "independent"}},
+        "config": {"view": {"stroke": None}},
+    }
+
+
+def gantt(rounds: int) -> Spec:
+    """One row for each round, one bar for each phase."""
+    rows = {
+        "field": "round",
+        "type": "nominal",
+        "sort": {"field": "order"},
+        "title": "fragment and version",
+        "axis": {"labelOverlap": False, "labelBound": False, "labelFlush": False},
+    }
+    bars = {
+        "mark": {"type": "bar", "height": GANTT_ROW - 7},
+        "encoding": {
+            "y": rows,
+            "x": clock("start"),
+            "x2": {"field": "end"},
+            "color": {
+                "field": "phase",
+                "type": "nominal",
+                "scale": {"domain": list(PHASES), "range": list(PHASE_COLOURS)},
+                "legend": {"orient": "top", "title": None, "columns": 3},
+            },
+            "tooltip": [
+                {"field": "round"},
+                {"field": "phase"},
+                {"field": "seconds", "format": ".2f", "type": "quantitative"},
+                {"field": "outcome"},
+                {"field": "why"},
+                {"field": "leader"},
+                {"field": "members"},
+                {"field": "late"},
+            ],
+        },
+    }
+    marks = {
+        "mark": {"type": "text", "align": "left", "dx": 6, "color": "#d64545", "fontSize": 11},
+        "encoding": {"y": rows, "x": {"field": "end", "type": "temporal"}, "text": {"field": "mark"}},
+    }
+    return {"height": rounds * GANTT_ROW + AXIS_SPACE + LEGEND_SPACE, "layer": [bars, marks]}
+
+
+def latency() -> Spec:
+    """Median and 95th percentile of each phase."""
+    phase = {"field": "phase", "type": "nominal", "sort": {"field": "order"}, "title": None}
+    tooltip = [
+        {"field": "phase"},
+        {"field": "median", "title": "median (s)", "format": ".2f", "type": "quantitative"},
+        {"field": "p95", "title": "95th percentile (s)", "format": ".2f", "type": "quantitative"},
+        {"field": "rounds"},
+    ]
+    x = quantity("median", "seconds: median (bar), 95th percentile (mark)") | {
+        "axis": {"format": ".1f", "tickCount": 5}
+    }
+    bars = {"mark": {"type": "bar", "color": FIRST}, "encoding": {"y": phase, "x": x, "tooltip": tooltip}}
+    ticks = {
+        "mark": {"type": "tick", "color": "#d9663d", "thickness": 3},
+        "encoding": {"y": phase, "x": {"field": "p95", "type": "quantitative"}, "tooltip": tooltip},
+    }
+    return {"height": len(PHASES) * 24 + AXIS_SPACE, "layer": [bars, ticks]}
+
+
+def credit_history() -> Spec:
+    """Certified tokens of the leaders over time."""
+    colour = {
+        "field": "peer",
+        "type": "nominal",
+        "legend": {"orient": "bottom", "title": None, "columns": 2, "labelLimit": 240},
+    }
+    return line(clock(), quantity("tokens", "certified tokens"), colour) | {"height": HEIGHT + 80}
+
+
+def teams() -> Spec:
+    """Certified tokens by team."""
+    return {
+        "mark": {"type": "bar", "color": FIRST, "tooltip": True},
+        "encoding": {
+            "y": {"field": "team", "type": "nominal", "sort": "-x", "title": None},
+            "x": quantity("tokens", "certified tokens"),
+        },
+    }
+
+
+def peer_history(field: str, title: str, zero: bool = True) -> Spec:
+    """One figure of one peer over time."""
+    return line(clock(), quantity(field, title, zero=zero), step=field == "versions")

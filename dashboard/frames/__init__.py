@@ -1,0 +1,1 @@
+"""From a view to rows and figures: pure functions, no Streamlit."""

@@ -1,0 +1,64 @@
+"""Who contributed how much, recomputed from certificates."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from coordinator.network_view import NetworkView
+from dashboard.frames.rows import Row, milliseconds, moment
+from dashboard.text import labels, plain
+
+HISTORY_PEERS = 8
+ROWS_MAX = 1000
+NO_TEAM = "no team"
+
+
+def leaderboard(view: NetworkView) -> list[Row]:
+    """Most certified tokens first."""
+    names, total = labels(view), sum(one.tokens for one in view.credit)
+    return [
+        {
+            "place": place,
+            "peer": names[one.peer_id],
+            "team": plain(one.team, 40),
+            "tokens": one.tokens,
+            "share": 100 * one.tokens / total if total else 0.0,
+            "versions": one.versions,
+            "last": moment(one.last_unix_seconds),
+        }
+        for place, one in enumerate(sorted(view.credit, key=lambda one: -one.tokens)[:ROWS_MAX], start=1)
+    ]
+
+
+def team_rows(view: NetworkView) -> list[Row]:
+    """Certified tokens by team; empty if nobody names one."""
+    totals: Counter[str] = Counter()
+    for one in view.credit:
+        totals[plain(one.team, 40) or NO_TEAM] += one.tokens
+    return (
+        [{"team": team, "tokens": tokens} for team, tokens in totals.most_common()] if set(totals) - {NO_TEAM} else []
+    )
+
+
+def history_rows(view: NetworkView) -> list[Row]:
+    """Certified tokens over time of those with most, as far back as the certificates in the view go.
+
+    Counted back from the present credit, each token once, so that the last points are the leaderboard's.
+    """
+    names = labels(view)
+    leaders = sorted(view.credit, key=lambda one: -one.tokens)[:HISTORY_PEERS]
+    credit = {one.peer_id: float(one.tokens) for one in leaders}
+    rows: list[Row] = []
+
+    def note(unix_seconds: float) -> None:
+        time = milliseconds(unix_seconds)
+        rows.extend({"time": time, "peer": names[peer], "tokens": max(0.0, held)} for peer, held in credit.items())
+
+    if leaders and view.certificates:
+        note(view.taken_unix_seconds)
+    for certificate in reversed(view.certificates):
+        for one in certificate.contributors:
+            if one.included and one.peer_id in credit:
+                credit[one.peer_id] -= one.tokens / view.run.fragments
+        note(certificate.unix_seconds)
+    return rows[::-1]

@@ -1,0 +1,157 @@
+"""How the run is doing as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from coordinator import quantity
+from coordinator.network_view import HistoryPoint, NetworkView, RunFacts
+from dashboard.frames.rows import Row, milliseconds
+from dashboard.text import plain
+
+WINDOW_SECONDS = 120.0  # over which rates are averaged
+TRAFFIC_SERIES = ("data-parallel, bf16 (computed)", "this run (measured)")
+GRADIENT_BYTES = 2  # of one parameter's gradient in data-parallel training: bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What stands at the top of the page; None where nobody can know yet."""
+
+    loss: float | None
+    versions: int
+    versions_target: int
+    tokens_certified: int
+    tokens_per_second: float
+    peers_live: int
+    peers_known: int
+    goodput: float | None
+    utilisation: float | None
+    seconds_to_target: float | None
+    bytes_not_sent: float | None
+    bytes_not_sent_share: float | None
+
+
+def figures(view: NetworkView) -> Figures:
+    """The run in numbers."""
+    newest = view.history[-1] if view.history else None
+    recent = window(view.history)
+    capacity = sum(point.capacity_tokens_per_second for point in recent)
+    traffic = traffic_rows(view)
+    not_sent, share = None, None
+    if traffic:
+        parallel, sent = (float(str(row["bytes"])) for row in traffic[-2:])
+        if parallel > 0:
+            not_sent, share = parallel - sent, 1 - sent / parallel
+    return Figures(
+        loss=view.evaluations[-1].loss if view.evaluations else None,
+        versions=sum(one.version for one in view.fragments),
+        versions_target=view.run.versions_target,
+        tokens_certified=newest.tokens_certified if newest else 0,
+        tokens_per_second=newest.tokens_per_second if newest else 0.0,
+        peers_live=sum(peer.live for peer in view.peers),
+        peers_known=len(view.peers),
+        goodput=sum(point.tokens_per_second for point in recent) / capacity if capacity else None,
+        utilisation=sum(point.trained_tokens_per_second for point in recent) / capacity if capacity else None,
+        seconds_to_target=seconds_to_target(view),
+        bytes_not_sent=not_sent,
+        bytes_not_sent_share=share,
+    )
+
+
+def facts(view: NetworkView) -> str:
+    """What the run is, in one line."""
+    run = view.run
+    parts = [
+        f"{quantity.count(run.parameters)} parameters" if run.parameters else "",
+        f"{run.fragments} fragments",
+        f"a version every {run.steps_per_version} inner steps",
+        f"{quantity.count(run.tokens_per_step)} tokens per step" if run.tokens_per_step else "",
+        f"merged by {plain(run.merge, 20)}" if run.merge else "",
+        f"sent as {plain(run.contribution_codec, 20)}" if run.contribution_codec else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def window(history: Sequence[HistoryPoint]) -> list[HistoryPoint]:
+    """The newest points that rates are averaged over: at least two, where long runs keep few."""
+    recent = [point for point in history if point.unix_seconds >= history[-1].unix_seconds - WINDOW_SECONDS]
+    return recent if len(recent) > 1 else list(history[-2:])
+
+
+def seconds_to_target(view: NetworkView) -> float | None:
+    """Until the last version, at the pace of the last minutes; None if nothing moves."""
+    left = view.run.versions_target - sum(one.version for one in view.fragments)
+    if left <= 0:
+        return 0.0
+    recent = window(view.history)
+    made = recent[-1].versions - recent[0].versions if recent else 0
+    return left / made * (recent[-1].unix_seconds - recent[0].unix_seconds) if made > 0 else None
+
+
+def loss_rows(view: NetworkView) -> list[Row]:
+    """Held-out loss of certified anchors."""
+    return [
+        {"tokens": one.tokens_certified, "minutes": one.wall_seconds / 60, "versions": one.versions, "loss": one.loss}
+        for one in view.evaluations
+    ]
+
+
+def rate_rows(view: NetworkView) -> list[Row]:
+    """Tokens per second over time: what live learners train, and what ends in certified versions."""
+    return [
+        {"time": milliseconds(point.unix_seconds), "series": series, "tokens_per_second": value}
+        for point in view.history
+        for series, value in (
+            ("trained", point.trained_tokens_per_second),
+            ("certified", point.tokens_per_second),
+        )
+    ]
+
+
+def peer_rows(view: NetworkView) -> list[Row]:
+    """How many peers were there over time."""
+    return [{"time": milliseconds(point.unix_seconds), "peers": point.peers_live} for point in view.history]
+
+
+def version_rows(view: NetworkView) -> list[Row]:
+    """The newest version of every fragment, and how old it is."""
+    return [
+        {
+            "fragment": index,
+            "version": one.version,
+            "age_seconds": None
+            if one.certified_unix_seconds is None
+            else max(0.0, view.taken_unix_seconds - one.certified_unix_seconds),
+        }
+        for index, one in enumerate(view.fragments)
+    ]
+
+
+def traffic_rows(view: NetworkView) -> list[Row]:
+    """Bytes sent by all peers since the observer looks on, beside what data-parallel training would have sent.
+
+    Two rows for each moment, data-parallel first. Empty where no peer tells what it sends.
+    """
+    points = [point for point in view.history if point.bytes_sent is not None]
+    if not points or not view.run.parameters or not view.run.tokens_per_step:
+        return []
+    rows, parallel, first = [], 0.0, points[0].bytes_sent or 0
+    for before, point in pairwise([points[0], *points]):
+        seconds = point.unix_seconds - before.unix_seconds
+        steps = before.trained_tokens_per_second * seconds / view.run.tokens_per_step
+        parallel += steps * data_parallel_bytes(view.run, point.peers_live)
+        sent = max(0, (point.bytes_sent or 0) - first)  # less than before where a peer that told so has left
+        time = milliseconds(point.unix_seconds)
+        rows += [
+            {"time": time, "series": TRAFFIC_SERIES[0], "bytes": parallel},
+            {"time": time, "series": TRAFFIC_SERIES[1], "bytes": float(sent)},
+        ]
+    return rows
+
+
+def data_parallel_bytes(run: RunFacts, peers: int) -> float:
+    """What one learner sends for one step of a ring all-reduce over bfloat16 gradients."""
+    return 2 * (peers - 1) / peers * run.parameters * GRADIENT_BYTES if peers > 1 else 0.0

@@ -1,0 +1,85 @@
+"""Who lost trust, and what proves it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from coordinator.network_view import BanView, NetworkView
+from dashboard.frames.rows import Row, moment
+from dashboard.text import labels, plain, short_id
+from dht.errors import PeerError
+from dht.identity import KeyVerifier
+from dht.statement import Statement
+
+SAID_ONCE = frozenset({"commit", "bundle", "vote"})  # in one group, by one key
+CLASSES = {"A": "A: proven, for good", "B": "B: failed audits", "C": "C: local"}
+
+
+@lru_cache(maxsize=1024)
+def check_evidence(ban: BanView, run_id: str) -> str:
+    """What this page itself finds in the evidence of a ban, in words: signatures are verified here and now."""
+    if not ban.evidence:
+        return "none shown; checked by the observer" if ban.verified else "none shown"
+    try:
+        statements = [Statement.from_wire(bytes.fromhex(one)) for one in ban.evidence]
+    except (PeerError, ValueError):
+        return "cannot be read"
+    if any(one.sender != ban.peer_id for one in statements):
+        return "is about somebody else"
+    if any(one.context.run_id.hex() != run_id for one in statements):
+        return "is about another run"
+    if not all(one.verify(KeyVerifier()) for one in statements):
+        return "is not signed by this key"
+    context = statements[0].context
+    once = context.kind in SAID_ONCE and all(one.context == context for one in statements)
+    if once and len({one.body for one in statements}) > 1:
+        return f"verified here: this key signed two different statements «{context.kind}» in one group"
+    return "signed by this key" + ("; checked by the observer" if ban.verified else "")
+
+
+def ban_rows(view: NetworkView) -> list[Row]:
+    """Newest first."""
+    names = labels(view)
+    return [
+        {
+            "at": moment(ban.unix_seconds),
+            "peer": names.get(ban.peer_id, short_id(ban.peer_id)),
+            "class": CLASSES[ban.fault_class],
+            "reason": plain(ban.reason),
+            "evidence": check_evidence(ban, view.run_id),
+            "peer_id": plain(ban.peer_id),
+        }
+        for ban in sorted(view.bans, key=lambda ban: -ban.unix_seconds)
+    ]
+
+
+def evidence_lines(view: NetworkView) -> str:
+    """All evidence: the key and the statements in hex, for whoever wants to check it elsewhere."""
+    return "".join(f"{ban.peer_id} {' '.join(ban.evidence)}\n" for ban in view.bans if ban.evidence)
+
+
+def probation_rows(view: NetworkView) -> list[Row]:
+    """Peers whose work is audited but does not count yet."""
+    names = labels(view)
+    return [
+        {"peer": names[peer.peer_id], "steps": peer.steps, "last_seen": peer.last_seen_seconds}
+        for peer in view.peers
+        if peer.trust == "probation"
+    ]
+
+
+def audit_rows(view: NetworkView, kind: str) -> list[Row]:
+    """Audits or complaints, newest first."""
+    names, results = labels(view), {True: "passed", False: "failed", None: "pending"}
+    return [
+        {
+            "at": moment(one.unix_seconds),
+            "about": names.get(one.about, short_id(one.about)),
+            "by": names.get(one.by, short_id(one.by)),
+            "round": f"fragment {one.fragment}, version {one.version}",
+            "result": results[one.passed] if kind == "audit" else "",
+            "reason": plain(one.reason),
+        }
+        for one in sorted(view.audits, key=lambda one: -one.unix_seconds)
+        if one.kind == kind
+    ]

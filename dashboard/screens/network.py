@@ -1,0 +1,145 @@
+"""Who takes part, doing what; and one peer by itself, under its own address (`?peer=ID`)."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from coordinator import quantity
+from coordinator.network_view import NetworkView, PeerView
+from dashboard import charts, show
+from dashboard.frames import network, rounds
+from dashboard.frames.rows import Row
+from dashboard.screens.rounds import show_rounds
+from dashboard.source import Source
+from dashboard.text import label
+
+PEER = "peer"  # in the address
+SHOWN = "network-shown"  # whom the rows of the table stand for, in order
+TABLES = "network-tables"  # grows when a selection has been followed, so that it is forgotten
+
+
+def page(source: Source) -> None:
+    """Everybody, or the peer that the address names."""
+    chosen = st.query_params.get(PEER, "")
+    if chosen:
+        _one(source, chosen)
+    else:
+        _everybody(source)
+
+
+def _everybody(source: Source) -> None:
+    st.header("Network")
+
+    @st.fragment(run_every=show.UPDATE_SECONDS)
+    def graph() -> None:
+        seen = source.see()
+        show.status(seen)
+        counts = network.kind_counts(seen.view)
+        show.figures({name.capitalize(): str(count) for name, count in counts.items()})
+        show.chart(network.graph_rows(seen.view), charts.graph(), "graph", "No peer has been seen yet.")
+        st.text("Lines run from a leader to its group: orange while the round runs, green certified, red void.")
+
+    graph()
+    with st.container(horizontal=True):
+        text = st.text_input("Find", placeholder="name, id, device or version", key="network-find", max_chars=64)
+        kinds = st.multiselect("State", list(network.KINDS), key="network-kinds")
+
+    @st.fragment(run_every=show.UPDATE_SECONDS)
+    def table() -> None:
+        view = source.see().view
+        _table(network.peer_table(view, text or "", kinds))
+
+    table()
+
+
+def _table(rows: list[Row]) -> None:
+    """The table; choosing a row opens the peer that stood there when it was chosen."""
+    if not rows:
+        st.text("No peer matches.")
+        return
+    key = f"{TABLES}-{st.session_state.get(TABLES, 0)}"
+    state = st.session_state.get(key)
+    chosen = state["selection"]["rows"] if state else []
+    shown = st.session_state.get(SHOWN, [])
+    if chosen and chosen[0] < len(shown):
+        st.session_state[TABLES] = st.session_state.get(TABLES, 0) + 1
+        st.query_params[PEER] = shown[chosen[0]]
+        st.rerun()
+    st.session_state[SHOWN] = [row["peer_id"] for row in rows]
+    st.text(f"{len(rows)} peers; choose a row for its history.")
+    columns = {
+        "peer": show.words("Peer"),
+        "state": show.words("State", "medium"),
+        "device": show.words("Device"),
+        "steps_per_second": show.number("Steps/s", "%.2f"),
+        "behind": show.number("Versions behind"),
+        "loss": show.number("Training loss (nats/token)", "%.3f"),
+        "steps": show.number("Steps"),
+        "credit": show.number("Certified tokens"),
+        "reachable": show.words("Reachable"),
+        "software": show.words("Software"),
+        "sent": show.number("Sent (MB)", "%.1f"),
+        "received": show.number("Received (MB)", "%.1f"),
+        "last_seen": show.number("Last seen (s ago)", "%.0f"),
+        "trust": show.words("Trust"),
+    }
+    st.dataframe(
+        [{column: row[column] for column in columns} for row in rows],
+        column_config=columns,
+        hide_index=True,
+        height=show.table_height(len(rows)),
+        placeholder=show.UNKNOWN_CELL,
+        key=key,
+        on_select="rerun",
+        selection_mode="single-row",
+    )
+
+
+def _one(source: Source, peer_id: str) -> None:
+    st.header("Peer")
+    if st.button("All peers", icon=":material/arrow_back:"):
+        del st.query_params[PEER]
+        st.rerun()
+
+    @st.fragment(run_every=show.UPDATE_SECONDS)
+    def body() -> None:
+        seen = source.see()
+        show.status(seen)
+        peer = network.find_peer(seen.view, peer_id)
+        if peer is None:
+            st.text("Nobody of this id is in the network, or was lately.")
+        else:
+            _peer(peer, seen.view)
+
+    body()
+
+
+def _peer(peer: PeerView, view: NetworkView) -> None:
+    st.text(f"{label(peer)}: {network.state_words(peer, network.busy_peers(view))}")
+    show.figures(
+        {
+            "Certified tokens": quantity.count(peer.credited_tokens),
+            "Steps": quantity.count(peer.steps),
+            "Steps/s": f"{peer.steps_per_second:.2f}",
+            "Versions behind": str(peer.versions_behind),
+            "Sent": "–" if peer.bytes_sent is None else quantity.size(peer.bytes_sent),
+            "Received": "–" if peer.bytes_received is None else quantity.size(peer.bytes_received),
+        }
+    )
+    rows = network.history_rows(peer)
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Speed")
+        show.chart(rows, charts.peer_history("steps_per_second", "inner steps per second"), "peer-speed")
+        st.subheader("Versions held")
+        show.chart(rows, charts.peer_history("versions", "versions over all fragments", zero=False), "peer-versions")
+    with right:
+        st.subheader("Training loss")
+        losses = [row for row in rows if row["loss"] is not None]
+        spec = charts.peer_history("loss", "training loss (nats per token)", zero=False)
+        show.chart(losses, spec, "peer-loss", "It tells no loss.")
+        st.subheader("What it says of itself")
+        facts = network.fact_rows(peer)
+        show.table(facts, {"fact": show.words("Fact"), "value": show.words("Value", "large")}, "peer-facts")
+    st.subheader("Its last rounds")
+    show_rounds(rounds.round_table(view, peer.peer_id), "peer-rounds")

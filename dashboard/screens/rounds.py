@@ -1,0 +1,78 @@
+"""What took how long in the last rounds, who was late, and what came to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from dashboard import charts, show
+from dashboard.frames import rounds
+from dashboard.frames.rows import Row
+from dashboard.source import Source
+
+
+def page(source: Source) -> None:
+    """The page."""
+    st.header("Rounds")
+
+    @st.fragment(run_every=show.UPDATE_SECONDS)
+    def body() -> None:
+        seen = source.see()
+        view = seen.view
+        show.status(seen)
+        st.subheader("Timeline by phase")
+        bars = rounds.gantt_rows(view)
+        show.chart(bars, charts.gantt(len({row["order"] for row in bars})), "gantt", "No round has been reported yet.")
+        st.subheader("Late, void, and why")
+        wanted = st.segmented_control("Rounds", ["all", "late", "void"], default="all", key="rounds-listed")
+        show_rounds([row for row in rounds.round_table(view) if wanted in (None, "all") or row[wanted]], "rounds")
+        st.subheader("Latency by phase")
+        show.chart(rounds.latency_rows(view), charts.latency(), "latency", "No round was certified yet.")
+        st.subheader("Certificates")
+        _certificates(rounds.certificate_table(view))
+        st.subheader("Events")
+        columns = {"event": show.words("Event"), "count": show.number("How often")}
+        show.table(rounds.event_rows(view), columns, "events", "Nothing has happened yet.")
+
+    body()
+    st.download_button(
+        "Event tape (JSON lines)",
+        lambda: rounds.tape_lines(source.see().view),
+        file_name="tape.jsonl",
+        mime="application/jsonl",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+
+
+def show_rounds(rows: Sequence[Row], key: str) -> None:
+    """A table of rounds."""
+    columns = {
+        "began": show.time_of_day("Began"),
+        "round": show.words("Round"),
+        "outcome": show.words("Outcome", "small"),
+        "why": show.words("Why", "medium"),
+        "late": show.words("Late", "large"),
+        "leader": show.words("Leader"),
+        "members": show.number("Members"),
+        "seconds": show.number("Seconds", "%.2f"),
+    }
+    show.table(rows, columns, key, "No round has been reported yet.")
+
+
+def _certificates(rows: Sequence[Row]) -> None:
+    columns = {
+        "seen": show.time_of_day("Seen"),
+        "fragment": show.number("Fragment"),
+        "version": show.number("Version"),
+        "digest": show.words("Digest"),
+        "kind": show.words("Kind"),
+        "included": show.number("Contributions"),
+        "roster": show.number("Roster"),
+        "votes": show.number("Votes"),
+        "tokens": show.number("Tokens"),
+        "leader": show.words("Leader"),
+        "signatures": show.words("Signatures"),
+    }
+    show.table(rows, columns, "certificates", "No version is certified yet.")

@@ -1,0 +1,70 @@
+"""`python -m dashboard.serve --view FILE`: Streamlit with the settings of this dashboard, and nothing sent home."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import sys
+from pathlib import Path
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+SETTINGS = {
+    "server.headless": "true",  # whoever starts us opens a browser
+    "server.fileWatcherType": "none",
+    "server.runOnSave": "false",
+    "server.showEmailPrompt": "false",
+    "browser.gatherUsageStats": "false",
+    "client.toolbarMode": "minimal",
+    "client.showErrorDetails": "none",
+    "client.showErrorLinks": "false",
+    "logger.level": "warning",
+    "logger.hideWelcomeMessage": "true",
+    "runner.magicEnabled": "false",
+    "theme.light.primaryColor": "#2f9e6e",
+    "theme.dark.primaryColor": "#2f9e6e",
+    "theme.metricValueFontSize": "1.4rem",
+    "theme.paddingTop": "1rem",
+    "theme.paddingBottom": "2rem",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def streamlit_arguments(host: str, port: int, view: Path, data: Path | None) -> list[str]:
+    """The command line of Streamlit. A peer's controls are only for this machine."""
+    settings = [*SETTINGS.items(), ("server.address", host), ("server.port", str(port))]
+    if is_loopback(host):  # another site's page must not reach us under a name of its own
+        settings += [("server.allowedHosts", name) for name in LOOPBACK_NAMES]
+    flags = [part for key, value in settings for part in (f"--{key}", value)]
+    app = str(Path(__file__).with_name("app.py"))
+    own = ["--view", str(view), *(["--data", str(data)] if data is not None and is_loopback(host) else [])]
+    return ["run", app, *flags, "--", *own]
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m dashboard.serve", description=__doc__)
+    parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
+    parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")
+    parser.add_argument("--listen", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8501, help="TCP port to listen on")
+    options = parser.parse_args(arguments)
+    # what pages need is loaded before anybody visits, not while the first visitor waits
+    import pandas  # type: ignore[import-untyped]  # noqa: F401
+    import pyarrow  # type: ignore[import-untyped]  # noqa: F401
+    from streamlit.web.cli import main as streamlit
+
+    import dashboard.app  # noqa: F401
+
+    streamlit(streamlit_arguments(options.listen, options.port, options.view, options.data), prog_name="streamlit")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""How things reach a page. Everything that is not ours to write goes through here as plain text, or escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import streamlit as st
+
+from dashboard.charts import Spec
+from dashboard.frames.rows import Row
+from dashboard.source import Seen
+from dashboard.text import ago, escaped, plain
+
+UPDATE_SECONDS = 2.0  # between two looks at the view of an open page
+TABLE_ROWS_SHOWN = 12
+UNKNOWN_CELL = "–"
+ROW_PIXELS = 35
+FIGURE_PIXELS = 158
+
+
+def status(seen: Seen) -> None:
+    """Which run this is, and how fresh what one sees of it is."""
+    view = seen.view
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.text(f"{plain(view.name) or 'no run yet'}  {view.run_id[:12]}")
+        if view.demo:
+            st.badge("demo: simulated", color="violet")
+        if seen.age_seconds is None:
+            st.badge("nothing heard yet", color="gray")
+        elif seen.silent:
+            st.badge(escaped(f"network gone, last seen {ago(seen.age_seconds)}"), color="red")
+        else:
+            st.badge("live", color="green")
+    if view.note and not view.demo:
+        st.text(plain(view.note, 240))
+
+
+def figures(values: Mapping[str, str], helps: Mapping[str, str] | None = None) -> None:
+    """A row of figures under their labels; wraps where the screen is narrow."""
+    with st.container(horizontal=True, gap="small"):
+        for name, value in values.items():
+            explanation = (helps or {}).get(name)
+            st.metric(
+                escaped(name),
+                escaped(value),
+                help=None if explanation is None else escaped(explanation),
+                border=True,
+                width=FIGURE_PIXELS,
+            )
+
+
+def chart(rows: Sequence[Row], spec: Spec, key: str, nothing: str = "Nothing to draw yet.") -> None:
+    """A chart of these rows, or a line that says why there is none."""
+    with st.container(key=f"chart-{key}"):
+        if rows:
+            st.vega_lite_chart(list(rows), spec, key=key, width="stretch")
+        else:
+            st.text(nothing)
+
+
+def table(rows: Sequence[Row], columns: Mapping[str, Any], key: str, nothing: str = "Nothing yet.") -> None:
+    """A table of these columns, or a line that says why there is none."""
+    if rows:
+        st.dataframe(
+            [{column: row[column] for column in columns} for row in rows],
+            column_config=dict(columns),
+            hide_index=True,
+            height=table_height(len(rows)),
+            placeholder=UNKNOWN_CELL,
+            key=key,
+        )
+    else:
+        st.text(nothing)
+
+
+def table_height(rows: int) -> int:
+    """Pixels of a table with its heading; long ones scroll."""
+    return ROW_PIXELS * (1 + min(rows, TABLE_ROWS_SHOWN)) + 3
+
+
+def words(title: str, width: Literal["small", "medium", "large"] | None = None) -> Any:
+    """A column of text."""
+    return st.column_config.TextColumn(title, width=width)
+
+
+def number(title: str, form: str = "localized") -> Any:
+    """A column of numbers."""
+    return st.column_config.NumberColumn(title, format=form)
+
+
+def time_of_day(title: str) -> Any:
+    """A column of times, local to whoever looks."""
+    return st.column_config.DatetimeColumn(title, format="HH:mm:ss", timezone=st.context.timezone)

@@ -1,0 +1,60 @@
+"""Where pages get the newest view from. They never wait for a network: another process writes a file, we look at it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinator.network_view import NetworkView
+from coordinator.view_file import read_view
+from dht.errors import LocalError
+
+WAITING = NetworkView(note="waiting for the first view of the network")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A view, and how long ago anything was heard of the network when it was looked at."""
+
+    view: NetworkView
+    age_seconds: float | None  # None: nothing was ever heard
+
+    @property
+    def silent(self) -> bool:
+        """Whether the network has been silent for longer than a peer may be."""
+        return self.age_seconds is None or self.age_seconds > self.view.run.presence_lifetime_seconds
+
+
+@dataclass(slots=True)
+class Source:
+    """Reads the view file when it has changed; what cannot be read leaves the last good view. For many threads."""
+
+    path: Path
+    unix_seconds: Callable[[], float]
+    data_directory: Path | None = None  # of the peer on this machine, if its controls may be shown
+    _stamp: tuple[int, int, int] | None = None
+    _view: NetworkView = WAITING
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def see(self) -> Seen:
+        """The newest view that could be read."""
+        with self._lock:
+            self._look()
+            view = self._view
+        heard = view.network_seen_unix_seconds
+        return Seen(view, None if heard is None else max(0.0, self.unix_seconds() - heard))
+
+    def _look(self) -> None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        with suppress(LocalError):
+            self._view = read_view(self.path)

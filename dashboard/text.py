@@ -1,0 +1,52 @@
+"""Text on a page. What peers say is untrusted: it is cleaned here, and escaped wherever Streamlit reads markup."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from coordinator.network_view import NetworkView, PeerView
+
+CHARACTERS_MAX = 120
+ID_CHARACTERS = 8
+WORD_JOINER = "\u2060"
+MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^&\"'=@/])")
+LINKS = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?=@)")  # GitHub's Markdown finds them in spite of escapes
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # controls, direction marks, what has no glyph
+
+
+def plain(text: str, characters_max: int = CHARACTERS_MAX) -> str:
+    """One line without control and direction characters, cut to a length. For places that read no markup."""
+    seen = "".join(" " if unicodedata.category(character) in UNSEEN else character for character in text)
+    line = " ".join(seen.split())
+    return line if len(line) <= characters_max else line[: characters_max - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """`plain` text with every character escaped that Markdown, Streamlit's directives or HTML could take for theirs."""
+    return MARKUP.sub(r"\\\1", LINKS.sub(WORD_JOINER, plain(text)))
+
+
+def short_id(peer_id: str) -> str:
+    """The end of a peer id: its beginning is the same for everybody."""
+    return "…" + plain(peer_id)[-ID_CHARACTERS:] if peer_id else "–"
+
+
+def label(peer: PeerView) -> str:
+    """What a peer is called, with enough of its id to tell it from another of that name."""
+    name = plain(peer.name, 40)
+    return f"{name} {short_id(peer.peer_id)}" if name else short_id(peer.peer_id)
+
+
+def labels(view: NetworkView) -> dict[str, str]:
+    """What everybody in a view is called, by peer id."""
+    gone = {one.peer_id: f"{plain(one.name, 40)} {short_id(one.peer_id)}".strip() for one in view.credit}
+    return gone | {peer.peer_id: label(peer) for peer in view.peers}
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in one unit: `40 s ago`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

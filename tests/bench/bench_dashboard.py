@@ -1,0 +1,78 @@
+"""What one update of every page costs the server with 1,000 peers, and how soon the demo can be looked at.
+
+Run `python tests/bench/bench_dashboard.py`; prints one JSON object. An update is a whole run of the page's script on a
+view that has just been written, reading included; both its CPU and its wall time are medians. `--no-browser` leaves the
+first paint out; it needs Chromium and Playwright.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from coordinator.network_view import NetworkView  # noqa: E402
+from coordinator.view_file import write_view  # noqa: E402
+from tests.dashboard.browsing import CHARTS, chromium, drawn, open_page  # noqa: E402
+from tests.dashboard.serving import dashboard  # noqa: E402
+from tests.dashboard.test_pages import PAGES, app  # noqa: E402
+from tests.dashboard.views import DEMO_SECONDS, demo_view  # noqa: E402
+
+UPDATES = 7
+
+
+def update_seconds(page: str, view: NetworkView, folder: Path) -> dict[str, float]:
+    """Median CPU and wall seconds of one update of a page."""
+    at = app(page, view, folder).run()
+    cpu, wall = [], []
+    for _ in range(UPDATES):
+        write_view(folder / "view.json", view)
+        cpu_before, wall_before = time.process_time(), time.perf_counter()
+        at.run()
+        wall.append(time.perf_counter() - wall_before)
+        cpu.append(time.process_time() - cpu_before)
+    assert not at.exception
+    return {"cpu_seconds": round(statistics.median(cpu), 3), "wall_seconds": round(statistics.median(wall), 3)}
+
+
+def first_paint(peers: int, folder: Path) -> dict[str, float]:
+    """Seconds from the command to its address, and from opening the page to drawn charts, in the demo."""
+    with chromium() as browser:
+        started = time.perf_counter()
+        with dashboard("--demo", "--demo-peers", str(peers), temporary=folder) as served:
+            ready = time.perf_counter()
+            paints = []
+            for _ in range(4):
+                asked = time.perf_counter()
+                page = open_page(browser, served.url)
+                drawn(page, CHARTS[""])
+                paints.append(round(time.perf_counter() - asked, 2))
+                page.close()
+    return {"command_to_address": round(ready - started, 2), "first_visit": paints[0], "next_visits": min(paints[1:])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=int, default=1000)
+    parser.add_argument("--no-browser", action="store_true")
+    arguments = parser.parse_args()
+    view = demo_view(arguments.peers, DEMO_SECONDS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result: dict[str, object] = {
+            "peers": arguments.peers,
+            "view_megabytes": round(len(view.model_dump_json()) / 1e6, 1),
+            "update": {page: update_seconds(page, view, folder) for page in PAGES},
+        }
+        if not arguments.no_browser:
+            result["demo_seconds"] = first_paint(arguments.peers, folder)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`muster dashboard`: one sentence for every mistake, and nothing left when it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dashboard.serve import streamlit_arguments
+from dht.addresses import PeerAddress
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity
+from dht.invite import Invite
+from peer import cli, cli_dashboard
+from tests.dashboard.serving import END_SECONDS_MAX, dashboard
+
+PYTHON = (3, 11)
+PEER = Identity(bytes(32)).peer_id
+INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
+
+
+def sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.run(["dashboard", "--headless", *arguments], PYTHON) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in sentence(["--demo", "--port", str(port)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--demo", INVITE], "a demo needs no invite"),
+        (["muster1nonsense"], "invite"),
+        (["--demo", "--listen", "everywhere"], "IP address"),
+        (["--demo", "--demo-peers", "3"], "demo-peers"),
+        (["--data", "/nowhere"], "give the invite of a run"),
+    ],
+)
+def test_mistakes_are_explained(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in sentence(arguments, capsys)
+
+
+def test_the_invite_given_is_the_one_looked_at(tmp_path: Path) -> None:
+    assert cli_dashboard.invite_of(INVITE, tmp_path) == INVITE
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, UsageError), (1, LocalError)])
+def test_what_a_part_died_of_is_told(code: int, kind: type[Exception], tmp_path: Path) -> None:
+    with cli_dashboard.Child(["this_is_no_module"], tmp_path) as child:
+        child.process.wait(END_SECONDS_MAX)
+        child.process.returncode = code
+        with pytest.raises(kind, match="No module named this_is_no_module"):
+            child.check()
+
+
+def test_controls_are_only_for_this_machine(tmp_path: Path) -> None:
+    here = streamlit_arguments("127.0.0.1", 1, tmp_path, tmp_path)
+    everywhere = streamlit_arguments("0.0.0.0", 1, tmp_path, tmp_path)
+    assert here.count("--data") == 1
+    assert here.count("--server.allowedHosts") == 3
+    assert everywhere.count("--data") == everywhere.count("--server.allowedHosts") == 0
+    assert here[here.index("--browser.gatherUsageStats") + 1] == "false"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    with dashboard("--demo", "--demo-peers", "4", temporary=tmp_path) as served:
+        with urllib.request.urlopen(f"{served.url}/_stcore/health") as answer:
+            assert answer.read() == b"ok"
+        assert len(served.children()) == 2
+        children = [os.pidfd_open(child) for child in served.children()]
+        served.process.send_signal(number)
+        assert served.process.wait(END_SECONDS_MAX) == 0
+    for child in children:
+        assert select.select([child], [], [], END_SECONDS_MAX)[0]
+        os.close(child)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("muster-dashboard-")] == []
+
+
+def test_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
+    with dashboard("--demo", "--demo-peers", "4", temporary=tmp_path) as served:
+        children = [os.pidfd_open(child) for child in served.children()]
+        served.process.kill()
+        for child in children:
+            assert select.select([child], [], [], END_SECONDS_MAX)[0]
+            os.close(child)

@@ -1,0 +1,286 @@
+"""From views to rows and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.network_view import (
+    AuditView,
+    BanView,
+    CertificateView,
+    ContributorView,
+    CreditView,
+    FragmentView,
+    HistoryPoint,
+    NetworkView,
+    PeerView,
+    PhaseSpan,
+    RoundView,
+    RunFacts,
+)
+from coordinator.virtual.keys import virtual_peer_id
+from dashboard.frames import credit, network, rounds, run, trust
+from dht.identity import Identity
+from dht.statement import Context, digest_of, make_statement
+from dht.wire import Wire
+from tests.dashboard.views import EPOCH
+
+RUN = bytes(32)
+
+
+class Said(Wire):
+    """Something to sign."""
+
+    what: int
+
+
+def points(*rates: tuple[float, float, float], seconds: float = 10.0) -> tuple[HistoryPoint, ...]:
+    """Moments with (certified, trained, capacity) tokens per second."""
+    return tuple(
+        HistoryPoint(
+            unix_seconds=EPOCH + seconds * index,
+            versions=2 * index,
+            tokens_per_second=certified,
+            trained_tokens_per_second=trained,
+            capacity_tokens_per_second=capacity,
+            peers_live=2,
+            bytes_sent=100 * index,
+        )
+        for index, (certified, trained, capacity) in enumerate(rates)
+    )
+
+
+# -- run
+
+
+def test_goodput_and_utilisation_are_shares_of_what_everybody_could_train() -> None:
+    found = run.figures(NetworkView(history=points((2, 6, 10), (4, 8, 10))))
+    assert found.goodput == pytest.approx(0.3)
+    assert found.utilisation == pytest.approx(0.7)
+
+
+def test_old_moments_do_not_count() -> None:
+    moments = points((0, 0, 10), (10, 10, 10), (10, 10, 10), seconds=run.WINDOW_SECONDS / 2 + 1)
+    found = run.figures(NetworkView(history=moments))
+    assert found.goodput == found.utilisation == 1.0
+
+
+def test_a_long_run_keeps_few_moments_and_has_rates_all_the_same() -> None:
+    view = NetworkView(run=RunFacts(versions_target=2), history=points((1, 1, 1), (1, 1, 1), seconds=3600))
+    assert run.seconds_to_target(view) == 3600
+
+
+def test_nothing_is_claimed_of_an_empty_view() -> None:
+    found = run.figures(NetworkView())
+    assert (found.loss, found.goodput, found.utilisation, found.seconds_to_target, found.bytes_not_sent) == (None,) * 5
+
+
+def test_time_to_the_target_follows_the_pace() -> None:
+    facts, fragments = RunFacts(versions_target=10), (FragmentView(version=3), FragmentView(version=1))
+    view = NetworkView(run=facts, fragments=fragments, history=points((0, 0, 0), (0, 0, 0), (0, 0, 0)))
+    assert run.seconds_to_target(view) == pytest.approx(6 * 5)  # two versions every ten seconds
+    assert run.seconds_to_target(view.model_copy(update={"run": RunFacts(versions_target=4)})) == 0
+    assert run.seconds_to_target(view.model_copy(update={"history": view.history[:1]})) is None
+
+
+def test_data_parallel_traffic_is_computed_from_steps() -> None:
+    facts = RunFacts(parameters=1000, tokens_per_step=5)
+    rows = run.traffic_rows(NetworkView(run=facts, history=points((0, 10, 10), (0, 10, 10))))
+    # 10 tokens/s for 10 s are 20 steps; with two peers a ring sends half of 2 · 1000 · 2 bytes for each, twice
+    assert [row["bytes"] for row in rows[-2:]] == [20 * 2000, 100.0]
+    assert run.figures(NetworkView(run=facts, history=points((0, 10, 10), (0, 10, 10)))).bytes_not_sent == 39900
+
+
+def test_no_traffic_is_drawn_where_nobody_tells_it() -> None:
+    facts = RunFacts(parameters=1000, tokens_per_step=5)
+    assert run.traffic_rows(NetworkView(run=facts, history=(HistoryPoint(unix_seconds=1),))) == []
+
+
+# -- network
+
+
+@given(st.integers(1, 300))
+def test_everybody_stands_somewhere_else_inside_the_disc(count: int) -> None:
+    ids = [f"peer {number}" for number in range(count)]
+    places = network.positions(ids)
+    assert places == network.positions(ids[::-1])
+    assert all(math.hypot(*place) <= 1 + 1e-9 for place in places.values())
+    assert len({(round(x, 6), round(y, 6)) for x, y in places.values()}) == count
+
+
+@pytest.mark.parametrize(
+    ("peer", "words", "kind"),
+    [
+        (PeerView(peer_id="a", state="training"), "training", "training"),
+        (PeerView(peer_id="a", state="training", live=False), "gone", "gone"),
+        (PeerView(peer_id="a", state="paused", note="on battery"), "paused: on battery", "paused"),
+        (PeerView(peer_id="a", trust="banned", note="lied", live=False), "banned: lied", "banned"),
+        (PeerView(peer_id="a", state="reducing"), "reducing", "in a round"),
+        (PeerView(peer_id="a"), "unknown", "unknown"),
+    ],
+)
+def test_states_in_words(peer: PeerView, words: str, kind: str) -> None:
+    assert (network.state_words(peer), network.kind(peer)) == (words, kind)
+
+
+def a_round(outcome: str, end: float | None, members: tuple[str, ...] = ("a", "b", "c"), version: int = 1) -> RoundView:
+    phases = (
+        PhaseSpan(name="join", start_unix_seconds=EPOCH, end_unix_seconds=EPOCH + 1),
+        PhaseSpan(name="vote", start_unix_seconds=EPOCH + 1, end_unix_seconds=None if end is None else EPOCH + end),
+    )
+    return RoundView.model_validate(
+        {
+            "fragment": 0,
+            "version": version,
+            "leader": "a",
+            "members": members,
+            "late": ("c",),
+            "phases": phases,
+            "outcome": outcome,
+            "reason": "no roster in time" if outcome == "void" else "",
+        }
+    )
+
+
+def view_of(*found: RoundView, taken: float = 10.0) -> NetworkView:
+    peers = tuple(PeerView(peer_id=one, name=one.upper(), state="training") for one in "abcd")
+    return NetworkView(peers=peers, rounds=found, taken_unix_seconds=EPOCH + taken)
+
+
+def test_groups_light_up_and_go_out() -> None:
+    view = view_of(a_round("certified", 2.0), a_round("certified", 8.0, version=2), a_round("running", None, version=3))
+    assert [one.version for one in network.lit_rounds(view)] == [3, 2]
+    edges = [row for row in network.graph_rows(view) if row["part"] == "edge"]
+    assert [row["kind"] for row in edges] == ["running", "running", "certified", "certified"]
+    assert network.kind_counts(view) == {"training": 1, "in a round": 3}
+
+
+def test_a_leader_that_nobody_sees_has_no_lines() -> None:
+    unseen = a_round("running", None).model_copy(update={"leader": "z"})
+    assert [row["part"] for row in network.graph_rows(view_of(unseen))] == ["node"] * 4
+
+
+# -- rounds
+
+
+def test_a_phase_that_lasts_ends_now() -> None:
+    rows = rounds.gantt_rows(view_of(a_round("running", None)))
+    assert [row["seconds"] for row in rows] == [1.0, 9.0]
+    assert rows[1]["end"] == 1000 * (EPOCH + 10)
+
+
+def test_void_rounds_say_why() -> None:
+    view = view_of(a_round("void", 3.0), a_round("certified", 4.0, version=2))
+    marks = [row["mark"] for row in rounds.gantt_rows(view)]
+    assert marks == ["", "✕ void", "", ""]
+    table = rounds.round_table(view)
+    assert {row["why"] for row in table} == {"no roster in time", ""}
+    assert {row["late"] for row in table} == {"C …c"}
+    assert rounds.round_table(view, "d") == []
+
+
+def test_only_the_newest_rounds_are_drawn() -> None:
+    view = view_of(*(a_round("certified", 2.0, version=number) for number in range(1, 60)))
+    assert len({row["order"] for row in rounds.gantt_rows(view)}) == rounds.ROUNDS_DRAWN
+
+
+def test_latency_counts_certified_rounds() -> None:
+    view = view_of(*(a_round("certified", 1.0 + seconds) for seconds in (1, 2, 3)), a_round("void", 9.0))
+    vote = next(row for row in rounds.latency_rows(view) if row["phase"] == "vote")
+    assert (vote["median"], vote["p95"], vote["rounds"]) == (2.0, 3.0, 3)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0.01, 1))
+def test_percentiles(values: list[float], share: float) -> None:
+    found = rounds.percentile(values, share)
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
+    assert sum(value < found for value in values) < share * len(values)
+
+
+def test_the_tape_is_json_lines(demo: NetworkView) -> None:
+    lines = [json.loads(line) for line in rounds.tape_lines(demo).splitlines()]
+    assert len(lines) == len(demo.tape)
+    assert {"peer_banned", "partition", "certified"} <= {line["event"] for line in lines}
+
+
+# -- credit
+
+
+def test_credit_over_time_ends_at_the_leaderboard() -> None:
+    def certificate(version: int, peer: str, tokens: int, included: bool = True) -> CertificateView:
+        one = ContributorView(peer_id=peer, tokens=tokens, included=included)
+        return CertificateView(fragment=0, version=version, contributors=(one,), unix_seconds=EPOCH + version)
+
+    view = NetworkView(
+        run=RunFacts(fragments=2),
+        taken_unix_seconds=EPOCH + 9,
+        credit=(CreditView(peer_id="a", tokens=50), CreditView(peer_id="b", tokens=30, team="x")),
+        certificates=(certificate(1, "a", 40), certificate(2, "b", 20), certificate(3, "a", 60, included=False)),
+    )
+    rows = credit.history_rows(view)
+    held = {peer: [row["tokens"] for row in rows if row["peer"] == peer] for peer in ("…a", "…b")}
+    assert held == {"…a": [30, 50, 50, 50], "…b": [20, 20, 30, 30]}
+    assert [row["place"] for row in credit.leaderboard(view)] == [1, 2]
+    assert {row["team"]: row["tokens"] for row in credit.team_rows(view)} == {"no team": 50, "x": 30}
+    assert credit.team_rows(NetworkView(credit=view.credit[:1])) == []
+
+
+def test_credit_never_falls(demo: NetworkView) -> None:
+    rows = credit.history_rows(demo)
+    for name in {row["peer"] for row in rows}:
+        held = [float(str(row["tokens"])) for row in rows if row["peer"] == name]
+        assert all(before <= after + 1e-6 for before, after in pairwise(held))
+
+
+# -- trust
+
+
+def ban(identity: Identity, bodies: list[int], kind: str = "commit", run_id: bytes = RUN) -> BanView:
+    context = Context(run_id=run_id, kind=kind, fragment=0, version=0, group=digest_of(b"group"))
+    said = [make_statement(identity, context, Said(what=body)) for body in bodies]
+    return BanView(peer_id=CULPRIT.peer_id, evidence=tuple(one.to_wire().hex() for one in said))
+
+
+CULPRIT, SOMEBODY = Identity(bytes(32)), Identity(bytes([1] * 32))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (ban(CULPRIT, [1, 2]), "verified here"),
+        (ban(CULPRIT, [1, 1]), "signed by this key"),
+        (ban(CULPRIT, [1, 2], kind="join"), "signed by this key"),  # one may join twice, after a restart
+        (ban(SOMEBODY, [1, 2]), "is about somebody else"),
+        (ban(CULPRIT, [1, 2], run_id=bytes([1] * 32)), "is about another run"),
+        (BanView(peer_id=CULPRIT.peer_id), "none shown"),
+        (BanView(peer_id=CULPRIT.peer_id, evidence=("00ff",)), "cannot be read"),
+        (BanView(peer_id=CULPRIT.peer_id, evidence=("0",)), "cannot be read"),
+    ],
+)
+def test_the_page_checks_evidence_itself(found: BanView, words: str) -> None:
+    assert trust.check_evidence(found, RUN.hex()).startswith(words)
+
+
+def test_a_forged_signature_proves_nothing() -> None:
+    honest = ban(CULPRIT, [1, 2])
+    broken = honest.evidence[1][:-2] + ("00" if honest.evidence[1][-2:] != "00" else "01")
+    forged = BanView(peer_id=CULPRIT.peer_id, evidence=(honest.evidence[0], broken))
+    assert trust.check_evidence(forged, RUN.hex()) == "is not signed by this key"
+
+
+def test_audits_and_complaints_are_apart() -> None:
+    peer = str(virtual_peer_id(0, 0))
+    audits = (
+        AuditView(kind="audit", about=peer, by=peer, passed=False, unix_seconds=EPOCH),
+        AuditView(kind="complaint", about=peer, by=peer, reason="silent", unix_seconds=EPOCH),
+    )
+    view = NetworkView(audits=audits, peers=(PeerView(peer_id=peer, trust="probation"),))
+    assert [row["result"] for row in trust.audit_rows(view, "audit")] == ["failed"]
+    assert [row["reason"] for row in trust.audit_rows(view, "complaint")] == ["silent"]
+    assert len(trust.probation_rows(view)) == 1

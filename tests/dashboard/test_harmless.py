@@ -1,0 +1,168 @@
+"""Read off the syntax tree: pages render no stranger's markup, and none of them can write to a network."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DASHBOARD = Path(__file__).resolve().parents[2] / "dashboard"
+MODULES = sorted(DASHBOARD.rglob("*.py"))
+DEMO = "demo"  # a process of its own, with a simulator in it
+
+NO_MARKUP = frozenset({"text", "dataframe", "vega_lite_chart"})  # what they are given stays text
+NO_TEXT = frozenset(
+    {
+        *("columns", "container", "fragment", "rerun", "cache_resource", "navigation", "Page"),
+        *("TextColumn", "NumberColumn", "DatetimeColumn", "ProgressColumn", "get", "set_page_config"),
+    }
+)
+MARKUP = frozenset(  # may render markup: only literals, or `escaped(…)`
+    {
+        *("header", "subheader", "badge", "metric", "button", "toggle", "segmented_control", "text_input"),
+        *("multiselect", "download_button"),
+    }
+)
+FREE = frozenset({"key", "on_click", "default", "value", "disabled", "options", "icon", "data"})  # no text of a page
+TITLED = frozenset({"words", "number", "time_of_day"})  # in `show`: their literal title becomes a column's
+
+IMPORTS = frozenset(
+    {
+        *(
+            "argparse",
+            "collections",
+            "contextlib",
+            "dataclasses",
+            "datetime",
+            "functools",
+            "ipaddress",
+            "itertools",
+            "json",
+            "math",
+        ),
+        *("pathlib", "re", "statistics", "sys", "threading", "time", "typing", "unicodedata", "__future__"),
+        *("streamlit", "dashboard", "pandas", "pyarrow"),
+        *("coordinator.control", "coordinator.network_view", "coordinator.quantity", "coordinator.snapshot"),
+        *("coordinator.view_file", "dht.errors", "dht.identity", "dht.statement"),
+    }
+)
+WRITES = frozenset({"open", "write_text", "write_bytes", "write_view", "unlink", "mkdir", "rename"})
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(DASHBOARD).as_posix()
+
+
+def pages() -> list[Path]:
+    return [path for path in MODULES if not name_of(path).startswith(DEMO)]
+
+
+def calls_on_streamlit(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of something that begins with `st.`, by its last name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            root: ast.expr = node.func
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id == "st":
+                yield node.func.attr, node
+
+
+def is_harmless(value: ast.expr) -> bool:
+    """A literal, a list of literals, something escaped, or a choice between such."""
+    if isinstance(value, ast.Constant):
+        return True
+    if isinstance(value, ast.List | ast.Tuple):
+        return all(map(is_harmless, value.elts))
+    if isinstance(value, ast.IfExp):
+        return is_harmless(value.body) and is_harmless(value.orelse)
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "escaped"
+
+
+def faults(source: str) -> list[str]:
+    """What a module does that it must not."""
+    tree, found = ast.parse(source), []
+    for name, call in calls_on_streamlit(tree):
+        keywords = {keyword.arg or "**": keyword.value for keyword in call.keywords}
+        if "unsafe_allow_html" in keywords or name not in NO_MARKUP | NO_TEXT | MARKUP:
+            found.append(f"line {call.lineno}: st.{name}")
+        if name in MARKUP:
+            text = [*call.args[:1], *(value for key, value in keywords.items() if key not in FREE)]
+            if name == "metric":
+                text += call.args[1:]
+            found += [f"line {one.lineno}: st.{name} of {ast.unparse(one)}" for one in text if not _may_stand(one)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TITLED:
+            found += [f"line {one.lineno}: a title" for one in node.args if not is_harmless(one)]
+    return found
+
+
+def _may_stand(value: ast.expr) -> bool:
+    """Harmless, or a number of ours such as a width."""
+    return is_harmless(value) or (isinstance(value, ast.Name) and value.id.isupper())
+
+
+@pytest.mark.parametrize("path", pages(), ids=name_of)
+def test_strangers_words_are_escaped(path: Path) -> None:
+    assert faults(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", pages(), ids=name_of)
+def test_no_page_can_reach_a_network(path: Path) -> None:
+    """Nothing is imported with which one could: the control socket of this machine's peer is all there is."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            imported |= {f"{module}.{alias.name}" if module == "coordinator" else module for alias in node.names}
+    assert {name for name in imported if name not in IMPORTS and name.partition(".")[0] not in IMPORTS} == set()
+
+
+@pytest.mark.parametrize("path", pages(), ids=name_of)
+def test_no_page_writes_anything(path: Path) -> None:
+    called = {
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    }
+    assert called & WRITES == set()
+
+
+def test_only_my_peer_gives_orders_and_only_two() -> None:
+    orders = {}
+    for path in pages():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "ask":
+                constants = [one.value for one in ast.walk(node.args[1]) if isinstance(one, ast.Constant)]
+                orders[name_of(path)] = constants
+    assert orders == {"screens/my_peer.py": ["pause", "resume"]}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "st.markdown('x')",
+        "st.write(peer.name)",
+        "st.subheader(peer.name)",
+        "st.subheader(f'{peer.name}')",
+        "st.badge('a', help=peer.name)",
+        "st.metric('Name', peer.name)",
+        "st.button('x' if ok else peer.name)",
+        "st.text('x', unsafe_allow_html=True)",
+        "st.sidebar.title(peer.name)",
+        "show.words(peer.name)",
+    ],
+)
+def test_faults_are_found(source: str) -> None:
+    assert faults(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["st.text(peer.name)", "st.badge(escaped(peer.name))", "st.header('Run')", "st.metric('a', escaped(x))"]
+)
+def test_what_is_harmless_passes(source: str) -> None:
+    assert faults(source) == []

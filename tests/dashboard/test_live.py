@@ -1,0 +1,59 @@
+"""The dashboard over a real swarm, in a real browser: loss falls, and who is killed is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.control import snapshot
+from tests.dashboard.browsing import chromium, open_page
+from tests.dashboard.serving import dashboard
+from tests.real.conftest import Swarm, swarm
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+__all__ = ["swarm"]  # the fixture
+
+pytestmark = [pytest.mark.browser, pytest.mark.swarm, pytest.mark.timeout(300)]
+
+START_SECONDS_MAX = 90
+GONE_SECONDS_MAX = 9 + 5  # one presence lifetime of the local preset, plus five seconds
+NUMBER = r"\d+\.\d+"
+
+
+def loss_on(page: Page, below: float = 1e9) -> float:
+    """The loss that stands on the page, once it is below this."""
+    page.wait_for_function(
+        """below => [...document.querySelectorAll('[data-testid=stMetric]')].some(one =>
+            one.innerText.includes('Loss') && parseFloat(one.innerText.split('\\n').pop()) < below)""",
+        arg=below,
+        timeout=1000 * START_SECONDS_MAX,
+    )
+    found = re.search(NUMBER, page.locator("[data-testid=stMetric]", has_text="Loss").inner_text())
+    assert found is not None
+    return float(found[0])
+
+
+def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
+    with chromium() as browser:
+        swarm.start(4, 4000, "--data", str(swarm.data))
+        swarm.read_until_certified()
+        host, victim = swarm.data / "host", snapshot(swarm.data / "peer-3")
+        with dashboard("--data", str(host), temporary=swarm.folder) as served:
+            page = open_page(browser, served.url)
+            page.get_by_text("live", exact=True).wait_for(timeout=1000 * START_SECONDS_MAX)
+            first = loss_on(page)
+            loss_on(page, below=first)
+            page.goto(f"{served.url}/my-peer")
+            page.get_by_text("there is nothing to pause").wait_for()
+            page.goto(f"{served.url}/network?peer={victim.peer_id}")
+            page.get_by_text(f"{victim.peer_id[-8:]}: ").wait_for()
+            os.kill(victim.pid, signal.SIGKILL)
+            page.get_by_text(f"{victim.peer_id[-8:]}: gone").wait_for(timeout=1000 * GONE_SECONDS_MAX)
+        swarm.process.send_signal(signal.SIGINT)
+        assert swarm.finish()["agreement"]

@@ -1,0 +1,259 @@
+"""Every page on every kind of view, as Streamlit runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from streamlit.testing.v1 import AppTest
+
+from coordinator.control import Command
+from coordinator.network_view import NetworkView
+from coordinator.snapshot import FragmentStatus, PeerSnapshot
+from coordinator.view_file import write_view
+from dashboard.text import label, plain
+from peer.control_server import Answer, ControlServer
+from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE
+
+PAGES = ("run", "network", "rounds", "trust", "credit", "my_peer")
+VIEWS = ("empty", "one peer", "demo", "a thousand", "hostile", "gone")
+NOW = EPOCH + DEMO_SECONDS + 1
+PLAIN_ELEMENTS = frozenset({"text", "arrow_data_frame", "vega_lite_chart"})  # they read no markup in their data
+SECONDS_MAX = 30
+
+
+def script(module: str, view: str, now: float, data: str | None) -> None:
+    """What Streamlit runs; its source is read off this function."""
+    import importlib
+    from pathlib import Path
+
+    from dashboard.source import Source
+
+    source = Source(Path(view), lambda: now, None if data is None else Path(data))
+    importlib.import_module(f"dashboard.screens.{module}").page(source)
+
+
+def app(page: str, view: NetworkView, folder: Path, data: Path | None = None) -> AppTest:
+    path = folder / "view.json"
+    write_view(path, view)
+    arguments = {"module": page, "view": str(path), "now": NOW, "data": None if data is None else str(data)}
+    return AppTest.from_function(script, kwargs=arguments, default_timeout=SECONDS_MAX)
+
+
+def shown(page: str, view: NetworkView, folder: Path) -> AppTest:
+    found = app(page, view, folder).run()
+    assert not found.exception
+    return found
+
+
+def texts(at: AppTest) -> str:
+    return "\n".join(one.value for one in at.text)
+
+
+def figures(at: AppTest) -> dict[str, str]:
+    return {one.label.replace("\\", ""): one.value.replace("\\", "") for one in at.metric}
+
+
+def messages(at: AppTest) -> Iterator[tuple[str, Message]]:
+    """Everything that was sent to the browser, with its kind; of containers what they say themselves."""
+    waiting: list[Any] = [at._tree]
+    while waiting:
+        node = waiting.pop()
+        waiting += getattr(node, "children", {}).values()
+        proto = getattr(node, "proto", None)
+        if isinstance(proto, Message):
+            yield getattr(node, "type", ""), proto
+
+
+def strings(message: Message) -> Iterator[str]:
+    """Every string in a message, however deep."""
+    for field, value in message.ListFields():
+        for one in value if field.is_repeated else [value]:
+            if isinstance(one, Message):
+                yield from strings(one)
+            elif isinstance(one, str):
+                yield one
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_page_shows_every_view(page: str, name: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
+    at = shown(page, views[name], tmp_path)
+    assert [one.value for one in at.header] == [page.replace("_", " ").capitalize()]
+
+
+@pytest.mark.parametrize("page", PAGES[:-1])
+def test_a_silent_network_says_since_when(page: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
+    badges = " ".join(one.value for one in shown(page, views["gone"], tmp_path).markdown)
+    assert "network gone, last seen 41 s ago" in badges.replace("\\", "")
+    assert "live" not in badges
+
+
+def test_a_live_network_says_so(demo: NetworkView, tmp_path: Path) -> None:
+    badges = " ".join(one.value for one in shown("run", demo, tmp_path).markdown)
+    assert "live" in badges
+    assert "simulated" in badges
+
+
+def test_a_network_never_heard_of_is_not_live(tmp_path: Path) -> None:
+    assert "nothing heard yet" in " ".join(one.value for one in shown("run", NetworkView(), tmp_path).markdown)
+
+
+def test_the_run_in_figures(demo: NetworkView, tmp_path: Path) -> None:
+    found = figures(shown("run", demo, tmp_path))
+    assert found["Loss (nats/token)"] == f"{demo.evaluations[-1].loss:.3f}"
+    assert found["Versions"] == f"{demo.history[-1].versions} of 600"
+    assert found["Live peers"] == f"{sum(peer.live for peer in demo.peers)} of 12"
+
+
+def test_peers_are_found_and_filtered(demo: NetworkView, tmp_path: Path) -> None:
+    at = shown("network", demo, tmp_path)
+    assert len(at.dataframe[0].value) == 12
+    wanted = demo.peers[3]
+    at.text_input(key="network-find").input(wanted.name.upper()).run()
+    assert list(at.dataframe[0].value["peer"]) == [label(wanted)]
+    at.text_input(key="network-find").input("").run()
+    at.multiselect(key="network-kinds").select("banned").run()
+    assert list(at.dataframe[0].value["state"]) == ["banned: signed two different commitments"]
+    at.multiselect(key="network-kinds").unselect("banned").select("unknown").run()
+    assert "No peer matches." in texts(at)
+
+
+def test_a_peer_has_a_page_of_its_own(demo: NetworkView, tmp_path: Path) -> None:
+    peer = demo.peers[2]
+    at = app("network", demo, tmp_path)
+    at.query_params["peer"] = peer.peer_id
+    at.run()
+    assert not at.exception
+    assert label(peer) in texts(at)
+    assert peer.peer_id in list(at.dataframe[0].value["value"])
+    at.button[0].click().run()
+    assert [one.value for one in at.header] == ["Network"]
+
+
+def test_a_peer_that_nobody_knows(demo: NetworkView, tmp_path: Path) -> None:
+    at = app("network", demo, tmp_path)
+    at.query_params["peer"] = HOSTILE[0]
+    at.run()
+    assert not at.exception
+    assert "Nobody of this id" in texts(at)
+
+
+def test_a_ban_stands_there_with_its_reason_and_verified_evidence(demo: NetworkView, tmp_path: Path) -> None:
+    row = shown("trust", demo, tmp_path).dataframe[0].value.iloc[0]
+    assert row["reason"] == "signed two different commitments in one group"
+    assert row["evidence"].startswith("verified here")
+
+
+def test_the_leaderboard_is_in_order(demo: NetworkView, tmp_path: Path) -> None:
+    table = shown("credit", demo, tmp_path).dataframe[0].value
+    assert list(table["tokens"]) == sorted(table["tokens"], reverse=True)
+    assert table["share"].sum() == pytest.approx(100)
+
+
+# -- strangers' words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_stranger_writes_markup(page: str, views: dict[str, NetworkView], tmp_path: Path) -> None:
+    """Nothing hostile is in anything that the browser reads as markup, as code, as a name or as an address."""
+    raw = [*HOSTILE, *map(plain, HOSTILE), "<b>12D3KooW"]
+    for kind, message in messages(shown(page, views["hostile"], tmp_path)):
+        if kind != "text":
+            for string in strings(message):
+                assert not any(word in string for word in raw), (kind, string)
+
+
+def test_strangers_words_are_shown_all_the_same(views: dict[str, NetworkView], tmp_path: Path) -> None:
+    at = shown("network", views["hostile"], tmp_path)
+    found = " ".join(map(str, at.dataframe[0].value.to_numpy().ravel())) + texts(at)
+    assert all(plain(word, 20).rstrip("…") in found for word in HOSTILE[:3])
+
+
+def test_a_hostile_peer_page(views: dict[str, NetworkView], tmp_path: Path) -> None:
+    at = app("network", views["hostile"], tmp_path)
+    at.query_params["peer"] = "<b>12D3KooW"
+    at.run()
+    assert not at.exception
+    for kind, message in messages(at):
+        if kind != "text":
+            assert not any(word in string for string in strings(message) for word in [*HOSTILE, "<b>12D"]), kind
+
+
+# -- the peer on this machine
+
+
+@contextmanager
+def running_peer(directory: Path) -> Iterator[list[Command]]:
+    """A real control socket; what is asked of it is written down, and it obeys."""
+    asked: list[Command] = []
+    state = "training"
+    started, loop = threading.Event(), asyncio.new_event_loop()
+
+    async def answer(command: Command) -> Answer:
+        nonlocal state
+        asked.append(command)
+        state = {"pause": "paused", "resume": "training"}.get(command, state)
+        fragment = FragmentStatus(version=2, held_version=1, head="", state="", phase="catching up")
+        snapshot = PeerSnapshot(
+            peer_id="12D3KooWMine",
+            run_id="",
+            name=HOSTILE[0],
+            role="learner",
+            state=state,
+            note=HOSTILE[2],
+            pid=1,
+            wall_seconds=1.0,
+            fragments=(fragment,),
+        )
+        return {"snapshot": json.loads(snapshot.model_dump_json())}
+
+    async def serve() -> None:
+        server = await ControlServer.start(directory, answer)
+        started.set()
+        await ended.wait()
+        await server.close()
+
+    ended = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    started.wait()
+    try:
+        yield asked
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
+    with running_peer(tmp_path) as asked:
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+        assert ": training" in texts(at)
+        assert at.button(key="resume").disabled
+        at.button(key="pause").click().run()
+        assert ": paused" in texts(at)
+        at.button(key="resume").click().run()
+        assert ": training" in texts(at)
+        assert not at.exception
+        assert HOSTILE[2] in texts(at)
+    assert set(asked) == {"status", "pause", "resume"}
+
+
+def test_my_peer_says_when_there_is_none(tmp_path: Path) -> None:
+    at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+    assert "no peer is running" in texts(at)
+    assert not at.button
+
+
+def test_there_are_no_controls_without_a_data_directory(tmp_path: Path) -> None:
+    at = app("my_peer", NetworkView(), tmp_path).run()
+    assert "no peer to show" in texts(at)
+    assert not at.button
