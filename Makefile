@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench sim clean
+.PHONY: help run test test-slow check bench sim clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -16,15 +16,18 @@ export HYPOTHESIS_PROFILE
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: $(INSTALLED) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this machine
 	@$(BIN)/muster swarm --peers $(PEERS) --minutes $(MINUTES)
 
 # Unit tests share the cores between workers, each with one thread; a swarm wants the cores for itself.
-test: $(INSTALLED) ## run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm" -n $(WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m swarm
+test: $(INSTALLED) ## run all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm and not slow and not docker" -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "swarm and not slow"
+
+test-slow: $(INSTALLED) ## run the tests that take minutes: chaos, observer and dashboard against real swarms
+	$(BIN)/python -m pytest -m slow
 
 check: $(INSTALLED) ## formatting, lint, types and the direction of imports
 	$(BIN)/ruff format --check .

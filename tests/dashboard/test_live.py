@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["swarm"]  # the fixture
 
-pytestmark = [pytest.mark.browser, pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.swarm, pytest.mark.timeout(300)]
 
 START_SECONDS_MAX = 90
 GONE_SECONDS_MAX = 9 + 5  # one presence lifetime of the local preset, plus five seconds

@@ -24,7 +24,7 @@ from tests.real.conftest import ROOT
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]
 
 LIFETIME_SECONDS = 3.0  # of presence, in the run that the swarm fixture starts
 FRAGMENTS = 4
