@@ -15,7 +15,7 @@ from peer.chaos.namespaces import PREFIX
 from tests.real.conftest import ROOT, RUN, Swarm
 from tests.real.conftest import swarm as swarm  # the fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]  # five processes start, some twice, on busy cores
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]
 
 KILL_AND_STOP = """
 [[event]]
