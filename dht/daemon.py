@@ -126,6 +126,8 @@ class Daemon:
 
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
+        if self._p2p is None:  # the watchdog replaces the daemon while others go on
+            raise NetworkError(f"{address} cannot be called: the libp2p daemon is not running")
         # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
         place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
         try:

@@ -196,6 +196,14 @@ def test_a_dead_daemon_fails_at_once_and_a_restart_needs_no_initial_peer(
     runner.run(scenario())
 
 
+def test_while_a_daemon_is_replaced_calls_fail_like_any_others(
+    alice: Node, folder: Path, runner: asyncio.Runner
+) -> None:
+    (address, *_) = runner.run(alice.daemon.visible_addresses())
+    with pytest.raises(NetworkError):
+        runner.run(Daemon(DaemonConfig(folder / "carol"), CAROL.peer_id).dial(address))
+
+
 def test_a_peer_starts_anew_with_nobody_but_those_it_remembers(bob: Node, folder: Path, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         gone = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ALICE.peer_id}")
