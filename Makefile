@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check bench sim clean
+.PHONY: help run test test-slow compose-test check bench sim clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -28,6 +28,9 @@ test: $(INSTALLED) ## run all tests but the slow ones
 
 test-slow: $(INSTALLED) ## run the tests that take minutes: chaos, observer and dashboard against real swarms
 	$(BIN)/python -m pytest -m slow
+
+compose-test: $(INSTALLED) ## build the image and run the tests of the swarm in containers
+	docker/test.sh
 
 check: $(INSTALLED) ## formatting, lint, types and the direction of imports
 	$(BIN)/ruff format --check .
