@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow compose-test check bench sim clean
+.PHONY: help run test test-slow compose-test check bench results sim clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -40,6 +40,9 @@ check: $(INSTALLED) ## formatting, lint, types and the direction of imports
 
 bench: $(INSTALLED) ## run the benchmarks, one after the other
 	@for script in $(sort $(wildcard tests/bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…; hours of CPU)
+	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) $(GROUPS)
 
 sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 	@$(BIN)/python -m coordinator.virtual --seeds $(SEEDS)

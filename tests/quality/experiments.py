@@ -1,0 +1,124 @@
+"""The experiments behind docs/results.md: groups of `muster lab` commands, each a name and its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
+PARITY_TOKENS = "3072"
+PARITY_RATES = ("2e-3", "3e-3", "4.5e-3")
+DELAYS = ("0", "2", "8", "16")
+SEEDS = ("0", "1", "2")
+HALF_GOODPUT = "600:60"  # MTBI and return in steps, per learner
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One run of `muster lab`; its cached result is docs/results/NAME.json."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """What makes this result, but for where it is written."""
+        return " ".join(("muster", "lab", *self.arguments))
+
+
+def _parity(learners: int, steps: int) -> tuple[Experiment, ...]:
+    """Every rate of the grid for both methods, at equal tokens, on paired seeds."""
+    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS)
+    return tuple(
+        Experiment(
+            f"parity-m{learners}-s{seed}-lr{rate}",
+            (*size, "--seed", seed, "--inner-lr", rate, "--compare", "dp", "--dp-lr", rate),
+        )
+        for seed in SEEDS
+        for rate in PARITY_RATES
+    )
+
+
+def _variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
+    return tuple(Experiment(f"{group}-{name}", (*base, *options)) for name, options in variants.items())
+
+
+def _adoption() -> tuple[Experiment, ...]:
+    return tuple(
+        Experiment(
+            f"adoption-{rule.replace(':', '')}-{delay}",
+            (*SHORT, "--adoption", rule, "--adoption-delay-steps", delay),
+        )
+        for rule in ("overwrite", "carry", "blend:0.5")
+        for delay in DELAYS
+    )
+
+
+def _seeded(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
+    return tuple(
+        Experiment(f"{group}-{name}-s{seed}", (*base, "--seed", seed, *options))
+        for seed in SEEDS
+        for name, options in variants.items()
+    )
+
+
+GROUPS: dict[str, tuple[Experiment, ...]] = {
+    "parity-m4": _parity(4, 960),
+    "parity-m8": _parity(8, 960),
+    "parity-m16": _parity(16, 960),
+    "adoption": _adoption(),
+    "codecs": _seeded(
+        "codecs",
+        SHORT,
+        {
+            "bf16": ("--codec", "bf16"),
+            "int8": ("--codec", "int8"),
+            "int4": ("--codec", "int4"),
+            "e3m0": ("--codec", "e3m0"),
+            "int2": ("--codec", "int2,int8"),
+            "int2-feedback": ("--codec", "int2,int8", "--error-feedback"),
+        },
+    ),
+    "merges-m8": _seeded(
+        "merges-m8",
+        ("--learners", "8", "--steps", "480"),
+        {rule: ("--merge", rule) for rule in ("mean", "rda", "robust_rda")},
+    ),
+    "noniid": _seeded(
+        "noniid",
+        ("--learners", "8", "--steps", "480", "--noniid", "0.3", "--speeds", "octaves", "--late-joins"),
+        {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
+    ),
+    "ablation": _variants(
+        "ablation",
+        SHORT,
+        {
+            "default": (),
+            "h12": ("--period", "12"),
+            "h48": ("--period", "48"),
+            "p4": ("--fragments", "4"),
+            "p1": ("--fragments", "1"),
+            "overlap1": ("--overlap", "1"),
+            "outer-0.7-0.8": ("--outer-lr", "0.7"),
+            "outer-0.7-0.9": ("--outer-lr", "0.7", "--outer-momentum", "0.9"),
+            "outer-0.5-0.9": ("--outer-momentum", "0.9"),
+            "rows": ("--norms", "row"),
+            "muon": ("--optimizer", "muon"),
+            "lion8bit": ("--optimizer", "lion8bit", "--inner-lr", "5e-4"),
+        },
+    ),
+    "quorum": _variants(
+        "quorum",
+        # the slowest 18 % behind, as in the paper's Table 5
+        (*SHORT, "--speeds", "1,0.94,0.88,0.82", "--late-joins", "--min-share", "0"),
+        {
+            "k1": ("--quorum", "1", "--grace", "0"),
+            "k1-grace": ("--quorum", "1", "--grace", "0.5"),
+            "km": ("--quorum", "4", "--grace", "0"),
+        },
+    ),
+    "failures": _variants(
+        "failures",
+        ("--learners", "8", "--steps", "480"),
+        {"none": (), "half": ("--failures", HALF_GOODPUT, "--compare", "elastic")},
+    ),
+}

@@ -1,0 +1,89 @@
+"""`make results`: run the experiments that have no result yet, then fill the tables of docs/results.md.
+
+`python -m tests.quality.results [GROUP …] [--jobs N]`; without a group all of them. Each result is one JSON file,
+written when its run has ended, so whoever stops it may go on later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.quality.experiments import GROUPS, Experiment
+from tests.quality.tables import fill
+
+RESULTS = Path("docs/results")
+PAGE = Path("docs/results.md")
+BULKY = ("state_digests", "run_id")  # what nobody compares between runs
+LIBRARIES = ("torch", "bitsandbytes", "transformers", "numpy")
+
+
+def cached(experiment: Experiment) -> dict[str, Any] | None:
+    """The report of this very command, if there is one."""
+    try:
+        kept: dict[str, Any] = json.loads((RESULTS / f"{experiment.name}.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return kept["report"] if kept["command"] == experiment.command else None
+
+
+def make(experiment: Experiment) -> bool:
+    """Run one experiment on one core and keep its report; False if it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        options = ["--workers", "1", "--no-ui", "--report", str(report)]
+        program = "from peer.cli import main; main()"
+        command = [sys.executable, "-c", program, "lab", *experiment.arguments, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"{experiment.name}: failed\n{done.stderr}", flush=True)
+            return False
+        keep(experiment, json.loads(report.read_text(encoding="utf-8")))
+    print(f"{experiment.name}: {done.stdout.splitlines()[1]}", flush=True)
+    return True
+
+
+def keep(experiment: Experiment, report: dict[str, Any]) -> None:
+    """Write a result beside the others, whole or not at all."""
+    kept = {
+        "command": experiment.command,
+        "versions": {name: version(name) for name in LIBRARIES},
+        "report": {key: value for key, value in report.items() if key not in BULKY},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{experiment.name}.json"
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def reports() -> dict[str, dict[str, Any]]:
+    """Every kept report by the name of its experiment."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8"))["report"] for path in RESULTS.glob("*.json")}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one core each")
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.groups) - set(GROUPS))
+    if unknown:
+        parser.error(f"there is no group {unknown[0]}; choose from {', '.join(GROUPS)}")
+    wanted = [one for group in given.groups or GROUPS for one in GROUPS[group] if cached(one) is None]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        fine = list(pool.map(make, wanted))
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), reports()), encoding="utf-8")
+    return 0 if all(fine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""The tables of docs/results.md, made from kept reports alone: a table that cannot be made again is no result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from tests.quality.experiments import DELAYS, GROUPS, PARITY_RATES, SEEDS
+
+Reports = Mapping[str, Mapping[str, Any]]
+MISSING = "not run"
+MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str, reports: Reports) -> str:
+    """The page with everything between `<!-- table NAME -->` and `<!-- end -->` made anew."""
+    return MARKED.sub(lambda found: found[1] + TABLES[found[2]](reports) + found[3], page)
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line for every row."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def loss_of(report: Mapping[str, Any] | None) -> float | None:
+    """The last held-out loss in nats per byte; infinite if the run diverged, None if there is no run."""
+    if report is None:
+        return None
+    loss = report["eval_loss_last"]
+    return float("inf") if loss is None else float(loss)
+
+
+def shown(loss: float | None) -> str:
+    if loss is None:
+        return MISSING
+    return "diverged" if loss == float("inf") else f"{loss:.4f}"
+
+
+def with_error(values: Sequence[float]) -> str:
+    """Mean ± standard error; the error needs two values."""
+    if not values:
+        return MISSING
+    error = f" ± {stdev(values) / len(values) ** 0.5:.4f}" if len(values) > 1 else " (one seed)"
+    return f"{mean(values):.4f}{error}"
+
+
+def parity(learners: int) -> Callable[[Reports], str]:
+    """Rates in rows, seeds in columns (Muster / data-parallel), and the ratios of best to best below."""
+
+    def table(reports: Reports) -> str:
+        losses = {
+            (seed, rate): _both(reports.get(f"parity-m{learners}-s{seed}-lr{rate}"))
+            for seed in SEEDS
+            for rate in PARITY_RATES
+        }
+        rows = [
+            [
+                rate,
+                *(" / ".join(map(shown, losses[seed, rate])) for seed in SEEDS),
+                _ratio([losses[s, rate] for s in SEEDS]),
+            ]
+            for rate in PARITY_RATES
+        ]
+        best = [tuple(_least(losses[seed, rate][which] for rate in PARITY_RATES) for which in (0, 1)) for seed in SEEDS]
+        rows.append(["**best each**", *(" / ".join(map(shown, pair)) for pair in best), f"**{_ratio(best)}**"])
+        return markdown(["inner rate", *(f"seed {seed}" for seed in SEEDS), "ratio"], rows)
+
+    return table
+
+
+def _both(report: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
+    return loss_of(report), None if report is None else loss_of(report["baseline"]["dp"])
+
+
+def _least(losses: Any) -> float | None:
+    return min((loss for loss in losses if loss is not None), default=None)
+
+
+def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> str:
+    return with_error([ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
+
+
+def adoption(reports: Reports) -> str:
+    """Held-out loss by rule and delay in steps."""
+    rows = [
+        [rule, *(shown(loss_of(reports.get(f"adoption-{rule}-{delay}"))) for delay in DELAYS)]
+        for rule in ("overwrite", "carry", "blend0.5")
+    ]
+    return markdown(["rule", *(f"{delay} steps late" for delay in DELAYS)], rows)
+
+
+def against(group: str, reference: str) -> Callable[[Reports], str]:
+    """Variants of a group with one seed each, and their ratio to one of them."""
+
+    def table(reports: Reports) -> str:
+        base = loss_of(reports.get(f"{group}-{reference}"))
+        rows = []
+        for one in GROUPS[group]:
+            loss = loss_of(reports.get(one.name))
+            ratio = MISSING if loss is None or base is None else f"{loss / base:.4f}"
+            rows.append([one.name.removeprefix(f"{group}-"), f"`{one.command}`", shown(loss), ratio])
+        return markdown(["variant", "command", "held out", f"against {reference}"], rows)
+
+    return table
+
+
+def paired(group: str, reference: str) -> Callable[[Reports], str]:
+    """Variants of a group on several seeds: mean loss, and the mean of the ratios seed by seed."""
+    suffix = f"-s{SEEDS[0]}"
+
+    def table(reports: Reports) -> str:
+        def losses(variant: str) -> list[float | None]:
+            return [loss_of(reports.get(f"{variant}-s{seed}")) for seed in SEEDS]
+
+        base = losses(f"{group}-{reference}")
+        rows = []
+        for variant in (one.name.removesuffix(suffix) for one in GROUPS[group] if one.name.endswith(suffix)):
+            own = losses(variant)
+            ratio = _ratio(list(zip(own, base, strict=True)))
+            rows.append(
+                [variant.removeprefix(f"{group}-"), with_error([loss for loss in own if loss is not None]), ratio]
+            )
+        return markdown(["variant", "held out", f"against {reference}, paired"], rows)
+
+    return table
+
+
+TABLES: dict[str, Callable[[Reports], str]] = {
+    "parity-m4": parity(4),
+    "parity-m8": parity(8),
+    "parity-m16": parity(16),
+    "adoption": adoption,
+    "codecs": paired("codecs", "bf16"),
+    "merges-m8": paired("merges-m8", "mean"),
+    "noniid": paired("noniid", "rda"),
+    "ablation": against("ablation", "default"),
+    "quorum": against("quorum", "km"),
+    "failures": against("failures", "none"),
+}

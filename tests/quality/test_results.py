@@ -1,0 +1,36 @@
+"""docs/results.md says what the kept reports say, and no experiment shares a name with another."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from tests.quality.experiments import GROUPS
+from tests.quality.results import PAGE, RESULTS, reports
+from tests.quality.tables import TABLES, fill, with_error
+
+
+def test_the_tables_are_those_of_the_kept_reports():
+    page = PAGE.read_text(encoding="utf-8")
+    assert fill(page, reports()) == page, "run `make results`, or fill the tables anew"
+
+
+def test_every_table_has_its_place_in_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in TABLES if f"<!-- table {name} -->" not in page] == []
+
+
+def test_kept_results_were_made_by_the_commands_that_are_listed():
+    commands = {one.name: one.command for group in GROUPS.values() for one in group}
+    kept = {path.stem: json.loads(path.read_text(encoding="utf-8"))["command"] for path in RESULTS.glob("*.json")}
+    assert {name: command for name, command in kept.items() if commands.get(name) != command} == {}
+
+
+def test_names_are_unique():
+    names = Counter(one.name for group in GROUPS.values() for one in group)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_mean_of_one_seed_claims_no_error():
+    assert with_error([1.0]) == "1.0000 (one seed)"
+    assert with_error([1.0, 3.0]) == "2.0000 ± 1.0000"
