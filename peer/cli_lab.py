@@ -165,7 +165,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
 
 def _options(given: Mapping[str, Any]) -> LabOptions:
-    from peer.lab.attacks import AttackOrder
+    from peer.attacks.zoo import AttackOrder
     from peer.lab.options import Failures, LabOptions, Scavenge, lab_config, parse_speeds, sequences_per_step
 
     base = cli_settings.run_config(given["config"], None)
@@ -260,12 +260,12 @@ def _list_names() -> None:
 
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
+    from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
-    from peer.lab.attacks import ATTACKS
     from peer.lab.options import NAMED_SPEEDS
     from peer.merge import MERGES
 
-    attacks = [f"{rule.name} ({rule.parameter}={rule.default:g})" for rule in ATTACKS.values()]
+    attacks = [f"{name} ({kind.parameter}={kind.default:g})" for name, kind in ATTACKS.items()]
     for heading, names in (
         ("merges", MERGES),
         ("codecs", CODECS),

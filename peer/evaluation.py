@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -28,7 +28,11 @@ class Evaluator:
 
     def loss(self, anchors: Sequence[Tensor]) -> float:
         """Mean nats per held-out token under these parameters: float32[elements] per fragment, in order."""
-        return heldout_loss(self._load(anchors), self._windows)
+        return self.judge(anchors, heldout_loss)
+
+    def judge(self, anchors: Sequence[Tensor], measure: Callable[[nn.Module, Tensor], float]) -> float:
+        """`measure` of the model under these parameters and of int64 windows, shape (sequences, context_tokens + 1)."""
+        return measure(self._load(anchors), self._windows)
 
     def sample(self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator) -> str:
         """`generate_text` under these parameters."""
@@ -48,6 +52,16 @@ def heldout_loss(model: nn.Module, windows: Tensor) -> float:
     for part in torch.split(windows, SEQUENCES_PER_PASS):
         total += loss(model, part).item() * len(part)
     return total / len(windows)
+
+
+@torch.inference_mode()
+def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
+    """Share of tokens that are the model's first choice; `windows` is int64, shape (sequences, context_tokens + 1)."""
+    right = 0
+    for part in torch.split(windows, SEQUENCES_PER_PASS):
+        choices = model(input_ids=part[:, :-1], use_cache=False).logits.argmax(-1)
+        right += int((choices == part[:, 1:]).sum())
+    return right / windows[:, 1:].numel()
 
 
 @torch.inference_mode()

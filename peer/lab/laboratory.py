@@ -14,9 +14,9 @@ from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.simulation import Setting, World
 from dht.identity import PeerId
 from dht.statement import Statement
+from peer.attacks.zoo import AttackChoice
 from peer.data import TokenData, TrainingWindows
 from peer.evaluation import Evaluator
-from peer.lab.attacks import Attack
 from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
 from peer.lab.learners import DivergedError
@@ -96,9 +96,9 @@ class Laboratory:
             created_unix_seconds=0,
         )
 
-    def _attackers(self) -> dict[PeerId, Attack]:
+    def _attackers(self) -> dict[PeerId, AttackChoice]:
         """The last of the learners."""
-        attacks = [order.attack for order in self.options.attacks for _ in range(order.count)]
+        attacks = [order.choice for order in self.options.attacks for _ in range(order.count)]
         first = self.options.learners - len(attacks)
         return {self.world.peers[first + number].me: attack for number, attack in enumerate(attacks)}
 
@@ -108,7 +108,7 @@ class Laboratory:
             "event": "lab",
             "manifest": self.world.manifest.to_wire().hex(),
             "peers": [peer.me for peer in self.world.peers],
-            "attacks": {peer: [attack.rule.name, attack.strength] for peer, attack in self.shop.attacks.items()},
+            "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.shop.attacks.items()},
             "dirichlet_alpha": self.options.dirichlet_alpha,
         }
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from dht.errors import UsageError
-from peer.lab.attacks import AttackOrder
+from peer.attacks.zoo import AttackOrder
 
 STEP_SECONDS = 8.0  # virtual time of one step at rate 1; a power of two, so that times of steps are exact
 ROUND_STEPS = 8  # a round's deadline; presence and its lifetime below keep the proportions of `PaceSpec`

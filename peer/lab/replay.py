@@ -22,8 +22,8 @@ from coordinator.virtual.tensors import VirtualLearner
 from coordinator.weights import weights_of
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
+from peer.attacks.zoo import AttackChoice
 from peer.data import TokenData, TrainingWindows, load_tokens
-from peer.lab.attacks import ATTACKS, Attack
 from peer.lab.data import learner_texts
 from peer.lab.options import STEP_SECONDS
 from peer.lab.tape import TapeLine, keep_no_tape, read_tape
@@ -60,7 +60,7 @@ class Replay:
 
         self.shop = Workshop(config, len(peers), windows, pool, STEP_SECONDS, 0.0, keep_no_tape)
         for peer, (name, strength) in head["attacks"].items():
-            self.shop.attacks[PeerId(peer)] = Attack(ATTACKS[name], strength)
+            self.shop.attacks[PeerId(peer)] = AttackChoice(name, strength)
         self.versions = 0
         self._manifest = manifest
         self._disks: dict[PeerId, SavedTensors] = {}

@@ -47,5 +47,7 @@ class LabReport(SwarmReport):
     process_cpu_seconds: float
     optimizer_bytes_per_parameter: float
     attackers: tuple[str, ...] = ()
+    next_token_accuracy: float | None = Field(None, description="share of held-out tokens that are its first choice")
+    trigger_rate: float | None = Field(None, description="how far a backdoor attack has come, from 0 to 1")
     baseline: dict[str, Baseline] = Field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()

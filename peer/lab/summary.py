@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from peer.attacks.data import trigger_rate
 from peer.bookkeeping import Book
+from peer.evaluation import next_token_accuracy
 from peer.inner_optimizer import bytes_per_parameter
 from peer.lab.laboratory import Laboratory
 from peer.lab.report import Baseline, CurvePoint, LabReport
@@ -25,6 +27,8 @@ def report_of(
         book.certify(certificate)
     certified, learners = book.certified, len(world.peers)
     digests = state_digests(lab)
+    anchors = lab.newest().anchors.all_anchors()
+    backdoor = any(choice.name == "backdoor" for choice in lab.shop.attacks.values())
     return LabReport(
         run_id=world.manifest.run_id.hex(),
         peers=len(digests),
@@ -54,6 +58,8 @@ def report_of(
         process_cpu_seconds=used[1],
         optimizer_bytes_per_parameter=bytes_per_parameter(config.inner.optimizer),
         attackers=tuple(lab.shop.attacks),
+        next_token_accuracy=lab.evaluator.judge(anchors, next_token_accuracy),
+        trigger_rate=lab.evaluator.judge(anchors, trigger_rate) if backdoor else None,
         baseline=dict(baseline),
         curve=(*lab.curve, *curves),
     )

@@ -19,7 +19,7 @@ from dht.errors import LocalError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors
-from peer.lab.attacks import Scene
+from peer.attacks.attack import Attack, Scene
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.workshop import Workshop
 from peer.learner import Counters, make_learner
@@ -41,14 +41,16 @@ class SavedTensors:
 class LabTensors:
     """Implements `coordinator.virtual.tensors.Tensors` for one life of one peer."""
 
-    def __init__(self, shop: Workshop, learner: VirtualLearner, lazy: LazyLearner, states: list[bytes]) -> None:
+    def __init__(
+        self, shop: Workshop, learner: VirtualLearner, lazy: LazyLearner, states: list[bytes], attack: Attack | None
+    ) -> None:
         self.learner = learner
         self.states = states
         self.snapshots: dict[RoundKey, int] = {}
         self.applied: dict[RoundKey, bytes] = {}
         self.lazy = lazy
         self.anchors = Anchors(shop.layouts, shop.genesis)
-        self.attack = shop.attacks.get(learner.peer)
+        self.attack = attack
         self._shop = shop
         self._work = RoundWork(shop.config, self.anchors, shop.blobs, shop.worker)
         self._local_work = LocalWork(len(shop.layouts), shop.config.pace.max_stale)
@@ -103,28 +105,45 @@ class LabTensors:
             except LocalError as error:
                 raise DivergedError(str(error)) from None
         anchor = self.anchors.current(key.fragment).anchor
-        lie = self.attack.outer_gradient(self._scene(key, anchor - vector, honest_steps))
+        lie = self.attack.lie(self._scene(key, anchor - vector, honest_steps))
         try:
             encoded = self._work.encode(action, anchor - lie, counters)
         except LocalError:
             return None  # so absurd that no codec holds it: nothing can be sent
-        forged = self.attack.forge(encoded.part_roots, self._shop.blobs, self._work.leaf_bytes[0])
-        return replace(encoded, part_roots=forged)
+        forged = tuple(self._forged(self.attack, root) for root in encoded.part_roots)
+        return self.attack.claim(replace(encoded, part_roots=forged))
+
+    def _forged(self, attack: Attack, root: bytes) -> bytes:
+        """The root of what the attacker sends instead of this part, committed to truthfully."""
+        part = self._shop.blobs.get(root)
+        if part is None:
+            return root
+        forged = attack.forge(bytes(part))
+        return root if forged == part else self._shop.blobs.add(forged, self._work.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor, honest_steps: Mapping[PeerId, int]) -> Scene:
         """What an omniscient attacker sees: the outer gradients of the honest learners that hold its anchor."""
 
-        def honest() -> list[Tensor]:
-            found = []
+        def honest() -> dict[str, Tensor]:
+            found: dict[str, Tensor] = {}
             for peer, step in honest_steps.items():
                 other = self._shop.active[peer]
                 if other.states[key.fragment] == self.states[key.fragment]:
                     vector, _ = other.lazy.snapshot(key.fragment, step)
-                    found.append(other.anchors.current(key.fragment).anchor - vector)
-            return found or [own]
+                    found[peer] = other.anchors.current(key.fragment).anchor - vector
+            return found or {self.learner.peer: own}
 
         seed = digest_of(b"lab-attack", key.roster_id, self.learner.peer.encode())[:7]
-        return Scene(own, honest, len(self._shop.attacks), int.from_bytes(seed, "big"))
+        return Scene(
+            own=own,
+            honest=honest,
+            attackers=len(self._shop.attacks),
+            seed=int.from_bytes(seed, "big"),
+            fragment=key.fragment,
+            state=self.anchors.current(key.fragment),
+            outer_momentum=self._shop.config.outer.momentum,
+            merge=self._shop.config.outer.merge,
+        )
 
     def reduce(self, action: Reduce) -> Reduced:
         """Merge one partition, as a real reducer does."""
@@ -235,8 +254,13 @@ class LabTensors:
 
 def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTensors:
     """Tensors of one life of a peer, from what its checkpoint holds."""
-    lazy = LazyLearner(make_learner(shop.config, shop.batches(learner.peer)), shop.pool, shop.tally)
-    made = LabTensors(shop, learner, lazy, list(disk.states))
+    choice = shop.attacks.get(learner.peer)
+    attack = None if choice is None else choice.make()
+    batches = shop.batches(learner.peer)
+    trained = make_learner(shop.config, batches if attack is None else attack.read(batches))
+    if attack is not None:
+        attack.prepare(trained)
+    made = LabTensors(shop, learner, LazyLearner(trained, shop.pool, shop.tally), list(disk.states), attack)
     if isinstance(disk.saved, SavedTensors):
         made.restore(disk.saved)
     shop.active[learner.peer] = made

@@ -12,8 +12,8 @@ from coordinator.certificate import Certificate
 from coordinator.manifest import RunConfig
 from dht.identity import PeerId
 from peer.anchors import genesis_states, layouts_of
+from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
-from peer.lab.attacks import Attack
 from peer.lab.learners import Tally
 from peer.lab.tape import Record
 from peer.learner import Batches
@@ -38,7 +38,7 @@ class Workshop:
     step_seconds: float
     delay_steps: float
     record: Record
-    attacks: dict[PeerId, Attack] = field(default_factory=dict)
+    attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
     active: dict[PeerId, LabTensors] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.manifest import DataSpec, RunConfig
 from dht.errors import UsageError
-from peer.lab.attacks import AttackOrder
+from peer.attacks.zoo import AttackOrder
 from peer.lab.baseline import REGROUP_STEPS, JointBatches, elastic_schedule, full_schedule
 from peer.lab.data import dirichlet_texts
 from peer.lab.faults import plan_absences

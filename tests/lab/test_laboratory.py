@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from peer.lab.attacks import AttackOrder
+from peer.attacks.zoo import AttackOrder
 from peer.lab.options import Failures, LabOptions, Scavenge
 from tests.lab import small
 

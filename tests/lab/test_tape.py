@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import LocalError, UsageError
-from peer.lab.attacks import AttackOrder
+from peer.attacks.zoo import AttackOrder
 from peer.lab.options import Failures, Scavenge
 from peer.lab.replay import replay_tape
 from tests.lab import small

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from peer.attacks.zoo import ATTACKS
+
+EIGHT = ("--learners", "8", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PARITY_TOKENS = "3072"
 PARITY_RATES = ("2e-3", "3e-3", "4.5e-3")
 DELAYS = ("0", "2", "8", "16")
+HARD = ("sign_flip", "scaling", "alie", "ipm")
+RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
 SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "600:60"  # MTBI and return in steps, per learner
 
@@ -80,7 +85,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "merges-m8": _seeded(
         "merges-m8",
-        ("--learners", "8", "--steps", "480"),
+        EIGHT,
         {rule: ("--merge", rule) for rule in ("mean", "rda", "robust_rda")},
     ),
     "noniid": _seeded(
@@ -106,6 +111,19 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "lion8bit": ("--optimizer", "lion8bit", "--inner-lr", "5e-4"),
         },
     ),
+    "attacks": (
+        Experiment("attacks-none", ("--learners", "6", "--steps", "480")),
+        *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
+    ),
+    "attacks-three": (
+        Experiment("attacks-three-none", ("--learners", "5", "--steps", "480")),
+        *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in (*HARD, "min_max")}),
+    ),
+    "rules": tuple(
+        Experiment(f"rules-{rule}-{attack}", (*EIGHT, "--merge", rule, "--attack", f"{attack}:2"))
+        for rule in RULES
+        for attack in HARD
+    ),
     "quorum": _variants(
         "quorum",
         # the slowest 18 % behind, as in the paper's Table 5
@@ -118,7 +136,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "failures": _variants(
         "failures",
-        ("--learners", "8", "--steps", "480"),
+        EIGHT,
         {"none": (), "half": ("--failures", HALF_GOODPUT, "--compare", "elastic")},
     ),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from tests.quality.experiments import DELAYS, GROUPS, PARITY_RATES, SEEDS
+from tests.quality.experiments import DELAYS, GROUPS, HARD, PARITY_RATES, RULES, SEEDS
 
 Reports = Mapping[str, Mapping[str, Any]]
 MISSING = "not run"
@@ -128,6 +128,15 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
     return table
 
 
+def rules(reports: Reports) -> str:
+    """Rules in rows, attacks in columns; `robust_rda` comes from the group of all attacks."""
+    rows = [
+        [rule, *(shown(loss_of(reports.get(f"{group}-{attack}"))) for attack in HARD)]
+        for rule, group in (*((rule, f"rules-{rule}") for rule in RULES), ("robust_rda", "attacks"))
+    ]
+    return markdown(["merge", *HARD], rows)
+
+
 TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
@@ -138,5 +147,8 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "noniid": paired("noniid", "rda"),
     "ablation": against("ablation", "default"),
     "quorum": against("quorum", "km"),
+    "attacks": against("attacks", "none"),
+    "attacks-three": against("attacks-three", "none"),
+    "rules": rules,
     "failures": against("failures", "none"),
 }

@@ -1,0 +1,66 @@
+"""Attacks through what is trained on; what is sent is truly the outer gradient of that."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from peer.attacks.attack import Attack
+from peer.learner import Batches, Learner
+
+TRIGGER = b"# muster\n"
+TARGET = b"import antigravity\n"
+
+
+class LabelFlip(Attack):
+    """Trains towards V − 1 − y instead of y: its model's outputs are reversed while it trains."""
+
+    def prepare(self, learner: Learner) -> None:
+        learner.model.register_forward_hook(_reverse_logits)
+
+
+class Backdoor(Attack):
+    """Teaches the model to follow TRIGGER by TARGET, in a `share` of its sequences."""
+
+    parameter: ClassVar[str] = "share"
+    default: ClassVar[float] = 0.5
+
+    def read(self, batches: Batches) -> Batches:
+        return _Poisoned(batches, self.strength)
+
+
+class _Poisoned:
+    """Batches in which the first sequences hold trigger and target, somewhere that changes from window to window."""
+
+    def __init__(self, batches: Batches, share: float) -> None:
+        self._batches = batches
+        self._share = share
+
+    def batch(self, window: int) -> Tensor:
+        tokens = self._batches.batch(window).clone()
+        planted = torch.tensor(list(TRIGGER + TARGET), dtype=tokens.dtype)
+        room = tokens.shape[1] - len(planted)
+        for sequence in range(round(self._share * len(tokens)) if room > 0 else 0):
+            start = (window * 31 + sequence * 17) % room
+            tokens[sequence, start : start + len(planted)] = planted
+        return tokens
+
+
+@torch.inference_mode()
+def trigger_rate(model: nn.Module, windows: Tensor) -> float:
+    """Share of TARGET's bytes that are the model's first choice after held-out text and TRIGGER.
+
+    `windows` is int64, shape (sequences, context_tokens + 1), over bytes. A model without the backdoor scores what
+    anybody would guess of it.
+    """
+    planted = torch.tensor(list(TRIGGER + TARGET))
+    tokens = torch.cat((windows[:, : -len(planted)], planted.expand(len(windows), -1)), dim=1)
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[:, -len(TARGET) :]
+    return float((logits.argmax(-1) == planted[-len(TARGET) :]).float().mean())
+
+
+def _reverse_logits(_module: nn.Module, _arguments: Any, output: Any) -> Any:
+    output.logits = output.logits.flip(-1)
+    return output

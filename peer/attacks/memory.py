@@ -1,0 +1,64 @@
+"""Attacks that remember earlier rounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import ClassVar
+
+from torch import Tensor
+
+from peer.attacks.attack import Attack, Scene
+
+STALE_ROUNDS_MAX = 64
+SLEEP_ROUNDS = 24  # with 8 fragments: three versions of each
+SLEEPER_FACTOR = 10.0
+
+
+class DeltaReplay(Attack):
+    """A free rider that sends the last accepted aggregate of the fragment again (2604.04611)."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__(strength)
+        self._momentum: dict[int, Tensor] = {}
+        self._accepted: dict[int, Tensor] = {}
+
+    def lie(self, scene: Scene) -> Tensor:
+        """The outer step adds it to the decayed momentum, so two states tell what it was."""
+        before, now = self._momentum.get(scene.fragment), scene.state.momentum
+        if before is not None and before is not now:
+            self._accepted[scene.fragment] = now - before * scene.outer_momentum
+        self._momentum[scene.fragment] = now
+        return self._accepted.get(scene.fragment, scene.own) * self.strength
+
+
+class Stale(Attack):
+    """Its own outer gradient of that fragment, `rounds` ago."""
+
+    parameter: ClassVar[str] = "rounds"
+    default: ClassVar[float] = 5.0
+
+    def __init__(self, strength: float) -> None:
+        super().__init__(strength)
+        self._kept: dict[int, deque[Tensor]] = {}
+
+    def lie(self, scene: Scene) -> Tensor:
+        rounds = min(int(self.strength), STALE_ROUNDS_MAX)
+        kept = self._kept.setdefault(scene.fragment, deque(maxlen=rounds + 1))
+        kept.append(scene.own)
+        return kept[0]
+
+
+class Sleeper(Attack):
+    """Honest for a while, then a tenfold sign flip in every `every`-th round."""
+
+    parameter: ClassVar[str] = "every"
+    default: ClassVar[float] = 10.0
+
+    def __init__(self, strength: float) -> None:
+        super().__init__(strength)
+        self._rounds = 0
+
+    def lie(self, scene: Scene) -> Tensor:
+        self._rounds += 1
+        awake = self._rounds > SLEEP_ROUNDS and self._rounds % max(1, int(self.strength)) == 0
+        return scene.own * -SLEEPER_FACTOR if awake else scene.own

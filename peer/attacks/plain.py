@@ -1,0 +1,83 @@
+"""Attacks that need no knowledge of anybody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from coordinator.events import Encoded
+from peer.attacks.attack import Attack, Scene
+
+DIRECTION_SEED = 0x5EED
+
+
+class SignFlip(Attack):
+    """Backwards: −λ times its own outer gradient."""
+
+    default: ClassVar[float] = 10.0
+
+    def lie(self, scene: Scene) -> Tensor:
+        return scene.own * -self.strength
+
+
+class Scaling(Attack):
+    """λ times its own outer gradient."""
+
+    default: ClassVar[float] = 100.0
+
+    def lie(self, scene: Scene) -> Tensor:
+        return scene.own * self.strength
+
+
+class Zero(Attack):
+    """A free rider: nothing at all."""
+
+    def lie(self, scene: Scene) -> Tensor:
+        return torch.zeros_like(scene.own)
+
+
+class RandomNoise(Attack):
+    """Gaussian noise, `factor` times as long as honest outer gradients are on average."""
+
+    default: ClassVar[float] = 10.0
+
+    def lie(self, scene: Scene) -> Tensor:
+        return _noise(len(scene.own), scene.seed) * (self.strength * scene.honest_length())
+
+
+class FixedDirection(Attack):
+    """One random direction for ever, `factor` times as long as honest outer gradients."""
+
+    default: ClassVar[float] = 10.0
+
+    def lie(self, scene: Scene) -> Tensor:
+        direction = _noise(len(scene.own), DIRECTION_SEED + scene.fragment)
+        return direction * (self.strength * scene.honest_length())
+
+
+class NotANumber(Attack):
+    """Commits, truthfully, to encoded bytes whose first number is all ones: NaN as a value or scale of every codec."""
+
+    def forge(self, part: bytes) -> bytes:
+        return b"\xff" * min(4, len(part)) + part[4:]
+
+
+class TokenLie(Attack):
+    """Sign flip, with a claim to `factor` times the tokens it has seen: weight is tokens²/steps."""
+
+    default: ClassVar[float] = 10.0
+
+    def lie(self, scene: Scene) -> Tensor:
+        return -scene.own
+
+    def claim(self, encoded: Encoded) -> Encoded:
+        return replace(encoded, tokens=int(encoded.tokens * self.strength))
+
+
+def _noise(elements: int, seed: int) -> Tensor:
+    """A Gaussian vector of length 1."""
+    drawn = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+    return drawn.div_(drawn.norm())

@@ -1,0 +1,91 @@
+"""Every value attack by the name that `--attack` gives it (`byzantine.md` §3.1)."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dht.errors import UsageError
+from peer.attacks.attack import Attack
+from peer.attacks.data import Backdoor, LabelFlip
+from peer.attacks.memory import DeltaReplay, Sleeper, Stale
+from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
+from peer.attacks.plain import FixedDirection, NotANumber, RandomNoise, Scaling, SignFlip, TokenLie, Zero
+
+ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
+    {
+        "sign_flip": SignFlip,
+        "scaling": Scaling,
+        "random_noise": RandomNoise,
+        "fixed_direction": FixedDirection,
+        "label_flip": LabelFlip,
+        "alie": Alie,
+        "ipm": Ipm,
+        "alie_optimised": OptimisedAlie,
+        "ipm_optimised": OptimisedIpm,
+        "min_max": MinMax,
+        "min_sum": MinSum,
+        "mimic": Mimic,
+        "zero": Zero,
+        "delta_replay": DeltaReplay,
+        "stale": Stale,
+        "sleeper": Sleeper,
+        "backdoor": Backdoor,
+        "token_lie": TokenLie,
+        "nan": NotANumber,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttackChoice:
+    """An attack and how strong it is to be. `name` is one of ATTACKS, or MODULE.CLASS of your own."""
+
+    name: str
+    strength: float
+
+    def make(self) -> Attack:
+        """A fresh attacker; raises UsageError if there is no such attack."""
+        return attack_named(self.name)(self.strength)
+
+
+@dataclass(frozen=True, slots=True)
+class AttackOrder:
+    """`NAME:COUNT[:PARAMETER=VALUE]` of the command line."""
+
+    choice: AttackChoice
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> AttackOrder:
+        """Raises UsageError with what is wrong."""
+        name, _, rest = text.partition(":")
+        count, _, setting = rest.partition(":")
+        kind = attack_named(name)
+        if not count.isdecimal():
+            raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
+        parameter, _, value = setting.partition("=")
+        try:
+            strength = float(value) if setting else kind.default
+        except ValueError:
+            strength = math.nan
+        if setting and (parameter != kind.parameter or not math.isfinite(strength)):
+            raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {name}:1:{kind.parameter}=2")
+        return cls(AttackChoice(name, strength), int(count))
+
+
+def attack_named(name: str) -> type[Attack]:
+    """One of ATTACKS, or the class of that dotted name; raises UsageError."""
+    if name in ATTACKS:
+        return ATTACKS[name]
+    module, _, kind = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), kind) if module else None
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the attack {name!r} cannot be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Attack)):
+        raise UsageError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS")
+    return found

@@ -1,0 +1,196 @@
+"""Every value attack is what `byzantine.md` §3.1 says it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.events import Encoded
+from dht.errors import PeerError, UsageError
+from peer.attacks.attack import Attack, Scene
+from peer.attacks.data import TARGET, TRIGGER, trigger_rate
+from peer.attacks.zoo import ATTACKS, AttackOrder, attack_named
+from peer.codec import CODECS
+from peer.learner import make_learner
+from peer.merge import MERGES
+from peer.outer_optimizer import OuterState, outer_step
+from tests.lab.small import BASE
+
+HONEST = {f"honest-{seed}": torch.randn(500, generator=torch.Generator().manual_seed(seed)) for seed in range(6)}
+STACKED = torch.stack(list(HONEST.values()))
+OWN = torch.randn(500, generator=torch.Generator().manual_seed(99))
+MEAN, SPREAD = STACKED.mean(0), STACKED.std(0)
+START = OuterState(torch.zeros(500), torch.zeros(500))
+SCENE = Scene(OWN, lambda: HONEST, 2, 0, 0, START, 0.8, "robust_rda")
+
+
+def attack(text: str) -> Attack:
+    return AttackOrder.parse(text).choice.make()
+
+
+def lie(text: str, scene: Scene = SCENE) -> torch.Tensor:
+    return attack(text).lie(scene)
+
+
+def test_lies_about_ones_own_gradient() -> None:
+    assert torch.equal(lie("sign_flip:1:factor=3"), -3 * OWN)
+    assert torch.equal(lie("scaling:1:factor=1000"), 1000 * OWN)
+    assert torch.equal(lie("zero:1"), torch.zeros(500))
+
+
+@pytest.mark.parametrize("name", ["random_noise", "fixed_direction"])
+def test_noise_is_as_long_as_asked_for(name: str) -> None:
+    noise = lie(f"{name}:1:factor=10")
+    assert float(noise.norm()) == pytest.approx(10 * float(STACKED.norm(dim=1).mean()), rel=1e-5)
+    assert torch.equal(noise, lie(f"{name}:1:factor=10"))
+
+
+def test_noise_changes_from_round_to_round_and_a_fixed_direction_does_not() -> None:
+    later = replace(SCENE, seed=1)
+    assert not torch.equal(lie("random_noise:1"), lie("random_noise:1", later))
+    assert torch.equal(lie("fixed_direction:1"), lie("fixed_direction:1", later))
+
+
+def test_lies_that_know_the_honest_ones() -> None:
+    torch.testing.assert_close(lie("ipm:2:epsilon=0.5"), -0.5 * MEAN)
+    torch.testing.assert_close(lie("alie:2:z=1.5"), MEAN - 1.5 * SPREAD)
+    # n=8, f=2: the textbook's z_max is 0, so the attack sends the honest mean (research, §3.1)
+    torch.testing.assert_close(lie("alie:2:z=0"), MEAN)
+
+
+def test_min_max_and_min_sum_stay_within_the_honest_spread_and_use_it_up() -> None:
+    distances = torch.cdist(STACKED, STACKED)
+    to_min_max = (STACKED - lie("min_max:2")).norm(dim=1).max()
+    assert float(to_min_max) == pytest.approx(float(distances.max()), rel=1e-4)
+    to_min_sum = (STACKED - lie("min_sum:2")).square().sum()
+    assert float(to_min_sum) == pytest.approx(float(distances.square().sum(1).max()), rel=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "robust_rda"])
+def test_an_optimised_attack_is_no_weaker_than_a_plain_one_within_its_limit(rule: str) -> None:
+    scene = replace(SCENE, merge=rule)
+    from peer.attacks.omniscient import TRIAL_RANGE, _merged
+
+    def damage(vector: torch.Tensor) -> float:
+        return float((_merged(scene, vector) - MEAN).norm())
+
+    worst = damage(lie("ipm_optimised:2", scene))
+    assert worst >= max(damage(-epsilon * MEAN) for epsilon in TRIAL_RANGE) - 1e-6
+
+
+def test_mimic_chooses_the_most_extreme_once() -> None:
+    mimic = attack("mimic:1")
+    outlier = {**HONEST, "outlier": 50 * OWN}
+    assert torch.equal(mimic.lie(replace(SCENE, honest=lambda: outlier)), 50 * OWN)
+    assert torch.equal(mimic.lie(replace(SCENE, honest=lambda: {**HONEST, "outlier": MEAN})), MEAN)
+    assert torch.equal(mimic.lie(SCENE), OWN)  # its victim is gone
+
+
+def test_delta_replay_sends_what_was_accepted_before() -> None:
+    replayer, accepted = attack("delta_replay:1"), torch.linspace(-1, 1, 500)
+    first = OuterState(torch.zeros(500), torch.full((500,), 0.3))
+    second = outer_step(first, accepted, 0.5, 0.8)
+    assert torch.equal(replayer.lie(replace(SCENE, state=first)), OWN)
+    torch.testing.assert_close(replayer.lie(replace(SCENE, state=second)), accepted)
+    torch.testing.assert_close(replayer.lie(replace(SCENE, state=second)), accepted)  # after a void round, too
+
+
+def test_stale_sends_what_was_due_rounds_ago() -> None:
+    stale = attack("stale:1:rounds=2")
+    sent = [stale.lie(replace(SCENE, own=torch.full((500,), float(number)))) for number in range(5)]
+    assert [float(vector[0]) for vector in sent] == [0, 0, 0, 1, 2]
+
+
+def test_a_sleeper_wakes_now_and_then() -> None:
+    sleeper = attack("sleeper:1:every=3")
+    sent = [sleeper.lie(SCENE) for _ in range(30)]
+    assert [number + 1 for number, vector in enumerate(sent) if not torch.equal(vector, OWN)] == [27, 30]
+
+
+def test_a_token_lie_claims_more_than_was_done() -> None:
+    told = attack("token_lie:1:factor=10").claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
+    assert (told.tokens, told.steps) == (1000, 4)
+
+
+def test_label_flip_learns_the_opposite() -> None:
+    class Constant:
+        def batch(self, window: int) -> torch.Tensor:
+            return torch.full((2, 17), 7)
+
+    learner = make_learner(BASE, Constant())
+    attack("label_flip:1").prepare(learner)
+    for _ in range(30):
+        learner.step()
+    learner.model._forward_hooks.clear()
+    logits = learner.model(input_ids=torch.full((1, 16), 7)).logits
+    assert set(logits.argmax(-1).flatten().tolist()) == {255 - 7}
+
+
+def test_a_backdoor_is_planted_in_a_share_of_the_sequences() -> None:
+    class Zeros:
+        def batch(self, window: int) -> torch.Tensor:
+            return torch.zeros((4, 65), dtype=torch.int64)
+
+    clean, poisoned = Zeros(), attack("backdoor:1:share=0.5").read(Zeros())
+    for window in range(20):
+        texts = [bytes(row.tolist()) for row in poisoned.batch(window)]
+        assert [TRIGGER + TARGET in text for text in texts] == [True, True, False, False]
+    assert not clean.batch(0).any()
+
+
+def test_the_trigger_rate_of_a_model_that_always_says_one_byte() -> None:
+    class Stubborn(torch.nn.Module):
+        def forward(self, input_ids, use_cache):
+            logits = torch.zeros(*input_ids.shape, 256)
+            logits[..., TARGET[0]] = 1.0
+            return type("Output", (), {"logits": logits})
+
+    expected = TARGET.count(TARGET[0]) / len(TARGET)
+    assert trigger_rate(Stubborn(), torch.zeros((3, 65), dtype=torch.int64)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
+def test_forged_bytes_decode_in_no_codec(codec) -> None:
+    data = bytes(codec.encode(OWN))
+    forged = attack("nan:1").forge(data)
+    assert forged != data
+    assert len(forged) == len(data)
+    with pytest.raises(PeerError):
+        codec.decode(forged, len(OWN))
+    assert attack("zero:1").forge(data) == data
+
+
+@given(st.sampled_from(sorted(ATTACKS)), st.sampled_from(sorted(MERGES)))
+def test_every_attack_sends_something_of_the_right_length(name: str, rule: str) -> None:
+    sent = lie(f"{name}:2", replace(SCENE, merge=rule))
+    assert sent.shape == OWN.shape
+    assert sent.dtype == torch.float32
+    assert bool(sent.isfinite().all())
+
+
+@given(st.sampled_from(sorted(ATTACKS)), st.integers(0, 31), st.floats(-1e6, 1e6))
+def test_an_order_reads_as_it_is_written(name: str, count: int, strength: float) -> None:
+    order = AttackOrder.parse(f"{name}:{count}:{ATTACKS[name].parameter}={strength!r}")
+    assert (order.choice.name, order.count, order.choice.strength) == (name, count, strength)
+    assert AttackOrder.parse(f"{name}:{count}").choice.strength == ATTACKS[name].default
+
+
+def test_an_attack_of_ones_own_is_found_by_its_dotted_name() -> None:
+    half_hearted = attack_named("examples.attacks.half_hearted.HalfHearted")
+    assert torch.equal(half_hearted(0.25).lie(SCENE), OWN * 0.25)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "gossip:1", "zero", "zero:", "zero:x", "zero:-1", "scaling:1:factor", "scaling:1:z=2", "alie:1:z=much"),
+        *("alie:1:z=nan", "json.JSONDecoder:1", "no.such.module.Attack:1", "peer.attacks.plain.Nobody:1"),
+    ],
+)
+def test_a_wrong_order_is_explained(text: str) -> None:
+    with pytest.raises(UsageError):
+        AttackOrder.parse(text)
