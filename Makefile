@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow compose-test check bench results sim clean
+.PHONY: help run test test-slow compose-test check bench results fuzz sim clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -9,6 +9,7 @@ BIN := .venv/bin
 PEERS ?= 4
 MINUTES ?= 5
 SEEDS ?= 1000
+INPUTS ?= 50000
 WORKERS ?= 2
 HYPOTHESIS_PROFILE ?= ci
 export HYPOTHESIS_PROFILE
@@ -43,6 +44,9 @@ bench: $(INSTALLED) ## run the benchmarks, one after the other
 
 results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…; hours of CPU)
 	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) $(GROUPS)
+
+fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mutated inputs each
+	@$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)
 
 sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 	@$(BIN)/python -m coordinator.virtual --seeds $(SEEDS)

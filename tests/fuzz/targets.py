@@ -1,0 +1,128 @@
+"""Everything that reads what strangers wrote, each with good inputs to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from coordinator.certificate import Certificate, Vote
+from coordinator.manifest import Manifest, RunConfig
+from coordinator.messages import STATEMENT_BODIES
+from coordinator.presence import Presence
+from dht.errors import MusterError
+from dht.identity import KeyVerifier
+from dht.invite import Invite
+from dht.records import parse_record
+from dht.statement import Statement
+from dht.wire import Wire
+from peer.codec import CODECS, Codec
+from peer.frames import StatusAnswer, decode_header, encode_header
+from peer.learner_messages import decode_frame
+from peer.status_answer import decode_status
+from peer.transport import FrameReader
+
+GOLDEN = Path(__file__).parents[1] / "wire" / "v1"
+ELEMENTS = 300  # of the vectors that codecs decode
+PAYLOAD_BYTES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`read` may raise what is ours (MusterError) and nothing else; `prefix_bytes` of a seed are no msgpack."""
+
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    prefix_bytes: int = 0
+
+    def try_input(self, data: bytes) -> bool:
+        """True if it was accepted, False if it was refused; any other exception is a bug that this lets through."""
+        try:
+            self.read(data)
+        except MusterError:
+            return False
+        return True
+
+
+def _golden(pattern: str) -> tuple[bytes, ...]:
+    found = tuple(path.read_bytes() for path in sorted(GOLDEN.glob(pattern)))
+    assert found, f"no golden file is called {pattern}"
+    return found
+
+
+def _header(data: bytes) -> object:
+    message = decode_header(data)
+    if isinstance(message, Statement):
+        body = STATEMENT_BODIES.get(message.context.kind)
+        message.verify(KeyVerifier())
+        return None if body is None else message.read(body)
+    if isinstance(message, StatusAnswer):
+        return decode_status(message)
+    return message
+
+
+def _frames(data: bytes) -> object:
+    reader = FrameReader(PAYLOAD_BYTES_MAX)
+    frames = [*reader.feed(data[: len(data) // 2]), *reader.feed(data[len(data) // 2 :])]
+    assert reader.held_bytes <= len(data)
+    return [decode_header(frame.header) for frame in frames]
+
+
+def _frame(header: bytes, payload: bytes) -> bytes:
+    return len(header).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + header + payload
+
+
+def _codec(codec: Codec) -> Target:
+    vector = torch.linspace(-1, 1, ELEMENTS)
+
+    def read(data: bytes) -> object:
+        decoded = codec.decode(data, ELEMENTS)
+        assert decoded.shape == (ELEMENTS,)
+        assert bool(decoded.isfinite().all())
+        return decoded
+
+    return Target(read, (bytes(codec.encode(vector)),))
+
+
+def _statements() -> tuple[bytes, ...]:
+    """Headers of statements with every body that there is."""
+    outer = Statement.from_wire(_golden("statement.bin")[0])
+    made = []
+    for kind, path in ((kind, GOLDEN / f"coordinator_{kind}.bin") for kind in STATEMENT_BODIES):
+        if path.exists():
+            inner = outer.model_copy(
+                update={"context": outer.context.model_copy(update={"kind": kind}), "body": path.read_bytes()}
+            )
+            made.append(encode_header(inner))
+    return tuple(made)
+
+
+def _wire(model: type[Wire], pattern: str) -> Target:
+    return Target(model.from_wire, _golden(pattern))
+
+
+HEADERS = (*_statements(), encode_header(StatusAnswer(status=b'{"role": "learner", "note": "a", "wall_seconds": 1.5}')))
+
+TARGETS: Mapping[str, Target] = {
+    "header": Target(_header, HEADERS, prefix_bytes=1),
+    "frames": Target(_frames, tuple(_frame(header, b"payload") * 2 for header in HEADERS), prefix_bytes=9),
+    "certificate": _wire(Certificate, "coordinator_certificate.bin"),
+    "manifest": _wire(Manifest, "coordinator_manifest.bin"),
+    "presence": _wire(Presence, "coordinator_presence.bin"),
+    "record": Target(parse_record, _golden("record.bin")),
+    "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), _golden("invite.txt")),
+    "vote": _wire(Vote, "coordinator_vote.bin"),
+    "learner": Target(decode_frame, (b"\x09\x93\x01\x02\x03", b"\x05\x91\x01"), prefix_bytes=1),
+    "run_file": Target(
+        lambda data: RunConfig.parse(data.decode("utf-8", "replace"), "a run file"),
+        (Path("examples/tiny.toml").read_bytes(),),
+    ),
+    **{
+        f"body_{kind}": _wire(model, f"coordinator_{kind}.bin")
+        for kind, model in STATEMENT_BODIES.items()
+        if (GOLDEN / f"coordinator_{kind}.bin").exists()
+    },
+    **{f"codec_{name}": _codec(codec) for name, codec in CODECS.items()},
+}

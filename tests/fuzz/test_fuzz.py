@@ -1,0 +1,40 @@
+"""A short walk through every reader; `make fuzz` goes a million steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzz.mutate import mutated
+from tests.fuzz.run import fuzz
+from tests.fuzz.targets import TARGETS
+
+INPUTS = 300
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_but_our_own_errors(name: str) -> None:
+    _, refused = fuzz(name, INPUTS, seed=1)
+    assert refused > 0
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "learner"])
+def test_what_the_walk_starts_from_is_accepted(name: str) -> None:
+    target = TARGETS[name]
+    assert [target.try_input(seed) for seed in target.seeds] == [True] * len(target.seeds)
+
+
+def test_inputs_come_from_the_seed() -> None:
+    seed = TARGETS["certificate"].seeds[0]
+    first, second = (mutated(seed, random.Random(7)) for _ in range(2))
+    assert first == second != seed
+
+
+def test_a_reader_that_breaks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(data: bytes) -> int:
+        return data[10_000]
+
+    monkeypatch.setitem(TARGETS, "broken", type(TARGETS["vote"])(broken, (b"abc",)))
+    with pytest.raises(AssertionError, match="IndexError"):
+        fuzz("broken", 10, seed=0)
