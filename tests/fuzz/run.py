@@ -1,7 +1,7 @@
 """Feed every reader with inputs made from good ones: `python -m tests.fuzz.run [TARGET …] --inputs N --seed S`.
 
-With `--atheris`, one target at a time is driven by code coverage instead (`pip install atheris`). An input that makes
-anything but a MusterError is printed in hexadecimal, and the exit code is 1.
+An input that makes anything but a MusterError is raised as an AssertionError that spells it out.
+`tests.fuzz.by_coverage` goes by code coverage instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tests.fuzz.mangler import mangled_run
 from tests.fuzz.mutate import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import TARGETS
 
 HANDLER_SHARE = 5  # a message to a whole swarm takes as long as a hundred inputs to a reader
 GROWTH_MIB_MAX = 256  # of the whole process over one target: nothing may be kept of a refused input
@@ -38,29 +38,16 @@ def _peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _by_coverage(target: Target, inputs: int, seed: int) -> None:
-    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], f"-runs={inputs}", f"-seed={seed}", "-max_len=16384"], target.try_input)
-    atheris.Fuzz()
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: all")
     parser.add_argument("--inputs", type=int, default=50_000, help="for each target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--atheris", action="store_true", help="follow code coverage; needs exactly one target")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.targets) - set(TARGETS))
     if unknown:
         parser.error(f"there is no target {unknown[0]}; choose from {', '.join(TARGETS)}")
     names = given.targets or list(TARGETS)
-    if given.atheris:
-        if len(names) != 1:
-            parser.error("--atheris takes exactly one target")
-        _by_coverage(TARGETS[names[0]], given.inputs, given.seed)
     for name in names:
         started, before = time.perf_counter(), _peak_mib()
         accepted, refused = fuzz(name, given.inputs, given.seed)
