@@ -177,6 +177,14 @@ def refusal(
         return "a first version is never minor"
     if not enough_votes(certificate.voters, outcome.roster_ids, active, share):
         return "has too few votes"
+    return refusal_alone(certificate, run_id, verifier)
+
+
+def refusal_alone(certificate: Certificate, run_id: bytes, verifier: Verifier) -> str | None:
+    """What is wrong with this certificate whatever it follows: its own contents, and the signatures of its roster."""
+    outcome = certificate.outcome
+    if len(certificate.voters & outcome.roster_ids) < votes_needed(len(outcome.roster_ids)):
+        return "has too few votes"
     return _inconsistency(outcome) or _bad_vote(certificate, run_id, verifier)
 
 

@@ -46,11 +46,12 @@ class Presence(Wire):
     bytes_sent: int = Field(0, ge=0)
     bytes_received: int = Field(0, ge=0)
     rounds_void: int = Field(0, ge=0)  # own rounds of this life
+    team: str = Field("", max_length=NAME_CHARACTERS_MAX)  # for people, and only a claim
 
     def fitting(self) -> Presence:
         """This presence within the bytes of a record: what only people read goes first, then addresses, then heads."""
         fitting = self
-        shorter = (("device", ""), ("name", ""), ("addresses", self.addresses[:1]), ("heads", ()))
+        shorter = (("device", ""), ("team", ""), ("name", ""), ("addresses", self.addresses[:1]), ("heads", ()))
         for field_name, value in shorter:
             if len(fitting.to_wire()) <= PRESENCE_BYTES_MAX:
                 break

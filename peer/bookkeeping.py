@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
+from coordinator.credit import Credit
 from coordinator.fragment import FragmentMachine
 from coordinator.snapshot import CertifiedWork
 from peer.learner_messages import Steps
@@ -60,10 +61,8 @@ class Book:
     """Certificates and events of this life."""
 
     def __init__(self, fragments: int) -> None:
-        self._fragments = fragments
-        self._token_fragments = 0  # every token trains all fragments, so each certificate counts it once per fragment
         self.certified = CertifiedWork()
-        self._credited: Counter[str] = Counter()
+        self.credit = Credit(fragments)
         self._counted: dict[int, int] = {}  # the newest version of each fragment that is booked
         self.events: Counter[str] = Counter()
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
@@ -83,24 +82,22 @@ class Book:
     def certify(self, certificate: Certificate) -> None:
         """Count one certified version."""
         included = certificate.outcome.included()
-        self._token_fragments += certificate.outcome.tokens
+        self.credit.count(certificate.outcome)
         old = self.certified
         self.certified = CertifiedWork(
             versions=old.versions + 1,
             minor=old.minor + certificate.outcome.minor,
-            tokens=self._token_fragments // self._fragments,
+            tokens=self.credit.tokens,
             members=old.members + len(included),
             steps=old.steps + max((one.steps for one in included), default=0),
             round_seconds=old.round_seconds,
             rounds=old.rounds,
         )
-        for contributor in included:
-            self._credited[contributor.peer] += contributor.tokens
 
     @property
     def credited_tokens(self) -> dict[str, int]:
         """Certified tokens by contributor."""
-        return {peer: total // self._fragments for peer, total in self._credited.items()}
+        return {peer: self.credit.tokens_of(peer) for peer in self.credit.ranked()}
 
     def adopted(self, action: Adopt, delay_steps: int | None) -> None:
         """The learner took a version over, this many steps after the snapshot that went into it."""

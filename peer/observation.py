@@ -21,7 +21,7 @@ from peer.observer_chains import Chains
 from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
 from peer.observer_rounds import ToldRounds, doing
-from peer.observer_view import certificate_views, credit_views, fragment_views
+from peer.observer_view import certificate_views, fragment_views, seen_credit
 from peer.status_answer import decode_status
 
 GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
@@ -185,7 +185,7 @@ class Observation:
             history=tuple(history if history[-1] is point else [*history, point]),
             certificates=certificate_views(self.chains, self._unix_offset_seconds),
             rounds=rounds,
-            credit=credit_views(credit, self.known, self._unix_offset_seconds),
+            credit=seen_credit(credit, self.known, self._unix_offset_seconds),
             events=dict(self._events),
             tape=tuple(self._tape),
         )

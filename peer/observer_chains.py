@@ -6,13 +6,14 @@ every state, so that it goes on to the next version at once; it has no key to si
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from coordinator.actions import FetchState, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
+from coordinator.credit import Credit
 from coordinator.engine import Engine
 from coordinator.events import Event, PresenceSeen, Received, StateFetched, Tick
 from coordinator.fragment import FragmentMachine
@@ -39,37 +40,20 @@ class SeenCertificate:
 
 
 @dataclass(slots=True)
-class Credit:
-    """Sums over certificates. A token trains all fragments, so every fragment's certificates count it once."""
+class SeenCredit(Credit):
+    """Credit with when its certificates were first seen, and how it grew from version to version."""
 
-    fragments: int
-    versions: Counter[str] = field(default_factory=Counter)  # that include work of this contributor
     last_at: dict[str, float] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments
-    _tokens: Counter[str] = field(default_factory=Counter)
 
-    def count(self, seen: SeenCertificate, sign: int) -> None:
+    def see(self, seen: SeenCertificate, sign: int) -> None:
         """Include a certificate (`sign` 1), or take it back (−1) because its branch was left."""
         outcome = seen.certificate.outcome
+        self.count(outcome, sign)
         self.levels += [0] * (outcome.version - len(self.levels))
         self.levels[outcome.version - 1] += sign * outcome.tokens
         for one in outcome.included():
-            self._tokens[one.peer] += sign * one.tokens
-            self.versions[one.peer] += sign
             self.last_at[one.peer] = max(seen.at, self.last_at.get(one.peer, 0.0))
-
-    def tokens_of(self, contributor: str) -> int:
-        """Certified tokens of a contributor, each counted once."""
-        return self._tokens[contributor] // self.fragments
-
-    @property
-    def tokens(self) -> int:
-        """Certified tokens of everybody, each counted once."""
-        return sum(self.levels) // self.fragments
-
-    @property
-    def contributors(self) -> list[str]:
-        return [one for one, versions in self.versions.items() if versions > 0]
 
 
 class _NoKey:
@@ -90,7 +74,7 @@ class Chains:
         chains = [Chain(core.rules, fragment, state) for fragment, state in enumerate(manifest.genesis)]
         self._engine = Engine(core, chains, [0] * len(chains), now)
         self.seen: list[deque[SeenCertificate]] = [deque(maxlen=CHAIN_KEPT) for _ in chains]
-        self.credit = Credit(len(chains))
+        self.credit = SeenCredit(len(chains))
         self.told: deque[Tell] = deque(maxlen=TOLD_MAX)  # what the core has told and nobody has taken yet
         self._questions: list[Question] = []
         self._leaders: dict[bytes, tuple[PeerId, ...]] = {}  # of the version after this one, in order
@@ -147,7 +131,7 @@ class Chains:
         """Count what has joined a chain, and take back what was on a branch that was left."""
         chain, seen = machine.chain, self.seen[machine.index]
         while seen and chain.digest_at(seen[-1].certificate.version) != seen[-1].certificate.digest:
-            self.credit.count(seen.pop(), -1)
+            self.credit.see(seen.pop(), -1)
         known = seen[-1].certificate.version if seen else 0
         certificates = chain.after(known, chain.version - known)
         fresh = len(certificates) <= FRESH_MAX
@@ -156,6 +140,6 @@ class Chains:
             for one in certificates
         ]
         for one in added:
-            self.credit.count(one, 1)
+            self.credit.see(one, 1)
         seen.extend(added)
         return added

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 
+from coordinator.credit import Claim, credit_views
 from coordinator.manifest import Manifest
 from coordinator.network_view import CertificateView, ContributorView, CreditView, FragmentView, RunFacts
 from coordinator.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
 from peer.codec import CODECS
 from peer.model import parameter_specs
-from peer.observer_chains import Chains, Credit, SeenCertificate
+from peer.observer_chains import Chains, SeenCertificate, SeenCredit
 from peer.observer_peers import KnownPeers, plain
 
 CERTIFICATES_SHOWN = 256
@@ -88,16 +89,10 @@ def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateV
     )
 
 
-def credit_views(credit: Credit, known: KnownPeers, unix_offset_seconds: float) -> tuple[CreditView, ...]:
+def seen_credit(credit: SeenCredit, known: KnownPeers, unix_offset_seconds: float) -> tuple[CreditView, ...]:
     """Contributors by certified tokens, most first; they may have left long ago."""
-    ranked = sorted(credit.contributors, key=lambda one: (-credit.tokens_of(one), one))[:PEERS_KNOWN_MAX]
-    return tuple(
-        CreditView(
-            peer_id=one,
-            name=plain(peer.presence.name) if (peer := known.peers.get(PeerId(one))) is not None else "",
-            tokens=credit.tokens_of(one),
-            versions=credit.versions[one],
-            last_unix_seconds=credit.last_at[one] + unix_offset_seconds,
-        )
-        for one in ranked
-    )
+    ranked = credit.ranked()[:PEERS_KNOWN_MAX]
+    heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
+    claims = {one: Claim(plain(said.name), plain(said.team)) for one, said in heard}
+    last_at = {one: at + unix_offset_seconds for one, at in credit.last_at.items()}
+    return credit_views(credit, ranked, claims, last_at)

@@ -11,6 +11,16 @@ FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
 
 
 @dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Exports that a host makes by itself: into `folder` at the end of the run, and every so many versions before."""
+
+    folder: Path
+    every_versions: int | None = None
+    repository: str | None = None  # of the Hugging Face Hub, for a copy of each
+    licence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOptions:
     """A peer's own settings. `data_directory` holds its key, checkpoints, votes and control socket."""
 
@@ -22,7 +32,9 @@ class NodeOptions:
     step_seconds: float = 0.0  # pace: a step lasts at least this long
     announce: tuple[str, ...] = ()
     name: str = ""
+    team: str = ""
     founders: tuple[str, ...] = ()  # host only; default: the host itself
+    export: ExportOptions | None = None  # host only
     fault: str | None = None  # tests only: see `Fault.parse`
 
     @property

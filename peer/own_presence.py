@@ -19,6 +19,7 @@ class OwnPresence:
         self._pump = pump
         self._addresses = addresses[:ADDRESSES_MAX]
         self._name = options.name[:NAME_CHARACTERS_MAX]
+        self._team = options.team[:NAME_CHARACTERS_MAX]
         self._threads = options.threads
         self._beats = count(1)
 
@@ -43,6 +44,7 @@ class OwnPresence:
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
             rounds_void=self._pump.book.events["round_void"],
+            team=self._team,
         )
         return presence.fitting()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from coordinator.credit import team_tokens
 from coordinator.network_view import NetworkView
 from dashboard.frames.rows import Row, milliseconds, moment
 from dashboard.text import labels, plain
@@ -32,12 +31,8 @@ def leaderboard(view: NetworkView) -> list[Row]:
 
 def team_rows(view: NetworkView) -> list[Row]:
     """Certified tokens by team; empty if nobody names one."""
-    totals: Counter[str] = Counter()
-    for one in view.credit:
-        totals[plain(one.team, 40) or NO_TEAM] += one.tokens
-    return (
-        [{"team": team, "tokens": tokens} for team, tokens in totals.most_common()] if set(totals) - {NO_TEAM} else []
-    )
+    named = [one.model_copy(update={"team": plain(one.team, 40)}) for one in view.credit]
+    return [{"team": team or NO_TEAM, "tokens": tokens} for team, tokens in team_tokens(named)]
 
 
 def history_rows(view: NetworkView) -> list[Row]:

@@ -23,6 +23,7 @@ from coordinator.certificate import (
     active_set_digest,
 )
 from coordinator.chain import Chain, Rules
+from coordinator.credit import Contributed, CreditRecord, Reach
 from coordinator.manifest import (
     DataSpec,
     InnerSpec,
@@ -51,6 +52,7 @@ from coordinator.messages import (
     Roster,
 )
 from coordinator.presence import Presence
+from coordinator.proof import FragmentProof, Proof
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, Statement, make_statement
 from dht.wire import PROTOCOL_MAJOR, Wire
@@ -137,6 +139,7 @@ PRESENCE = Presence(
     bytes_sent=2**40,
     bytes_received=70000,
     rounds_void=3,
+    team="the garden",
 )
 
 
@@ -222,7 +225,16 @@ def golden() -> dict[str, Wire]:
         "ask_chain_note": AskChainNote(fragment=1, version=5, known=(DIGESTS[14], DIGESTS[15])),
         "chain_note": ChainNote(fragment=0, certificates=(certificate(),)),
     }
-    records = {"manifest": MANIFEST, "certificate": certificate(), "presence": PRESENCE}
+    records = {
+        "manifest": MANIFEST,
+        "certificate": certificate(),
+        "presence": PRESENCE,
+        "proof": Proof(fragments=(FragmentProof(momentum=DIGESTS[3], certificates=(certificate(),)),)),
+        "credit_record": CreditRecord(
+            reaches=(Reach(first=3, last=9, head=DIGESTS[4], missed=1),),
+            contributors=(Contributed(peer=IDS[0], token_fragments=70000, versions=5),),
+        ),
+    }
     return {f"coordinator_{name}.bin": value for name, value in (bodies() | notes | records).items()}
 
 

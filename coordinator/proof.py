@@ -1,0 +1,113 @@
+"""What stands behind exported weights, checked without a network (design §9, a checkpoint proves itself). Pure.
+
+A proof holds, for each fragment, the certificates that lead to its version and the momentum's Merkle root: with the
+root of the weights that gives the state digest which the newest certificate signs. Certificates that go back to
+version 1 begin with the founders whom the manifest names. Of a longer run only those are kept that say who was active
+before the newest one; whether these belong to the run is then for others to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from coordinator.certificate import Certificate, refusal_alone
+from coordinator.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, Rules
+from coordinator.manifest import FRAGMENTS_MAX, Manifest
+from dht.errors import LocalError, PeerError
+from dht.identity import PeerId, Verifier
+from dht.statement import Digest
+from dht.wire import Wire
+
+PROOF_BYTES_MAX = 1 << 30
+
+
+class FragmentProof(Wire):
+    """Of one fragment: the Merkle root of its momentum, and certificates up to its version, oldest first."""
+
+    momentum: Digest
+    certificates: tuple[Certificate, ...] = Field(min_length=1, max_length=CHAIN_KEPT)
+
+
+class Proof(Wire):
+    """Of a whole model."""
+
+    fragments: tuple[FragmentProof, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the certificates of a fragment show."""
+
+    version: int
+    first_version: int  # of the oldest certificate; 1: back to the founders
+    minor_versions: tuple[int, ...]
+    head_voters: frozenset[PeerId]
+    signed: Counter[PeerId]  # versions that each key has signed, of those shown
+
+    @property
+    def from_founders(self) -> bool:
+        """Nobody but the founders, and those whom they and their successors let in, can have made this version."""
+        return self.first_version == 1 and not self.minor_versions
+
+
+def proving(certificates: Sequence[Certificate]) -> tuple[Certificate, ...]:
+    """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do."""
+    if certificates and certificates[0].version == 1:
+        return tuple(certificates)
+    if len(certificates) <= ACTIVE_CERTIFICATES:
+        raise LocalError(
+            f"this peer holds only {len(certificates)} certificates of one of the fragments, too few to prove it; "
+            "wait for some more versions"
+        )
+    return tuple(certificates[-ACTIVE_CERTIFICATES - 1 :])
+
+
+def check_fragment(
+    manifest: Manifest, fragment: int, certificates: Sequence[Certificate], state: bytes, verifier: Verifier
+) -> Standing:
+    """Raise PeerError unless the newest certificate signs this state and follows from the others."""
+    _check_chain(manifest, fragment, certificates, verifier)
+    if certificates[-1].state != state:
+        raise PeerError(f"the weights of fragment {fragment} are not those that its certificate signs")
+    signed: Counter[PeerId] = Counter()
+    for certificate in certificates:
+        signed.update(certificate.voters)
+    return Standing(
+        version=certificates[-1].version,
+        first_version=certificates[0].version,
+        minor_versions=tuple(one.version for one in certificates if one.outcome.minor),
+        head_voters=certificates[-1].voters,
+        signed=signed,
+    )
+
+
+def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certificate], verifier: Verifier) -> None:
+    rules = Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, verifier)
+    known = 0 if certificates[0].version == 1 else ACTIVE_CERTIFICATES
+    if len(certificates) <= known:
+        raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
+    chain = Chain(rules, fragment, manifest.genesis[fragment], _linked(rules, fragment, certificates[:known]))
+    for certificate in certificates[known:]:
+        reason = chain.refusal(certificate)
+        if reason is not None:
+            raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
+        chain.append(certificate)
+
+
+def _linked(rules: Rules, fragment: int, certificates: Sequence[Certificate]) -> list[Certificate]:
+    """Certificates of which nobody can tell who was active before: each names its parent, and its roster signed it."""
+    parent = None
+    for version, certificate in enumerate(certificates, certificates[0].version if certificates else 0):
+        reason = refusal_alone(certificate, rules.run_id, rules.verifier)
+        if (certificate.fragment, certificate.version) != (fragment, version):
+            reason = "is not the next version of this fragment"
+        elif parent is not None and certificate.outcome.parent != parent:
+            reason = "names another parent"
+        if reason is not None:
+            raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
+        parent = certificate.digest
+    return list(certificates)
