@@ -19,14 +19,19 @@ from dht.errors import LocalError, UsageError
 SOCKET_NAME = "control.sock"
 REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
+SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
-Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop"]
+Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit"]
+
+
+class NobodyRunsError(UsageError):
+    """No peer is running with this data directory."""
 
 
 def ask(data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
     """Send a command to the peer whose data directory this is; returns its reply.
 
-    Raises UsageError if no peer runs there, LocalError if it does not answer or reports a failure.
+    Raises NobodyRunsError if no peer runs there, LocalError if it does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -34,7 +39,7 @@ def ask(data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT
         try:
             _connect(connection, path)
         except (FileNotFoundError, ConnectionRefusedError):
-            raise UsageError(f"no peer is running with data directory {data_directory}; start one first") from None
+            raise NobodyRunsError(f"no peer is running with data directory {data_directory}; start one first") from None
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
         try:

@@ -100,7 +100,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         temporary = folder / "checkpoint"
         _write_tensors(temporary, checkpoint.tensors, header)
         name = f"checkpoint-{_sequence(earlier[-1]) + 1 if earlier else 1:012d}-{_file_digest(temporary)}.safetensors"
-        _publish(temporary, directory / name)
+        publish(temporary, directory / name)
         for path in earlier[: 1 - KEPT]:
             path.unlink()
     return directory / name
@@ -153,7 +153,7 @@ class VoteLog:
                 file.flush()
                 os.fsync(file.fileno())
             if new:
-                _sync_directory(self._path.parent)
+                sync(self._path.parent)
         self._end = end + len(record)
 
     def replace(self, payloads: Sequence[bytes]) -> None:
@@ -162,7 +162,7 @@ class VoteLog:
         temporary = self._path.with_name(self._path.name + ".tmp")
         with _disk_errors(f"the vote log {self._path} cannot be rewritten (it is untouched)", temporary):
             temporary.write_bytes(data)
-            _publish(temporary, self._path)
+            publish(temporary, self._path)
         self._end = len(data)
 
 
@@ -211,16 +211,16 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _publish(temporary: Path, final: Path) -> None:
+def publish(temporary: Path, final: Path) -> None:
     """Give a finished file its name so that, whatever happens, either it is there whole or it is not there."""
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(temporary)
     temporary.replace(final)
-    _sync_directory(final.parent)
+    sync(final.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Have what was written to this file, or the names in this folder, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
+from coordinator.chain import Chain
+from coordinator.credit import CreditReport
+from coordinator.presence import Presence
 from dht.errors import MusterError
+from peer.credit_book import CreditBook
 from peer.pump import Pump
 from peer.run_state import Captured, RunDirectory
 from peer.training import Training
@@ -19,9 +25,13 @@ CHECKPOINT_SECONDS = 30.0
 class Checkpointer:
     """Writes one checkpoint at a time; a disk that refuses is told in the log, and training goes on."""
 
-    def __init__(self, directory: RunDirectory, pump: Pump) -> None:
+    def __init__(self, directory: RunDirectory, pump: Pump, presence: Callable[[], Presence]) -> None:
+        """`presence` is what this peer says of itself."""
+        manifest = pump.engine.core.manifest
         self._directory = directory
         self._pump = pump
+        self._own_presence = presence
+        self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self.training: Training | None = None
 
@@ -32,22 +42,45 @@ class Checkpointer:
             await self.save()
 
     async def save(self) -> None:
-        """States, certificates and learner of one moment."""
-        async with self._turn:
-            try:
-                await self._pump.settle_adoptions()
-                captured = self._capture()
-                learner_file = None
-                if self.training is not None:
-                    learner_file = self._directory.learner_file
-                    # nothing was awaited since `_capture`: the learner gets this before any later adoption
-                    await self.training.client.save(learner_file)
-                await asyncio.to_thread(self._directory.save, captured, learner_file)
-            except MusterError as error:
-                self._pump.book.events["checkpoint_failed"] += 1
-                log.error("checkpoint_failed", reason=str(error))
+        """`save_now`, but a failure is only told."""
+        try:
+            await self.save_now()
+        except MusterError as error:
+            self._pump.book.events["checkpoint_failed"] += 1
+            log.error("checkpoint_failed", reason=str(error))
 
-    def _capture(self) -> Captured:
+    async def save_now(self) -> Path:
+        """States, certificates, credit and learner of one moment, into the folder that is returned.
+
+        Raises LocalError if they cannot be written.
+        """
+        async with self._turn:
+            captured = await self.capture()
+            learner_file = None
+            if self.training is not None:
+                learner_file = self._directory.learner_file
+                # nothing was awaited since `capture`: the learner gets this before any later adoption
+                await self.training.client.save(learner_file)
+            chains = self._follow_credit()
+            await asyncio.to_thread(self._directory.save, captured, learner_file)
+            await asyncio.to_thread(self._credit.save, chains)
+            return self._directory.path
+
+    async def credit(self) -> CreditReport:
+        """Who has contributed how much, up to now."""
+        async with self._turn:
+            return await asyncio.to_thread(self._credit.report, self._follow_credit())
+
+    def _follow_credit(self) -> list[Chain]:
+        """The chains as they are, for another thread."""
+        engine = self._pump.engine
+        others = ((peer, sighting.presence) for peer, sighting in engine.core.presence.sightings.items())
+        self._credit.hear([(engine.core.me, self._own_presence()), *others])
+        return [machine.chain.truncated(machine.chain.version) for machine in engine.machines]
+
+    async def capture(self) -> Captured:
+        """States and certificates of the moment at which this returns."""
+        await self._pump.settle_adoptions()
         machines = self._pump.engine.machines
         held = tuple(machine.held for machine in machines)
         chains = tuple(

@@ -13,8 +13,8 @@ import typer
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
-from peer import cli_chaos, cli_dashboard, cli_lab, cli_plan, cli_settings, cli_top
-from peer.options import Fault, NodeOptions
+from peer import cli_chaos, cli_credit, cli_dashboard, cli_export, cli_lab, cli_plan, cli_settings, cli_top
+from peer.options import ExportOptions, Fault, NodeOptions
 from peer.service import ServiceOptions, Start
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ app.add_typer(cli_lab.app)
 app.add_typer(cli_dashboard.app)
 app.command(epilog="Example: muster top")(cli_top.top)
 app.add_typer(cli_chaos.app)
+app.command(epilog="Example: muster export my-model")(cli_export.export)
+app.command(epilog="Example: muster verify my-model")(cli_export.verify)
+app.command(epilog="Example: muster credit")(cli_credit.credit)
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
@@ -112,6 +115,12 @@ def host(
     founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
     versions: Versions = None,
     name: Name = "",
+    export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
+    export_every: Annotated[
+        int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")
+    ] = None,
+    push: cli_export.Push = None,
+    licence: cli_export.Licence = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -120,6 +129,8 @@ def host(
 ) -> None:
     """Begin a run and keep it reachable: print its invite, evaluate, never train."""
     described = cli_settings.run_config(config, versions)
+    if export is None and (export_every is not None or push is not None or licence):
+        raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     options = NodeOptions(
         data_directory=cli_settings.data_directory(data),
         port=port,
@@ -127,11 +138,15 @@ def host(
         announce=tuple(announce or ()),
         name=name,
         founders=cli_settings.founders(founder or ()),
+        export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
     )
 
     def prepare() -> Start:
+        from peer.export.regular import check
         from peer.node import Node
 
+        if options.export is not None:
+            check(options.export)
         return lambda: Node.host(described, options)
 
     _serve(
@@ -159,6 +174,7 @@ def join(
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
     step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
     name: Name = "",
+    team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -180,6 +196,7 @@ def join(
         step_seconds=step_seconds,
         announce=tuple(announce or ()),
         name=name,
+        team=team,
         fault=fault,
     )
 

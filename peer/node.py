@@ -29,8 +29,9 @@ from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
 from peer.data import TokenData, load_tokens
-from peer.evaluation_loop import EvaluationLoop
+from peer.evaluation_loop import Mark
 from peer.head_publisher import publish_head
+from peer.hosting import Hosting
 from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
@@ -58,8 +59,7 @@ class Node:
         self.identity = identity
         self.started_at = asyncio.get_running_loop().time()
         self.training: Training | None = None
-        self.evaluations: EvaluationLoop | None = None
-        self.sample = ""
+        self.hosting: Hosting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
@@ -125,7 +125,7 @@ class Node:
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
-        self.checkpointer = Checkpointer(directory, self.pump)
+        self.checkpointer = Checkpointer(directory, self.pump, self._presence)
         self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
         self.own_presence = OwnPresence(self.pump, self.options, self._addresses)
         self.presence = PresenceLoop(
@@ -142,7 +142,8 @@ class Node:
         if self.role == "learner":
             await self._start_training(held)
         elif data is not None:
-            await self._start_evaluations(data)
+            self.hosting = await Hosting.start(self.pump, self.checkpointer, data, self.options.export, self._mark)
+            self._spawn(self.hosting.run())
         self._spawn(self._watch())
         self._spawn(self.checkpointer.run())
 
@@ -162,11 +163,6 @@ class Node:
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
         self._spawn(self.training.client.wait())
 
-    async def _start_evaluations(self, data: TokenData) -> None:
-        anchors = self.pump.anchors.all_anchors
-        self.evaluations = await asyncio.to_thread(EvaluationLoop, self.manifest.config, data, anchors)
-        self._spawn(self.evaluations.run(lambda: mark_of(self.pump, self._now() - self.started_at)))
-
     # -- what is going on
 
     @property
@@ -175,6 +171,9 @@ class Node:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def _mark(self) -> Mark:
+        return mark_of(self.pump, self._now() - self.started_at)
 
     def _on_progress(self, progress: LearnerProgress) -> None:
         self.pump.feed(Progress(progress.steps, progress.steps_per_second))
@@ -210,6 +209,8 @@ class Node:
     async def _watch(self) -> None:
         while not self.stage.advance(self._now()):  # noqa: ASYNC110 - what it looks at changes in many places
             await asyncio.sleep(WATCH_SECONDS)
+        if self.hosting is not None:
+            await self.hosting.export_last()
         if not self._over.done():
             self._over.set_result(None)
 
@@ -233,8 +234,8 @@ class Node:
             state="finished" if self._over.done() else self.stage.state,
             pid=0,
             wall_seconds=self._now() - self.started_at,
-            evaluations=tuple(self.evaluations.found) if self.evaluations is not None else (),
-            sample=self.sample,
+            evaluations=() if self.hosting is None else self.hosting.found,
+            sample="" if self.hosting is None else self.hosting.sample,
         )
         progress = self.training.progress if self.training is not None else LearnerProgress()
         return peer_snapshot(base, self.pump, progress, self._now())
@@ -243,9 +244,8 @@ class Node:
         """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
         anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
         digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
-        if self.evaluations is not None:
-            await self.evaluations.evaluate(mark_of(self.pump, self._now() - self.started_at), full=True)
-            self.sample = await self.evaluations.sample()
+        if self.hosting is not None:
+            await self.hosting.look_last()
         return self.snapshot().model_copy(update={"digests_from_tensors": digests})
 
     async def pause(self) -> None:
@@ -279,8 +279,8 @@ class Node:
             if hasattr(self, "network"):
                 last_first.push_async_callback(self.network.close)
                 last_first.push_async_callback(self.network.flush, FLUSH_SECONDS)
-            if self.evaluations is not None:
-                last_first.push_async_callback(asyncio.to_thread, self.evaluations.close)
+            if self.hosting is not None:
+                last_first.push_async_callback(asyncio.to_thread, self.hosting.close)
             if hasattr(self, "pump"):
                 last_first.push_async_callback(self.pump.close)
             if self.training is not None:

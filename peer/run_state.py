@@ -94,15 +94,35 @@ class RunDirectory:
 
     def load(self, manifest: Manifest, rules: Rules) -> RunState:
         """What was saved last; version 0 where nothing was. Raises LocalError if files contradict each other."""
-        genesis = genesis_states(manifest.config)
-        chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
-        anchors = Anchors(layouts_of(manifest.config), genesis)
         recent = self.vote_log.read()[-VOTES_KEPT:]
         self.vote_log.replace(recent)
         votes = tuple(vote for data in recent if (vote := decode_vote(data)) is not None)
         checkpoint = load_latest(self.path)
         if checkpoint is None or checkpoint.run_id != manifest.run_id:
+            chains, anchors = self._begin(manifest, rules)
             return RunState(chains, (0,) * len(chains), anchors, votes, None)
+        chains, anchors = self._certified(checkpoint, manifest, rules)
+        held = tuple(chain.version for chain in chains)
+        return RunState(chains, held, anchors, votes, self._unpack_learner(checkpoint))
+
+    def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
+        """What was saved last, for another process than the peer's: nothing is written.
+
+        Raises UsageError if nothing was saved, LocalError if files contradict each other.
+        """
+        checkpoint = load_latest(self.path)
+        if checkpoint is None or checkpoint.run_id != manifest.run_id:
+            raise UsageError(f"{self.path} holds no checkpoint yet; wait until the peer has saved one")
+        chains, anchors = self._certified(checkpoint, manifest, rules)
+        states = tuple(anchors.current(chain.fragment) for chain in chains)
+        return Captured(tuple(one.version for one in chains), states, tuple(tuple(one.certificates) for one in chains))
+
+    def _begin(self, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
+        chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
+        return chains, Anchors(layouts_of(manifest.config), genesis_states(manifest.config))
+
+    def _certified(self, checkpoint: Checkpoint, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
+        chains, anchors = self._begin(manifest, rules)
         try:
             held = HeldVersions.from_wire(checkpoint.meta["held"]).versions
             chains = tuple(self._load_chain(chain, version) for chain, version in zip(chains, held, strict=True))
@@ -111,7 +131,7 @@ class RunDirectory:
                     anchors.install(chain.fragment, chain.digest, _load_state(checkpoint, chain))
         except (MusterError, KeyError, ValueError) as error:
             raise LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away") from None
-        return RunState(chains, held, anchors, votes, self._unpack_learner(checkpoint))
+        return chains, anchors
 
     def _load_chain(self, empty: Chain, version: int) -> Chain:
         certificates = [Certificate.from_wire(data) for data in self._log(empty.fragment).read()]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from coordinator.control import Command
 from coordinator.snapshot import PeerSnapshot
@@ -24,6 +24,9 @@ from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
 from peer.control_server import Answer, ControlServer
 from peer.status_text import status_line
+
+if TYPE_CHECKING:
+    from peer.checkpointer import Checkpointer
 
 STOP_SECONDS_MAX = 20.0
 SWEEPS_MAX = 20
@@ -42,6 +45,8 @@ class Served(Protocol):
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
     def drain(self) -> None: ...
+    @property
+    def checkpointer(self) -> Checkpointer: ...
     async def wait(self) -> None: ...
     async def stop(self, save: bool = True) -> None: ...
 
@@ -232,6 +237,10 @@ async def _obey(node: Served, wishes: Wishes, command: Command) -> Answer:
         return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
     if command == "invite":
         return {"invite": node.invite()}
+    if command == "save":
+        return {"folder": str(await node.checkpointer.save_now())}
+    if command == "credit":
+        return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
     if command == "pause":
         await node.pause()
     elif command == "resume":

@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = (3, 11)
 PEER = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
-COMMANDS = ("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top", "version")
+COMMANDS = (
+    *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
+    *("export", "verify", "credit", "version"),
+)
 
 
 @pytest.fixture(autouse=True)

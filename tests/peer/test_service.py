@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.control import SOCKET_NAME, Command, ask, snapshot
+from coordinator.credit import CreditReport
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, NetworkError
 from dht.locks import RuntimeDirectory
 from peer import service
+from peer.cli_credit import newest_report
 from peer.service import ServiceOptions
 
 
@@ -37,6 +39,17 @@ class Stand:
 
     async def final_snapshot(self) -> PeerSnapshot:
         return self.snapshot().model_copy(update={"digests_from_tensors": ("d",)})
+
+    @property
+    def checkpointer(self) -> Stand:
+        return self
+
+    async def save_now(self) -> Path:
+        self.happened.append("save")
+        return Path("/run-1")
+
+    async def credit(self) -> CreditReport:
+        return CreditReport(run_id="ab", from_versions=(1,), to_versions=(2,), missed=0, tokens=7, contributors=())
 
     async def pause(self) -> None:
         self.happened.append("pause")
@@ -180,12 +193,14 @@ def test_commands_reach_the_node_and_their_failures_come_back(tmp_path: Path, al
 
     def commands() -> None:
         assert ask(tmp_path, "invite") == {"invite": "muster1test"}
+        assert ask(tmp_path, "save") == {"folder": "/run-1"}
+        assert newest_report(tmp_path, "").tokens == 7
         run.tell("pause")
         with pytest.raises(LocalError, match="the learner is gone"):
             run.tell("resume")
         run.tell("stop")
 
-    assert run(commands) == ["pause", "stop"]
+    assert run(commands) == ["save", "pause", "stop"]
 
 
 def test_a_node_that_fails_is_stopped_and_the_reason_raised(tmp_path: Path, alarms: list[int]) -> None:

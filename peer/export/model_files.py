@@ -1,0 +1,110 @@
+"""What `transformers` reads beside the weights. All of it follows from the manifest, so a verifier can make it anew.
+
+The tokenizer of a model over bytes has one token per byte, numbered as the byte: 256 symbols of byte-level BPE (one
+printable character stands for each byte) and no merges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from coordinator.manifest import RunConfig
+from peer.data import BYTE_VOCABULARY
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+def model_files(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """The JSON files of an export, by name; without a tokenizer if the run's vocabulary is not that of bytes."""
+    files = {CONFIG: model_config(config)}
+    if config.model.vocabulary == BYTE_VOCABULARY:
+        files |= {TOKENIZER: byte_tokenizer(), TOKENIZER_CONFIG: tokenizer_config(config)}
+    return files
+
+
+def encoded(value: dict[str, Any]) -> bytes:
+    """JSON as it is written."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def model_config(config: RunConfig) -> dict[str, Any]:
+    """What `peer.model.llama_config` says, in the words of `config.json`; every value written out, none a default."""
+    model = config.model
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "vocab_size": model.vocabulary,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.heads,
+        "head_dim": model.hidden_size // model.heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.data.context_tokens,
+        "initializer_range": 0.02,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "pretraining_tp": 1,
+        "use_cache": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def byte_tokenizer() -> dict[str, Any]:
+    """A file of the `tokenizers` library in which token k is the byte k."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    bpe: dict[str, Any] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": {symbol: byte for byte, symbol in enumerate(_byte_symbols())},
+        "merges": [],
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": bpe,
+    }
+
+
+def tokenizer_config(config: RunConfig) -> dict[str, Any]:
+    """Which class reads `tokenizer.json`, and how many tokens the model can see."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.data.context_tokens,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _byte_symbols() -> Iterator[str]:
+    """The character that stands for each byte in byte-level BPE: itself if it is visible, else the next from U+0100."""
+    others = 0
+    for byte in range(BYTE_VOCABULARY):
+        if 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or 0xAE <= byte <= 0xFF:
+            yield chr(byte)
+        else:
+            yield chr(0x100 + others)
+            others += 1

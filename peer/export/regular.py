@@ -1,0 +1,107 @@
+"""Exports that a host makes by itself: every so many versions, and at the end of the run (design §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from dht.errors import LocalError, MusterError, UsageError
+from dht.identity import Signer
+from peer.clock import unix_seconds
+from peer.evaluation_loop import Mark
+from peer.export.hub import Hub, open_hub
+from peer.export.writer import UNFINISHED, Exported, write_export
+from peer.options import ExportOptions
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+EXPORTS_KEPT = 3
+LATEST = "latest"  # a link to the newest one
+_NAME = re.compile(r"version-(\d{9,13})")
+
+
+class RegularExport:
+    """Folders `version-N` with N versions over all fragments; the newest EXPORTS_KEPT stay.
+
+    A disk or a hub that refuses is told in the log; the run goes on.
+    """
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        signer: Signer,
+        gather: Callable[[str], Awaitable[Exported]],
+        hub: Callable[[str], Hub] = open_hub,
+    ) -> None:
+        self._options = options
+        self._signer = signer
+        self._gather = gather
+        self._turn = asyncio.Lock()
+        self._hub = None if options.repository is None else hub(options.repository)
+
+    async def run(self, mark: Callable[[], Mark]) -> None:
+        """Export whenever enough versions have passed since the newest export there is, until cancelled."""
+        every = self._options.every_versions
+        newest = max((number(path) for path in exports(self._options.folder)), default=0)
+        while every is not None:
+            now = mark()
+            if now.complete and now.versions >= newest + every:
+                await self.export()
+                newest = now.versions
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def export(self) -> None:
+        """Export what is certified now, unless it is there already."""
+        async with self._turn:
+            try:
+                exported = await self._gather(self._options.licence)
+                target = self._options.folder / f"version-{exported.versions:09d}"
+                if not target.exists():
+                    await asyncio.to_thread(self._write, target, exported)
+                    log.info("exported", folder=str(target))
+            except MusterError as error:
+                log.error("export_failed", reason=str(error))
+
+    def _write(self, target: Path, exported: Exported) -> None:
+        write_export(target, exported, self._signer, int(unix_seconds()))
+        link = target.with_name(f".{LATEST}")
+        try:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target.name)
+            os.replace(link, target.with_name(LATEST))
+            for path in exports(target.parent)[:-EXPORTS_KEPT]:
+                shutil.rmtree(path)
+        except OSError as error:
+            raise LocalError(f"the exports in {target.parent} cannot be put in order: {error.strerror}") from None
+        if self._hub is not None:
+            self._hub.upload(target, f"{exported.versions} certified versions")
+
+
+def exports(folder: Path) -> list[Path]:
+    """The exports in this folder, oldest first."""
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=number)
+
+
+def number(export: Path) -> int:
+    """How many versions, over all fragments, this export has by its name."""
+    return int(export.name.split("-")[1])
+
+
+def check(options: ExportOptions) -> None:
+    """Remove what an earlier life left unfinished; raise UsageError if nothing can be written, or no hub pushed to."""
+    if options.repository is not None:
+        open_hub(options.repository)
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for path in options.folder.glob(f".version-*{UNFINISHED}"):
+            shutil.rmtree(path)
+    except OSError as error:
+        raise UsageError(f"{options.folder} cannot hold exports: {error.strerror}; choose another folder") from None

@@ -1,0 +1,59 @@
+"""Where an export comes from when it is not a host's own: what the peer on this machine has on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.chain import Chain, Rules
+from coordinator.credit import CreditRecord, CreditReport, report_of
+from coordinator.evaluation import Evaluation
+from coordinator.manifest import Manifest
+from dht.errors import PeerError, UsageError
+from dht.identity import KeyVerifier
+from peer.credit_book import CREDIT_FILE, saved_report
+from peer.export.writer import Exported
+from peer.run_state import MANIFEST_FILE, Captured, RunDirectory
+
+
+def known_run(data_directory: Path, beginning: str = "") -> Manifest:
+    """The run in this peer's folder whose id begins so; raises UsageError unless there is exactly one."""
+    found = []
+    for path in sorted(data_directory.glob(f"run-*/{MANIFEST_FILE}")):
+        try:
+            manifest = Manifest.from_wire(path.read_bytes())
+        except (OSError, PeerError):
+            continue
+        if manifest.run_id.hex().startswith(beginning.lower()):
+            found.append(manifest)
+    if not found:
+        which = f"no run {beginning}…" if beginning else "no run"
+        raise UsageError(f"{data_directory} holds {which}; name the folder of a peer with --data")
+    if len(found) > 1:
+        ids = ", ".join(manifest.run_id.hex()[:12] for manifest in found)
+        raise UsageError(f"{data_directory} holds several runs ({ids}); choose one with --run")
+    return found[0]
+
+
+def run_folder(data_directory: Path, manifest: Manifest) -> Path:
+    """Where the peer of this folder keeps a run."""
+    return RunDirectory(data_directory, manifest.run_id).path
+
+
+def saved_state(
+    data_directory: Path, manifest: Manifest, evaluations: tuple[Evaluation, ...] = (), licence: str = ""
+) -> Exported:
+    """What the peer of this folder saved last; writes nothing. Raises UsageError if it has saved nothing yet."""
+    rules = Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, KeyVerifier())
+    directory = RunDirectory(data_directory, manifest.run_id)
+    captured = directory.read_certified(manifest, rules)
+    return Exported(manifest, captured, _credit(directory.path, manifest, rules, captured), evaluations, licence)
+
+
+def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:
+    if (folder / CREDIT_FILE).exists():
+        return saved_report(folder)
+    chains = [
+        Chain(rules, fragment, genesis, list(captured.chains[fragment]))
+        for fragment, genesis in enumerate(manifest.genesis)
+    ]
+    return report_of(manifest.run_id, CreditRecord.empty(len(chains)), chains, {})

@@ -1,0 +1,140 @@
+"""Checking an export with nothing but the export: every digest recomputed from the weights, every signature checked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from coordinator.manifest import Manifest
+from coordinator.proof import PROOF_BYTES_MAX, Proof, Standing, check_fragment
+from dht.errors import LocalError, MusterError, PeerError, UsageError
+from dht.identity import PeerId, Verifier
+from dht.statement import Statement
+from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
+from peer.anchors import layouts_of
+from peer.export.listing import (
+    CARD,
+    LISTING,
+    LISTING_BYTES_MAX,
+    MANIFEST,
+    PROOF,
+    STATEMENT_KIND,
+    WEIGHTS,
+    Listing,
+    difference,
+)
+from peer.export.model_files import model_files
+from peer.fragments import FragmentLayout, gather
+from peer.outer_optimizer import digest_of_roots, state_tree
+
+Model = TypeVar("Model", bound=Wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What holds of an export."""
+
+    manifest: Manifest
+    exporter: PeerId
+    written_unix_seconds: int
+    parameters: int
+    fragments: tuple[Standing, ...]
+
+    @property
+    def from_founders(self) -> bool:
+        """Whether the chain of every fragment goes back to the founders, and none of its versions is minor."""
+        return all(one.from_founders for one in self.fragments)
+
+    def signers(self) -> list[tuple[PeerId, int, int]]:
+        """Whoever signed any version shown: id, newest versions signed, versions signed; most first, then by id."""
+        versions: Counter[PeerId] = Counter()
+        heads: Counter[PeerId] = Counter()
+        for one in self.fragments:
+            versions.update(one.signed)
+            heads.update(one.head_voters)
+        ranked = sorted(versions, key=lambda peer: (-heads[peer], -versions[peer], peer))
+        return [(peer, heads[peer], versions[peer]) for peer in ranked]
+
+
+def verify_export(folder: Path, verifier: Verifier) -> Verified:
+    """Raise UsageError if this folder is no export, LocalError with one sentence if anything in it is not as it was."""
+    if not (folder / LISTING).is_file():
+        raise UsageError(f"{folder} is no export of Muster: it has no {LISTING}")
+    try:
+        statement = _read(folder, LISTING, Statement, LISTING_BYTES_MAX)
+        if statement.context.kind != STATEMENT_KIND or not statement.verify(verifier):
+            raise PeerError(f"the signature in {LISTING} is not that of {statement.sender}")
+        listing = statement.read(Listing)
+        if listing.protocol_major == PROTOCOL_MAJOR:
+            return _verify(folder, statement, listing, verifier)
+    except (MusterError, OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise LocalError(f"{folder} does not verify: {error}") from None
+    raise UsageError(
+        f"{folder} was written under protocol {listing.protocol_major}, and this is a muster of protocol "
+        f"{PROTOCOL_MAJOR}; install the version that wrote it"
+    )
+
+
+def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Verifier) -> Verified:
+    changed = difference(folder, listing)
+    if changed is not None:
+        raise PeerError(changed)
+    manifest = _read(folder, MANIFEST, Manifest, MESSAGE_BYTES_MAX)
+    if manifest.run_id != statement.context.run_id:
+        raise PeerError(f"{MANIFEST} is of another run")
+    _check_model_files(folder, manifest, listing)
+    proof = _read(folder, PROOF, Proof, PROOF_BYTES_MAX)
+    fragments = _check_weights(folder / WEIGHTS, manifest, proof, verifier)
+    parameters = sum(layout.elements for layout in layouts_of(manifest.config))
+    return Verified(manifest, PeerId(statement.sender), listing.written_unix_seconds, parameters, fragments)
+
+
+def _read(folder: Path, name: str, model: type[Model], bytes_max: int) -> Model:
+    path = folder / name
+    if path.stat().st_size > bytes_max:
+        raise PeerError(f"{name} is larger than any export's")
+    data = path.read_bytes()
+    value = model.from_wire(data, bytes_max)
+    if value.to_wire() != data:  # also fields of a newer version, which we could not check
+        raise PeerError(f"{name} is not in canonical encoding")
+    return value
+
+
+def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> None:
+    """Files that follow from the manifest are as they have to be, and no others are there, whoever signed the list."""
+    files = model_files(manifest.config)
+    for name in sorted({one.name for one in listing.files} ^ {*files, WEIGHTS, MANIFEST, PROOF, CARD}):
+        raise PeerError(f"{name} does not belong to an export, or is missing from it")
+    for name, expected in files.items():
+        if json.loads((folder / name).read_bytes()) != expected:
+            raise PeerError(f"{name} does not describe the run's model")
+
+
+def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verifier) -> tuple[Standing, ...]:
+    layouts = layouts_of(manifest.config)
+    if len(proof.fragments) != len(layouts):
+        raise PeerError(f"{PROOF} is of a model with another number of fragments")
+    found = []
+    with safe_open(path, framework="pt") as file:
+        expected = {spec.name for layout in layouts for spec in layout.tensors}
+        if set(file.keys()) != expected:
+            raise PeerError(f"{WEIGHTS} holds other tensors than the run's model")
+        for layout, one in zip(layouts, proof.fragments, strict=True):
+            tensors = {spec.name: file.get_tensor(spec.name) for spec in layout.tensors}
+            state = digest_of_roots(_root(layout, tensors), one.momentum)
+            found.append(check_fragment(manifest, layout.index, one.certificates, state, verifier))
+    return tuple(found)
+
+
+def _root(layout: FragmentLayout, tensors: Mapping[str, Tensor]) -> bytes:
+    if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise PeerError(f"{WEIGHTS} holds numbers of another type than float32")
+    return state_tree(gather(layout, tensors)).root

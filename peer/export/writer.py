@@ -1,0 +1,119 @@
+"""Writing an export: into a folder beside its place, forced to disk, then renamed, so that it is whole or absent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coordinator.credit import CreditReport
+from coordinator.evaluation import Evaluation
+from coordinator.manifest import Manifest
+from coordinator.proof import FragmentProof, Proof, proving
+from dht.errors import LocalError, UsageError
+from dht.identity import Signer
+from dht.statement import Context, make_statement
+from peer.anchors import layouts_of
+from peer.checkpoint import sync
+from peer.export.card import model_card
+from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
+from peer.export.model_files import encoded, model_files
+from peer.outer_optimizer import state_tree
+from peer.run_state import Captured
+
+UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One moment of a run, and what its model card tells beside."""
+
+    manifest: Manifest
+    captured: Captured
+    credit: CreditReport
+    evaluations: tuple[Evaluation, ...] = ()  # the word of whoever exports
+    licence: str = ""
+
+    @property
+    def versions(self) -> int:
+        """Certified, over all fragments."""
+        return sum(self.captured.held)
+
+
+def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds: int) -> None:
+    """Write a folder that `transformers` loads and `peer.export.verifier` checks; it is on disk when this returns.
+
+    Raises UsageError if something is there already or there is nothing to export yet, LocalError if the disk refuses.
+    """
+    check_target(target)
+    proof = prove(exported)
+    files = {name: encoded(value) for name, value in model_files(exported.manifest.config).items()}
+    files |= {
+        MANIFEST: exported.manifest.to_wire(),
+        PROOF: proof.to_wire(),
+        CARD: model_card(exported).encode(),
+    }
+    with _unfinished(target) as folder:
+        save_file(named_weights(exported), folder / WEIGHTS, metadata={"format": "pt"})
+        _write(folder, files)
+        listing = list_files(folder, unix_seconds)
+        context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
+        _write(folder, {LISTING: make_statement(signer, context, listing).to_wire()})
+        for path in (*folder.iterdir(), folder):
+            sync(path)
+        folder.rename(target)
+        sync(target.parent)
+
+
+def check_target(target: Path) -> None:
+    """Raise UsageError if this is not the name of a new folder."""
+    if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
+        raise UsageError(f"{target} exists already; name a new folder")
+
+
+def prove(exported: Exported) -> Proof:
+    """The certificates and momentum roots behind these states; raises UsageError if a fragment has no version yet."""
+    captured = exported.captured
+    if not all(captured.held):
+        raise UsageError("not every fragment has a certified version yet; wait a little and export again")
+    return Proof(
+        fragments=tuple(
+            FragmentProof(momentum=state_tree(state.momentum).root, certificates=proving(certificates))
+            for state, certificates in zip(captured.states, captured.chains, strict=True)
+        )
+    )
+
+
+def named_weights(exported: Exported) -> dict[str, Tensor]:
+    """Every tensor by its name in the model, float32."""
+    return {
+        spec.name: state.anchor[start : start + spec.elements].view(spec.shape).clone()
+        for layout, state in zip(layouts_of(exported.manifest.config), exported.captured.states, strict=True)
+        for spec, start in zip(layout.tensors, layout.offsets, strict=False)
+    }
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """A folder beside the target, without what an earlier crash left in it; gone afterwards unless it was renamed."""
+    folder = target.with_name(f".{target.name}{UNFINISHED}")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        yield folder
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise LocalError(f"no export can be written to {target}: {reason}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,78 @@
+"""What a host does instead of training: it evaluates the certified model, and exports it where asked to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.evaluation import Evaluation
+from peer.checkpointer import Checkpointer
+from peer.data import TokenData
+from peer.evaluation_loop import EvaluationLoop, Mark
+from peer.export.regular import RegularExport
+from peer.export.writer import Exported
+from peer.options import ExportOptions
+from peer.pump import Pump
+
+
+class Hosting:
+    """The loops of one host. `mark` says where the run stands."""
+
+    def __init__(
+        self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], pump: Pump
+    ) -> None:
+        self.sample = ""
+        self._evaluations = evaluations
+        self._checkpointer = checkpointer
+        self._mark = mark
+        self._pump = pump
+        self._exports: RegularExport | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        pump: Pump,
+        checkpointer: Checkpointer,
+        data: TokenData,
+        exports: ExportOptions | None,
+        mark: Callable[[], Mark],
+    ) -> Hosting:
+        """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
+        config = pump.engine.core.manifest.config
+        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, pump.anchors.all_anchors)
+        hosting = cls(evaluations, checkpointer, mark, pump)
+        if exports is not None:
+            hosting._exports = RegularExport(exports, pump.engine.core.signer, hosting._gather)
+        return hosting
+
+    @property
+    def found(self) -> tuple[Evaluation, ...]:
+        """Every evaluation of this life."""
+        return tuple(self._evaluations.found)
+
+    async def run(self) -> None:
+        """Evaluate and export until cancelled."""
+        loops = [self._evaluations.run(self._mark)]
+        if self._exports is not None:
+            loops.append(self._exports.run(self._mark))
+        await asyncio.gather(*loops)
+
+    async def look_last(self) -> None:
+        """A last evaluation, on all held-out text, and a sample of what the model writes."""
+        await self._evaluations.evaluate(self._mark(), full=True)
+        self.sample = await self._evaluations.sample()
+
+    async def export_last(self) -> None:
+        """Export what the run ends with, where asked to."""
+        if self._exports is not None:
+            await self._exports.export()
+
+    async def _gather(self, licence: str) -> Exported:
+        await self._evaluations.evaluate(self._mark(), full=True)
+        credit = await self._checkpointer.credit()
+        captured = await self._checkpointer.capture()
+        return Exported(self._pump.engine.core.manifest, captured, credit, self.found, licence)
+
+    def close(self) -> None:
+        """End the thread that evaluates."""
+        self._evaluations.close()

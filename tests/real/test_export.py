@@ -1,0 +1,114 @@
+"""A real run whose host exports: what it writes loads, writes text and proves itself; credit is the same for all."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from coordinator.control import NobodyRunsError, ask, snapshot
+from coordinator.credit import CreditReport
+from dht.errors import LocalError
+from dht.identity import KeyVerifier
+from peer import cli
+from peer.cli_credit import newest_report
+from peer.export.listing import CARD
+from peer.export.regular import LATEST, exports, number
+from peer.export.verifier import verify_export
+from peer.swarm_processes import PeerProcess, end_all, kill_all
+from tests.real.conftest import RUN
+
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]
+
+PYTHON = (3, 11)
+VERSIONS = 24
+EVERY = 8
+WAIT_SECONDS = 150.0
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
+        yield Path(folder)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[PeerProcess]]:
+    started: list[PeerProcess] = []
+    yield started
+    kill_all(started)
+
+
+def wait_until(process: PeerProcess, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(NobodyRunsError, LocalError):  # not yet
+            if true():
+                return
+        with suppress(subprocess.TimeoutExpired):
+            process.process.wait(0.2)
+            raise AssertionError(f"{process.name} ended: {process.last_words()}")
+    raise AssertionError("not in time")
+
+
+def finished(process: PeerProcess) -> bool:
+    return snapshot(process.data_directory).state == "finished"
+
+
+def without_claims(report: CreditReport) -> CreditReport:
+    bare = tuple(one.model_copy(update={"name": "", "team": ""}) for one in report.contributors)
+    return report.model_copy(update={"contributors": bare})
+
+
+def test_a_host_exports_what_its_volunteers_certify(
+    home: Path, processes: list[PeerProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, exported = home / "run.toml", home / "exports"
+    config.write_text(RUN.format(versions=VERSIONS, optimizer="adamw"))
+    arguments = ["host", str(config), "--export", str(exported), "--export-every", str(EVERY), "--licence", "CC0-1.0"]
+    processes.append(host := PeerProcess.start("host", home / "host", arguments))
+    wait_until(host, lambda: bool(ask(host.data_directory, "invite")))
+    invite = str(ask(host.data_directory, "invite")["invite"])
+    for name in ("ann", "bob", "eve"):
+        joined = ["join", invite, "--step-seconds", "0.05", "--name", name, "--team", "green" if name != "eve" else ""]
+        processes.append(PeerProcess.start(name, home / name, joined))
+    wait_until(host, lambda: bool(exports(exported)))
+    ann = processes[1]
+    assert cli.run(["export", str(home / "from-ann"), "--data", str(ann.data_directory)], PYTHON) == 0
+    assert cli.run(["verify", str(home / "from-ann"), "--strict", "--invite", invite], PYTHON) == 0
+    assert snapshot(ann.data_directory).peer_id in capsys.readouterr().out
+    for process in processes:
+        wait_until(process, lambda process=process: finished(process))
+
+    # the export of the end
+    last = verify_export(exported / LATEST, KeyVerifier())
+    assert last.from_founders
+    assert [one.version for one in last.fragments] == [one.version for one in snapshot(host.data_directory).fragments]
+    assert number((exported / LATEST).resolve()) == sum(one.version for one in last.fragments) >= VERSIONS
+    assert last.exporter == snapshot(host.data_directory).peer_id
+    assert 2 <= len(exports(exported)) <= 3
+    card = (exported / LATEST / CARD).read_text()
+    assert f"{snapshot(host.data_directory).evaluations[-1].loss:.3f}" in card
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(exported / LATEST)
+    tokenizer = AutoTokenizer.from_pretrained(exported / LATEST)
+    written = model.generate(**tokenizer("def ", return_tensors="pt"), max_new_tokens=24, do_sample=False)
+    assert len(tokenizer.decode(written[0])) >= len("def ")
+
+    # credit
+    reports = [newest_report(process.data_directory, "") for process in processes]
+    assert all(report.complete for report in reports)
+    assert {without_claims(report) for report in reports} == {without_claims(reports[0])}
+    assert {one.name: one.team for one in reports[0].contributors} == {"ann": "green", "bob": "green", "eve": ""}
+    assert reports[0].tokens == sum(one.tokens for one in reports[0].contributors) > 0
+    for process in processes:
+        ask(process.data_directory, "stop")
+    assert end_all(processes, 30.0) == []
+    for process in processes:
+        assert without_claims(newest_report(process.data_directory, "")) == without_claims(reports[0])
