@@ -43,6 +43,7 @@ class Standing:
     """What the certificates of a fragment show."""
 
     version: int
+    head: bytes  # digest of this version
     first_version: int  # of the oldest certificate; 1: back to the founders
     minor_versions: tuple[int, ...]
     head_voters: frozenset[PeerId]
@@ -78,6 +79,7 @@ def check_fragment(
         signed.update(certificate.voters)
     return Standing(
         version=certificates[-1].version,
+        head=certificates[-1].digest,
         first_version=certificates[0].version,
         minor_versions=tuple(one.version for one in certificates if one.outcome.minor),
         head_voters=certificates[-1].voters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -72,6 +72,10 @@ class EvaluationLoop:
         )
         self.found.append(evaluation)
         return evaluation
+
+    async def loss(self, anchors: Sequence[Tensor]) -> float:
+        """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
+        return await self._run(lambda: self._full.loss(anchors))
 
     async def sample(self) -> str:
         """A piece of text that the model writes."""

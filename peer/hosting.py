@@ -68,10 +68,10 @@ class Hosting:
             await self._exports.export()
 
     async def _gather(self, licence: str) -> Exported:
-        await self._evaluations.evaluate(self._mark(), full=True)
         credit = await self._checkpointer.credit()
         captured = await self._checkpointer.capture()
-        return Exported(self._pump.engine.core.manifest, captured, credit, self.found, licence)
+        loss = await self._evaluations.loss([state.anchor for state in captured.states])
+        return Exported(self._pump.engine.core.manifest, captured, credit, self.found, loss, licence)
 
     def close(self) -> None:
         """End the thread that evaluates."""

@@ -49,12 +49,14 @@ model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 
 ## Held-out loss
 
-{losses}
+{loss}
+
+{curve}
 
 ## Who stands behind it
 
-`{manifest}` is the run's description: its hash is the run's name above. `{proof}` holds the certificates of every
-fragment. With Muster installed, this recomputes every digest from the weights and names who signed them:
+`{manifest}` is the run's description, and its hash the run id above. `{proof}` holds the certificates of
+every fragment. With Muster installed, this recomputes every digest from the weights and names who signed them:
 
 ```
 muster verify path/to/this/folder
@@ -63,11 +65,9 @@ muster verify path/to/this/folder
 This card, unlike the weights, is the word of the peer that wrote the export.
 """
 
-LOADS_TOKENIZER = """tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+LOADS_TOKENIZER = """tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")  # one token per byte
 start = tokenizer("def ", return_tensors="pt")
-print(tokenizer.decode(model.generate(**start, max_new_tokens=100, do_sample=True)[0]))
-
-# one token per byte"""
+print(tokenizer.decode(model.generate(**start, max_new_tokens=100, do_sample=True)[0]))"""
 NO_TOKENIZER = "# the run names no tokenizer: its text came as numbered tokens"
 DATA = {"stdlib": "the source text of the Python standard library, byte by byte"}
 
@@ -95,20 +95,23 @@ def model_card(exported: Exported) -> str:
         licence=exported.licence or "not stated; ask the organiser",
         tokenizer_import=", AutoTokenizer" if bytewise else "",
         tokenizer=LOADS_TOKENIZER if bytewise else NO_TOKENIZER,
-        losses=loss_table(exported.evaluations),
+        loss="" if exported.loss is None else f"This model: {quantity.loss(exported.loss)} nats per token.",
+        curve=loss_curve(exported.evaluations),
         manifest=MANIFEST,
         proof=PROOF,
     )
 
 
-def loss_table(evaluations: tuple[Evaluation, ...]) -> str:
+def loss_curve(evaluations: tuple[Evaluation, ...]) -> str:
     """At most EVALUATIONS_SHOWN points, the first and the last among them."""
     if not evaluations:
-        return "Not known to the peer that wrote this export: the run's host evaluates."
+        return "How it fell is not known to the peer that wrote this export: the run's host evaluates."
     rows = [
         f"| {one.versions} | {one.tokens_certified:,} | {quantity.loss(one.loss)} |"
         for one in thinned(evaluations, EVALUATIONS_SHOWN)
     ]
     head = ["| versions | tokens certified | nats per token |", "| ---: | ---: | ---: |"]
-    said = "As the exporting host measured; its tokens are those since it was started."
-    return "\n".join([*head, *rows, "", said])
+    said = (
+        "How it fell, as the host measured now and then on a part of the text; tokens are those since it was started."
+    )
+    return "\n".join([said, "", *head, *rows])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 
 from coordinator import quantity
 from peer.export.listing import CARD
 from peer.export.verifier import Verified
 
 SIGNERS_SHOWN = 32
+COLUMNS = 100
 NOT_PROVEN = (
-    "It does not prove that the data was good, that nobody hid a backdoor in honest-looking work, or who the people "
-    "behind the keys are."
+    "It does not prove that the data was good, that most of these keys were honest, that nobody hid a backdoor in "
+    "honest-looking work, or who the people behind the keys are."
 )
 
 
@@ -35,7 +37,7 @@ def in_words(found: Verified, folder: Path) -> str:
     if len(found.signers()) > SIGNERS_SHOWN:
         lines.append(f"  and {len(found.signers()) - SIGNERS_SHOWN} others")
     lines.append(f"written    {written:%Y-%m-%d %H:%M} UTC by {found.exporter}; {CARD} is its word alone")
-    return "\n".join([*lines, "", _proven(found), NOT_PROVEN])
+    return "\n".join([*lines, "", *(fill(text, COLUMNS) for text in (_proven(found), NOT_PROVEN))])
 
 
 def as_plain_data(found: Verified) -> str:
@@ -47,6 +49,7 @@ def as_plain_data(found: Verified) -> str:
         "founders": found.manifest.founders,
         "parameters": found.parameters,
         "versions": [one.version for one in found.fragments],
+        "heads": [one.head.hex() for one in found.fragments],
         "first_versions": [one.first_version for one in found.fragments],
         "minor_versions": [one.minor_versions for one in found.fragments],
         "from_founders": found.from_founders,
@@ -79,5 +82,5 @@ def _proven(found: Verified) -> str:
     )
     return (
         f"{proven}. It does not prove that these keys are the run's, because {reason}: anybody could have made such a "
-        "tail with keys of their own. Compare the signers and versions with what `muster top INVITE` shows of the run."
+        "tail with keys of their own. Compare them with the certificates that `muster dashboard INVITE` shows."
     )

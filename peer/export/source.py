@@ -46,7 +46,9 @@ def saved_state(
     rules = Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, KeyVerifier())
     directory = RunDirectory(data_directory, manifest.run_id)
     captured = directory.read_certified(manifest, rules)
-    return Exported(manifest, captured, _credit(directory.path, manifest, rules, captured), evaluations, licence)
+    return Exported(
+        manifest, captured, _credit(directory.path, manifest, rules, captured), evaluations, licence=licence
+    )
 
 
 def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:

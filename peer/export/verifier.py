@@ -135,6 +135,7 @@ def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verif
 
 
 def _root(layout: FragmentLayout, tensors: Mapping[str, Tensor]) -> bytes:
-    if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise PeerError(f"{WEIGHTS} holds numbers of another type than float32")
+    for spec in layout.tensors:  # before there is room made for a fragment
+        if tuple(tensors[spec.name].shape) != spec.shape or tensors[spec.name].dtype != torch.float32:
+            raise PeerError(f"{spec.name} is of another shape or type than the run's model has")
     return state_tree(gather(layout, tensors)).root

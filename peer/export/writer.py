@@ -37,7 +37,8 @@ class Exported:
     manifest: Manifest
     captured: Captured
     credit: CreditReport
-    evaluations: tuple[Evaluation, ...] = ()  # the word of whoever exports
+    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the word of whoever exports
+    loss: float | None = None  # of exactly this model on held-out text, nats per token
     licence: str = ""
 
     @property
@@ -61,6 +62,7 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
     }
     with _unfinished(target) as folder:
         save_file(named_weights(exported), folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / WEIGHTS).chmod(0o644)  # the library makes it private, unlike the other files
         _write(folder, files)
         listing = list_files(folder, unix_seconds)
         context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")

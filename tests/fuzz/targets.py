@@ -12,6 +12,7 @@ from coordinator.certificate import Certificate, Vote
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.messages import STATEMENT_BODIES
 from coordinator.presence import Presence
+from coordinator.proof import Proof
 from dht.errors import MusterError
 from dht.identity import KeyVerifier
 from dht.invite import Invite
@@ -19,6 +20,7 @@ from dht.records import parse_record
 from dht.statement import Statement
 from dht.wire import Wire
 from peer.codec import CODECS, Codec
+from peer.export.listing import Listing
 from peer.frames import StatusAnswer, decode_header, encode_header
 from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
@@ -110,6 +112,8 @@ TARGETS: Mapping[str, Target] = {
     "frames": Target(_frames, tuple(_frame(header, b"payload") * 2 for header in HEADERS), prefix_bytes=9),
     "certificate": _wire(Certificate, "coordinator_certificate.bin"),
     "manifest": _wire(Manifest, "coordinator_manifest.bin"),
+    "proof": _wire(Proof, "coordinator_proof.bin"),
+    "listing": _wire(Listing, "export_listing.bin"),
     "presence": _wire(Presence, "coordinator_presence.bin"),
     "record": Target(parse_record, _golden("record.bin")),
     "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), _golden("invite.txt")),

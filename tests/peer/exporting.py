@@ -124,7 +124,7 @@ class CertifiedRun:
         )
 
     def exported(self, licence: str = "") -> Exported:
-        return Exported(self.manifest, self.captured(), self.credit(), EVALUATIONS, licence)
+        return Exported(self.manifest, self.captured(), self.credit(), EVALUATIONS, 2.5, licence)
 
     def write(self, target: Path, key: Identity = KEYS[0]) -> Path:
         """An export of this moment, written by this key."""

@@ -25,7 +25,7 @@ from dht.statement import Context, digest_of, make_statement
 from peer import cli
 from peer.export.card import model_card
 from peer.export.findings import as_plain_data, in_words
-from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, list_files
+from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, ListedFile, Listing, list_files
 from peer.export.model_files import CONFIG, TOKENIZER, model_config, model_files
 from peer.export.verifier import Verified, verify_export
 from peer.export.writer import write_export
@@ -72,6 +72,7 @@ def test_an_export_names_its_signers_and_goes_back_to_the_founders(whole: Path, 
     assert found.manifest == run.manifest
     assert found.exporter == KEYS[0].peer_id
     assert [one.version for one in found.fragments] == [3, 3]
+    assert [one.head for one in found.fragments] == [chain.digest for chain in run.chains]
     assert sorted(found.signers()) == sorted((key.peer_id, 2, 6) for key in KEYS)
     assert sorted(path.name for path in whole.iterdir()) == sorted(FILES)
 
@@ -140,6 +141,11 @@ def narrower_weights(folder: Path) -> None:
     save_file({name: tensor.bfloat16() for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
 
 
+def a_tensor_of_another_shape(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {min(weights): torch.zeros(3)}, folder / WEIGHTS)
+
+
 def one_tensor_more(folder: Path) -> None:
     save_file(load_file(folder / WEIGHTS) | {"lm_head.weight": torch.zeros(4)}, folder / WEIGHTS)
 
@@ -178,7 +184,8 @@ def no_configuration(folder: Path) -> None:
     ("forge", "reason"),
     [
         (other_weights, "the weights of fragment . are not those that its certificate signs"),
-        (narrower_weights, "another type than float32"),
+        (narrower_weights, "is of another shape or type than the run's model has"),
+        (a_tensor_of_another_shape, "is of another shape or type than the run's model has"),
         (one_tensor_more, "other tensors than the run's model"),
         (other_configuration, "config.json does not describe the run's model"),
         (own_certificate, "has too few votes"),
@@ -220,7 +227,7 @@ def test_a_minor_version_is_not_the_founders(tmp_path: Path) -> None:
     assert not found.from_founders
     assert found.fragments[0].minor_versions == (4,)
     assert found.fragments[0].head_voters == {STRANGER.peer_id}
-    assert "does not prove that these keys are the run's" in in_words(found, tmp_path)
+    assert "does not prove that these keys are the run's" in " ".join(in_words(found, tmp_path).split())
 
 
 def test_a_long_run_exports_the_certificates_behind_its_newest(tmp_path: Path) -> None:
@@ -289,6 +296,18 @@ def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing_whole(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
 
 
+def test_the_list_is_written_as_version_1_wrote_it() -> None:
+    """See `tests/dht/test_golden.py` for the rules."""
+    listing = Listing(
+        protocol_major=1,
+        files=(ListedFile(name="README.md", size_bytes=70000, digest=bytes(range(32))),),
+        written_unix_seconds=WRITTEN,
+    )
+    golden = (Path(__file__).parents[1] / "wire" / "v1" / "export_listing.bin").read_bytes()
+    assert listing.to_wire() == golden
+    assert Listing.from_wire(golden) == listing
+
+
 def test_the_configuration_is_what_the_learners_trained() -> None:
     from transformers.models.llama.configuration_llama import LlamaConfig
 
@@ -321,6 +340,7 @@ def test_transformers_loads_it_and_every_byte_is_a_token(whole: Path, run: Certi
 def test_the_card_tells_the_run_in_numbers(whole: Path, run: CertifiedRun, tmp_path: Path) -> None:
     card = (whole / CARD).read_text()
     assert run.manifest.run_id.hex() in card
+    assert "This model: 2.500 nats per token." in card
     assert "| 39 | 3,900 | 1.100 |" in card
     assert sum(line.startswith("| ") and line.endswith("0 |") for line in card.splitlines()) == 16
     assert "| tokens | 900 certified |" in card  # 3 versions of 100 + 200, as the third of the group is in no partition
@@ -331,7 +351,7 @@ def test_the_card_tells_the_run_in_numbers(whole: Path, run: CertifiedRun, tmp_p
 
 def test_a_card_without_evaluations_says_why() -> None:
     exported = CertifiedRun().advance().exported()
-    assert "the run's host evaluates" in model_card(replace(exported, evaluations=()))
+    assert "the run's host evaluates" in model_card(replace(exported, evaluations=(), loss=None))
     one = Evaluation(versions=7, tokens_certified=1, wall_seconds=0, loss=2.0)
     assert "| 7 | 1 | 2.000 |" in model_card(replace(exported, evaluations=(one,)))
 
