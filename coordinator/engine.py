@@ -31,6 +31,7 @@ from coordinator.events import (
 from coordinator.fragment import FragmentMachine
 from coordinator.group import OtherBaseError
 from coordinator.messages import BODY_BYTES_MAX, AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
+from coordinator.openings import OpeningNote, OpenNote
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import Rivals
 from coordinator.schedule import Candidate, next_to_open
@@ -127,13 +128,15 @@ class Engine:
         self.core.presence.heard(sender)
         if isinstance(message, Statement):
             return self._receive_statement(event, message, now)
-        if isinstance(message, PartNote | NeedNote):
+        if isinstance(message, PartNote | NeedNote | OpenNote | OpeningNote):
             return self._receive_within_group(event, message, now)
         if isinstance(message, CertificateNote):
             return self._on_certificate(sender, message.certificate, now)
         return self._on_chain_note(sender, message, now)
 
-    def _receive_within_group(self, event: Received, note: PartNote | NeedNote, now: float) -> list[Action]:
+    def _receive_within_group(
+        self, event: Received, note: PartNote | NeedNote | OpenNote | OpeningNote, now: float
+    ) -> list[Action]:
         """Notes name their group only; one of another fragment than ours, or of an old group, is nobody's."""
         for machine in self.machines:
             attempt = machine.rounds.find(note.group)

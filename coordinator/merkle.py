@@ -92,13 +92,14 @@ def verify_leaf(root: bytes, piece: bytes | memoryview, index: int, leaves: int,
             sibling = next(siblings, None)
             if sibling is None:
                 return False
-            digest = _node(sibling, digest) if index & 1 else _node(digest, sibling)
+            digest = node_digest(sibling, digest) if index & 1 else node_digest(digest, sibling)
         index //= 2
         level = (level + 1) // 2
     return next(siblings, None) is None and digest == root
 
 
-def _node(left: bytes, right: bytes) -> bytes:
+def node_digest(left: bytes, right: bytes) -> bytes:
+    """The digest of an inner node."""
     return hashlib.sha256(_NODE + left + right).digest()
 
 
@@ -106,7 +107,7 @@ def _tree(leaves: Sequence[bytes]) -> MerkleTree:
     levels = [tuple(leaves)]
     while len(levels[-1]) > 1:
         below = levels[-1]
-        above = [_node(left, right) for left, right in zip(below[::2], below[1::2], strict=False)]
+        above = [node_digest(left, right) for left, right in zip(below[::2], below[1::2], strict=False)]
         if len(below) % 2:
             above.append(below[-1])
         levels.append(tuple(above))

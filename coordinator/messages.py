@@ -13,11 +13,11 @@ from pydantic import Field
 
 from coordinator.certificate import Certificate, MemberIndex
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
+from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
 from dht.statement import Digest, PeerIdText, Statement
 from dht.wire import Wire
 
 NONCE_BYTES = 16
-PARTITIONS_MAX = PEERS_PER_GROUP_MAX
 SEGMENTS_MAX = 1 << 14
 COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment can name they fit into a result
 CHAIN_PAGE_MAX = 32
@@ -26,8 +26,6 @@ LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_h
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Partition = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
-Turn = Annotated[int, Field(ge=0, le=1)]
 FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 
 
@@ -95,13 +93,17 @@ class Result(Wire):
 class Check(Wire):
     """What a member holds and what it misses (step 8): digests of result statements, which cover their roots.
 
-    `phase` 1 answers a redo. Projections and openings will go here.
+    `phase` 1 answers a redo. Of partitions that it holds, a member says in which its committed input was left out
+    (`dropped`), of which it could not convince itself (`doubts`), and about which it has sent a refutation (`accused`).
     """
 
     phase: Turn
     results: tuple[Digest | None, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     complaints: tuple[Partition, ...] = Field(max_length=PARTITIONS_MAX)
     nonce: Nonce | None
+    dropped: tuple[Partition, ...] = Field((), max_length=PARTITIONS_MAX)
+    doubts: tuple[Partition, ...] = Field((), max_length=PARTITIONS_MAX)
+    accused: tuple[Partition, ...] = Field((), max_length=PARTITIONS_MAX)
 
 
 class Redo(Wire):
@@ -154,7 +156,7 @@ class ChainNote(Wire):
     certificates: tuple[Certificate, ...] = Field(max_length=LINEAGE_DEPTH_MAX)
 
 
-Note = PartNote | NeedNote | CertificateNote | AskChainNote | ChainNote
+Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote
 Message = Statement | Note
 
 BODY_BYTES_MAX: dict[str, int] = {
@@ -162,6 +164,7 @@ BODY_BYTES_MAX: dict[str, int] = {
     "commit": 28 << 10,  # a full group's fit into one bundle
     "result": 64 << 10,
     "check": 4 << 10,
+    "refutation": 128 << 10,
     "vote": 1 << 8,
     "abstain": 1 << 8,
 }
@@ -174,6 +177,7 @@ STATEMENT_BODIES: dict[str, type[Wire]] = {
     "bundle": Bundle,
     "result": Result,
     "check": Check,
+    "refutation": Refutation,
     "redo": Redo,
     "proposal": Proposal,
     "abstain": Abstain,

@@ -15,6 +15,7 @@ from coordinator.messages import (
     NeedNote,
     PartNote,
 )
+from coordinator.openings import OpeningNote, OpenNote
 from dht.errors import PeerError
 from dht.statement import Digest, Statement
 from dht.wire import MESSAGE_BYTES_MAX, Wire
@@ -81,6 +82,8 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     ManifestAnswer,
     StatusAsk,
     StatusAnswer,
+    OpenNote,
+    OpeningNote,
 )
 
 

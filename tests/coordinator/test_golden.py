@@ -51,6 +51,7 @@ from coordinator.messages import (
     Result,
     Roster,
 )
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
 from coordinator.proof import FragmentProof, Proof
 from dht.identity import Identity, KeyVerifier
@@ -143,6 +144,9 @@ PRESENCE = Presence(
 )
 
 
+OPENED = OpenedInput(member=0, pieces=(b"piece",), siblings=(DIGESTS[7], DIGESTS[8]))
+
+
 def signed(number: int, kind: str, body: Wire) -> Statement:
     """A statement of one of the signers."""
     return make_statement(SIGNERS[number], Context(run_id=MANIFEST.run_id, kind=kind, **PLACE), body)
@@ -165,7 +169,15 @@ def bodies() -> dict[str, Wire]:
         nonce_hashes=(DIGESTS[3], DIGESTS[4]),
     )
     check = Check(phase=0, results=(DIGESTS[6], None), complaints=(1,), nonce=None)
-    last = Check(phase=1, results=(DIGESTS[6], DIGESTS[7]), complaints=(), nonce=NONCE)
+    last = Check(
+        phase=1,
+        results=(DIGESTS[6], DIGESTS[7]),
+        complaints=(),
+        nonce=NONCE,
+        dropped=(0,),
+        doubts=(1,),
+        accused=(0, 1),
+    )
     return {
         "join": join,
         "roster": Roster(attempt=1, revision=2, joins=(signed(0, "join", join), signed(2, "join", join))),
@@ -184,6 +196,15 @@ def bodies() -> dict[str, Wire]:
         "redo": Redo(partitions=(1,), checks=(signed(0, "check", check),)),
         "proposal": Proposal(results=(DIGESTS[6], None), checks=(signed(0, "check", last),)),
         "abstain": Abstain(attempt=1),
+        "refutation": Refutation(
+            partition=1,
+            turn=0,
+            result=DIGESTS[6],
+            leaf=300,
+            inputs=(OPENED, OpenedInput(member=2, pieces=(b"", b"x"), siblings=())),
+            piece=b"leaf",
+            siblings=(DIGESTS[9],),
+        ),
         "vote": Vote(outcome=DIGESTS[7], state=DIGESTS[8]),
     }
 
@@ -221,6 +242,8 @@ def golden() -> dict[str, Wire]:
     notes = {
         "part_note": PartNote(group=DIGESTS[9], partition=1, turn=0),
         "need_note": NeedNote(what="result", group=DIGESTS[9], partition=1, turn=1),
+        "open_note": OpenNote(group=DIGESTS[9], partition=1, turn=0, seed=DIGESTS[10], own=True),
+        "opening_note": OpeningNote(group=DIGESTS[9], partition=1, turn=0, seed=DIGESTS[10], inputs=(OPENED,)),
         "certificate_note": CertificateNote(certificate=certificate()),
         "ask_chain_note": AskChainNote(fragment=1, version=5, known=(DIGESTS[14], DIGESTS[15])),
         "chain_note": ChainNote(fragment=0, certificates=(certificate(),)),

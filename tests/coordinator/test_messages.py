@@ -16,7 +16,6 @@ from coordinator.messages import (
     BODY_BYTES_MAX,
     CHAIN_PAGE_MAX,
     COEFFICIENTS_MAX,
-    PARTITIONS_MAX,
     STATEMENT_BODIES,
     AskChainNote,
     CertificateNote,
@@ -26,6 +25,7 @@ from coordinator.messages import (
     PartNote,
     Result,
 )
+from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote
 from coordinator.presence import Presence
 from dht.errors import PeerError
 from dht.statement import Statement
@@ -33,7 +33,7 @@ from dht.wire import MESSAGE_BYTES_MAX, Wire
 from tests.coordinator.builders import Club, digest
 from tests.coordinator.wire_values import values_of
 
-NOTES: tuple[type[Wire], ...] = (PartNote, NeedNote, CertificateNote, AskChainNote, ChainNote)
+NOTES: tuple[type[Wire], ...] = (PartNote, NeedNote, OpenNote, OpeningNote, CertificateNote, AskChainNote, ChainNote)
 MODELS = tuple({*STATEMENT_BODIES.values(), Vote, *NOTES, Statement, Certificate, Outcome, Presence})
 every_model = pytest.mark.parametrize(
     "model", sorted(MODELS, key=lambda one: one.__name__), ids=lambda one: one.__name__

@@ -33,6 +33,7 @@ from coordinator.messages import (
     Result,
     Roster,
 )
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -76,6 +77,7 @@ joins = st.builds(
     Join, attempt=attempts, leader=peers, boot=nonces, dialable=st.booleans(), contributes=st.booleans(),
     expires_unix_seconds=counts,
 )  # fmt: skip
+openings = st.builds(OpenedInput, member=small, pieces=some(st.binary(max_size=1024)), siblings=some(digests))
 BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Join: joins,
     Roster: st.builds(Roster, attempt=attempts, revision=st.integers(0, 8), joins=some(statements, 1)),
@@ -89,7 +91,12 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
         coefficients=some(floats), squared_norms=some(floats), encoding_error=st.floats(0, 10),
     ),
     Check: st.builds(
-        Check, phase=st.integers(0, 1), results=some(maybe, 1), complaints=some(small), nonce=st.none() | nonces
+        Check, phase=st.integers(0, 1), results=some(maybe, 1), complaints=some(small), nonce=st.none() | nonces,
+        dropped=some(small), doubts=some(small), accused=some(small),
+    ),
+    Refutation: st.builds(
+        Refutation, partition=small, turn=st.integers(0, 1), result=digests, leaf=st.integers(0, (1 << 40) - 1),
+        inputs=some(openings, 1), piece=st.binary(max_size=1024), siblings=some(digests),
     ),
     Redo: st.builds(Redo, partitions=some(small, 1), checks=some(statements, 1)),
     Proposal: st.builds(Proposal, results=some(maybe, 1), checks=some(statements, 1)),
@@ -100,6 +107,12 @@ NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     PartNote: st.builds(PartNote, group=digests, partition=small, turn=st.integers(0, 1)),
     NeedNote: st.builds(
         NeedNote, what=st.sampled_from(["part", "result"]), group=digests, partition=small, turn=st.integers(0, 1)
+    ),
+    OpenNote: st.builds(
+        OpenNote, group=digests, partition=small, turn=st.integers(0, 1), seed=digests, own=st.booleans()
+    ),
+    OpeningNote: st.builds(
+        OpeningNote, group=digests, partition=small, turn=st.integers(0, 1), seed=digests, inputs=some(openings)
     ),
     CertificateNote: st.builds(CertificateNote, certificate=certificates),
     AskChainNote: st.builds(AskChainNote, fragment=small, version=counts, known=some(digests)),
