@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate
 from coordinator.messages import Message
+from coordinator.openings import OpenedInput
 from dht.identity import PeerId
 
 
@@ -55,6 +56,39 @@ class Reduce:
     turn: int
     inputs: tuple[ReduceInput, ...]
     inputs_min: int  # with fewer admissible ones the partition is void
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open the leaves that `seed` draws for one of `voters`, in these inputs of a partition. → `Opened`"""
+
+    key: RoundKey
+    to: PeerId
+    partition: int
+    partitions: int
+    turn: int
+    seed: bytes
+    voters: int
+    inputs: tuple[ReduceInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Recompute leaves of a result from opened inputs: those that `seed` draws, or `leaf`. → `Inspected`"""
+
+    key: RoundKey
+    accuser: PeerId  # who asks for it: ourselves, or whose refutation this is
+    partition: int
+    partitions: int
+    turn: int
+    voters: int
+    result: bytes  # digest of the reducer's statement
+    root: bytes
+    coefficients: tuple[float, ...]
+    inputs: tuple[ReduceInput, ...]  # the included ones, in order
+    opened: tuple[OpenedInput, ...]  # of inputs that are not here, whose bytes are in the store
+    seed: bytes = b""
+    leaf: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +173,4 @@ class Tell:
     details: dict[str, object] = field(default_factory=dict)
 
 
-Action = Send | Encode | Reduce | Apply | RecordVote | Adopt | FetchState | Discard | Publish | Tell
+Action = Send | Encode | Reduce | Open | Inspect | Apply | RecordVote | Adopt | FetchState | Discard | Publish | Tell

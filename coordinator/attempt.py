@@ -14,11 +14,15 @@ from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.chair import Chair
 from coordinator.core import Core
-from coordinator.events import Applied, Encoded, Reduced, VoteRecorded
+from coordinator.events import Applied, Encoded, Inspected, Opened, Reduced, VoteRecorded
 from coordinator.exchange import Exchange
 from coordinator.group import Group, read_commit
+from coordinator.inspection import Inspection
 from coordinator.messages import NeedNote, PartNote
+from coordinator.opener import Opener
+from coordinator.openings import OpeningNote, OpenNote
 from coordinator.outcome import read_check
+from coordinator.refutations import Refutations
 from coordinator.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
 from coordinator.verdict import Verdict
 from dht.errors import PeerError
@@ -39,6 +43,9 @@ class Attempt:
     group: Group
     timeline: Timeline
     exchange: Exchange = field(init=False)
+    opener: Opener = field(init=False)
+    refutations: Refutations = field(init=False)
+    inspection: Inspection = field(init=False)
     verdict: Verdict = field(init=False)
     chair: Chair = field(init=False)
     early: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
@@ -50,8 +57,11 @@ class Attempt:
         lost = self.core.presence.gone & self.group.voters
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
-        self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange)
-        self.chair = Chair(self.core, self.group, self.timeline)
+        self.opener = Opener(self.core, self.group, self.exchange)
+        self.refutations = Refutations(self.core, self.group, self.exchange)
+        self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange, self.inspection)
+        self.chair = Chair(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.retry_at = self.timeline.at(RETRY_SHARE)
 
     # -- what the attempt amounts to
@@ -113,10 +123,11 @@ class Attempt:
             if len(self.early) < EARLY_MESSAGES_MAX:
                 self.early.append((sender, message, root))
             return []
+        redone = self.exchange.redone
         actions = self._dispatch(sender, message, root)
         self.heard.add(sender)
         self.gone.pop(sender, None)
-        if kind in ("bundle", "redo"):
+        if kind == "bundle" or self.exchange.redone != redone:
             actions += self._replay(now)
         return actions + self._settle(now)
 
@@ -155,6 +166,8 @@ class Attempt:
         if kind == "check" and self.exchange.inputs is not None:
             self.chair.add_check(read_check(message, self.group, self.exchange.inputs, self.core.verifier))
             return []
+        if kind == "refutation":
+            return self.refutations.hear(message)
         if kind == "vote":
             self.verdict.ballot.add_vote(message)
             return []
@@ -168,6 +181,14 @@ class Attempt:
 
     def on_reduced(self, event: Reduced, now: float) -> list[Action]:
         return self.exchange.on_reduced(event) + self._settle(now)
+
+    def on_opened(self, event: Opened) -> list[Action]:
+        return self.opener.on_opened(event)
+
+    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
+        ours = event.accuser == self.core.me
+        actions = self.inspection.on_inspected(event, now) if ours else self.refutations.on_inspected(event)
+        return actions + self._settle(now)
 
     def on_applied(self, event: Applied) -> list[Action]:
         return self.verdict.on_applied(event)
@@ -183,11 +204,15 @@ class Attempt:
         self.exchange.lose(peer)
         return self._settle(now)
 
-    def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
+    def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
         """Serve a member's request for something of this group."""
         if sender not in self.group.voters:
             return []
-        return self.exchange.answer(sender, need)
+        return self.exchange.answer(sender, need) if isinstance(need, NeedNote) else self.opener.answer(sender, need)
+
+    def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
+        """A member has opened what we asked for."""
+        return [] if self.over else self.inspection.on_opening(sender, note) + self._settle(now)
 
     # -- time
 
@@ -213,16 +238,19 @@ class Attempt:
         if self.over:
             return self.verdict.judge()  # should the others certify it, we hold the state already
         leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
-        proposers = self.group.proposers()
+        proposers, redone = self.group.proposers(), self.exchange.redone
         actions = self.exchange.decide(now)
+        actions += self.inspection.decide(self.gone.keys(), now) if self.verdict.vote is None else []
         actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
-        second = leaderless and self.core.me in proposers and self.verdict.proposal is None
+        if self.exchange.redone != redone:
+            actions += self._replay(now)
+        second = leaderless and self.core.me in proposers and self.verdict.open
         if self.chair.leads or second:
-            actions += self.chair.decide(self.exchange.inputs, self.verdict.phase, self.gone.keys(), now)
+            actions += self.chair.decide(self.verdict.phase, self.gone.keys(), now)
         return actions
 
     def _remind(self) -> list[Action]:
         actions = self.verdict.remind()
         if self.verdict.proposal is None and not self.over:
-            actions += self.exchange.remind()
+            actions += self.exchange.remind() + self.inspection.remind() + self.refutations.remind()
         return actions + (self.chair.remind() if self.chair.leads and not self.over else [])

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Send
 from coordinator.certificate import is_void
 from coordinator.core import Core
+from coordinator.exchange import Exchange
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Proposal, Redo
-from coordinator.outcome import Checked, agreed_results, partitions_to_redo
-from coordinator.timeline import BUNDLE_SHARE, PROPOSE_SHARES, Timeline
+from coordinator.outcome import Checked, agreed_results, missed_partitions, partitions_to_redo
+from coordinator.refutations import Refutations
+from coordinator.timeline import BUNDLE_SHARE, PROPOSE_SHARES, REDO_SHARE, REFUTE_SHARE, Timeline
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -23,11 +25,14 @@ class Chair:
     core: Core
     group: Group
     timeline: Timeline
+    exchange: Exchange
+    refutations: Refutations
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
     checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest of each member
     redo: Statement | None = None
     proposal: Statement | None = None
+    announced_at: float | None = None  # when we first waited for a refutation that a check announced
 
     @property
     def leads(self) -> bool:
@@ -44,17 +49,37 @@ class Chair:
         if known is None or known.check.phase < checked.check.phase:
             self.checks[checked.sender] = checked
 
-    def decide(self, inputs: InputSet | None, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
+    def decide(self, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
         """Send the bundle, a redo or the proposal as soon as it is due; `phase` is 1 once a redo has been ordered."""
+        inputs = self.exchange.inputs
         if self.bundle is None and inputs is None:
-            return self._bundle(gone, now) if self.leads else []
+            return self._make_bundle(gone, now) if self.leads else []
         if inputs is None or self.proposal is not None:
             return []
         checks = [checked for checked in self.checks.values() if checked.check.phase == phase]
-        again = partitions_to_redo(self.group, checks) if self.leads and phase == 0 and self.redo is None else ()
-        return self._order_redo(inputs, again, checks) if again else self._propose(inputs, checks, phase, gone, now)
+        if self.leads and phase == 0 and self.redo is None:
+            again = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
+            again |= self.refutations.partitions
+            urgent = bool(missed_partitions(self.group, checks))
+            if again and checks and (urgent or self._heard_enough(checks, REDO_SHARE, gone, now)):
+                return self._order_redo(inputs, tuple(sorted(again)), checks)
+        return self._propose(inputs, checks) if self._heard_enough(checks, PROPOSE_SHARES[phase], gone, now) else []
 
-    def _bundle(self, gone: Set[PeerId], now: float) -> list[Action]:
+    def _heard_enough(self, checks: list[Checked], share: float, gone: Set[PeerId], now: float) -> bool:
+        """Whether everybody has checked, or time is up, and every refutation that they announce has been looked into.
+
+        For one that does not come we wait once, and not long: anybody can announce.
+        """
+        checkers = frozenset(checked.sender for checked in checks)
+        if self.group.voters - checkers - gone and now < self.timeline.at(share):
+            return False
+        announced = [one for one in checks if one.check.accused and not self.refutations.resolved(one.sender)]
+        if not announced and not self.refutations.examined:
+            return True
+        self.announced_at = now if self.announced_at is None else self.announced_at
+        return now >= self.announced_at + REFUTE_SHARE * self.timeline.deadline_seconds
+
+    def _make_bundle(self, gone: Set[PeerId], now: float) -> list[Action]:
         waiting = self.group.contributors - self.commits.keys() - gone
         if waiting and now < self.timeline.at(BUNDLE_SHARE):
             return []
@@ -64,26 +89,25 @@ class Chair:
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, Bundle(commits=commits))
         return list(self.core.to_all(self.group.members, self.bundle))
 
-    def _propose(
-        self, inputs: InputSet, checks: list[Checked], phase: int, gone: Set[PeerId], now: float
-    ) -> list[Action]:
-        checkers = frozenset(checked.sender for checked in checks)
-        if self.group.voters - checkers - gone and now < self.timeline.at(PROPOSE_SHARES[phase]):
+    def _propose(self, inputs: InputSet, checks: list[Checked]) -> list[Action]:
+        if not self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
             return []
-        if not self.group.more_than_two_thirds(checkers):
-            return []
-        agreed = agreed_results(self.group, checks)
+        agreed = agreed_results(self.group, checks, self.refutations.proven.keys())
         if is_void(agreed):
             return []
         ordered = sorted(checks, key=lambda checked: checked.sender)
         proposal = Proposal(results=agreed, checks=tuple(checked.statement for checked in ordered))
         self.proposal = self.core.say("proposal", self.group.key, inputs.digest, proposal)
-        return list(self.core.to_all(self.group.members, self.proposal))
+        return self._show_refutations() + list(self.core.to_all(self.group.members, self.proposal))
+
+    def _show_refutations(self) -> list[Action]:
+        """What is proven false, to everybody: its finder may have told only us."""
+        return list(self.refutations.spread(list(self.refutations.proven.values())))
 
     def _order_redo(self, inputs: InputSet, again: tuple[int, ...], checks: list[Checked]) -> list[Action]:
         body = Redo(partitions=again, checks=tuple(checked.statement for checked in checks))
         self.redo = self.core.say("redo", self.group.key, inputs.digest, body)
-        return list(self.core.to_all(self.group.members, self.redo))
+        return self._show_refutations() + list(self.core.to_all(self.group.members, self.redo))
 
     def remind(self) -> list[Action]:
         """Send again what silent members may have missed before the proposal; after it, voters repeat it."""
@@ -100,5 +124,5 @@ class Chair:
             return [self.group.statement] if silent else []
         checked = self.checks.get(member)
         if self.redo is not None and (checked is None or checked.check.phase == 0):
-            return [self.group.statement, self.bundle, self.redo]
+            return [self.group.statement, self.bundle, *self.refutations.proven.values(), self.redo]
         return [self.group.statement, self.bundle] if checked is None else []

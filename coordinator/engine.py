@@ -19,6 +19,8 @@ from coordinator.events import (
     Encoded,
     Event,
     FetchFailed,
+    Inspected,
+    Opened,
     PeerGone,
     PresenceSeen,
     Progress,
@@ -106,7 +108,9 @@ class Engine:
             return self.machines[event.fragment].fetch_failed(event.digest, now)
         return self._on_answer(event, now)
 
-    def _on_answer(self, event: Encoded | Reduced | Applied | VoteRecorded, now: float) -> list[Action]:
+    def _on_answer(
+        self, event: Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded, now: float
+    ) -> list[Action]:
         rounds = self.machines[event.key.fragment].rounds
         attempt = rounds.find(event.key.roster_id)
         if attempt is None:
@@ -115,6 +119,10 @@ class Engine:
             return rounds.on_encoded(event, now)
         if isinstance(event, Reduced):
             return attempt.on_reduced(event, now)
+        if isinstance(event, Opened):
+            return attempt.on_opened(event)
+        if isinstance(event, Inspected):
+            return attempt.on_inspected(event, now)
         if isinstance(event, Applied):
             return attempt.on_applied(event)
         if not event.written:
@@ -142,7 +150,9 @@ class Engine:
             attempt = machine.rounds.find(note.group)
             if attempt is not None and isinstance(note, PartNote):
                 return attempt.receive(event.sender, note, event.payload_root, now)
-            if attempt is not None and isinstance(note, NeedNote):
+            if attempt is not None and isinstance(note, OpeningNote):
+                return attempt.on_opening(event.sender, note, now)
+            if attempt is not None and isinstance(note, NeedNote | OpenNote):
                 return attempt.answer(event.sender, note)
         return []
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from coordinator.actions import RoundKey
 from coordinator.messages import Message
+from coordinator.openings import OpeningNote, Refutation
 from coordinator.presence import Presence
 from dht.identity import PeerId
 
@@ -70,6 +72,36 @@ class Reduced:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer to `Open`; without a note where bytes are gone."""
+
+    key: RoundKey
+    to: PeerId
+    note: OpeningNote | None
+
+
+class Finding(StrEnum):
+    """What looking into a result comes to."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"  # a leaf recomputes to other bytes: exact, and proven
+    DOUBTFUL = "doubtful"  # by estimates with a tolerance, which prove nothing
+    UNOPENED = "unopened"  # what was opened is incomplete, or not what was committed
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The answer to `Inspect`; `refutation` if that is the finding."""
+
+    key: RoundKey
+    accuser: PeerId
+    partition: int
+    turn: int
+    finding: Finding
+    refutation: Refutation | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The answer to `Apply`: digest of the state the outer step leads to."""
 
@@ -113,6 +145,8 @@ Event = (
     | Progress
     | Encoded
     | Reduced
+    | Opened
+    | Inspected
     | Applied
     | VoteRecorded
     | StateFetched

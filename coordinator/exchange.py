@@ -172,6 +172,10 @@ class Exchange:
         """Results of both turns by the digest of their statement."""
         return {held.statement.digest: held for held in self.results.values()}
 
+    def known_results(self) -> dict[bytes, Result]:
+        """`by_digest` without what surrounds the results."""
+        return {digest: held.result for digest, held in self.by_digest().items()}
+
     def lose(self, peer: PeerId) -> None:
         for duty in self.duties.values():
             duty.lose(peer)

@@ -20,12 +20,14 @@ from dht.wire import Wire
 NONCE_BYTES = 16
 SEGMENTS_MAX = 1 << 14
 COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment can name they fit into a result
+SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
 CHAIN_PAGE_MAX = 32
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+SquaredNorm = Annotated[float, Field(ge=0, le=SQUARED_NORM_MAX)]
 FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 
 
@@ -57,7 +59,7 @@ class Commit(Wire):
     window_count: Count
     codec: str = Field(max_length=16)
     part_roots: tuple[Digest, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
-    squared_norms: tuple[float, ...] = Field(max_length=SEGMENTS_MAX)
+    squared_norms: tuple[SquaredNorm, ...] = Field(max_length=SEGMENTS_MAX)
     nonce_hashes: tuple[Digest, ...] = Field(min_length=2, max_length=2)
 
 
@@ -164,7 +166,7 @@ BODY_BYTES_MAX: dict[str, int] = {
     "commit": 28 << 10,  # a full group's fit into one bundle
     "result": 64 << 10,
     "check": 4 << 10,
-    "refutation": 128 << 10,
+    "refutation": 512 << 10,  # one at a time: leaders hand it on alone
     "vote": 1 << 8,
     "abstain": 1 << 8,
 }

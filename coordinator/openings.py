@@ -151,3 +151,21 @@ def depth_of(leaves: int) -> int:
 def siblings_from(nodes: Mapping[Place, bytes], indices: Sequence[int], leaves: int) -> tuple[bytes, ...]:
     """The proof of fewer leaves out of `known_nodes` of more."""
     return tuple(nodes[place] for place in sibling_places(indices, leaves))
+
+
+LOOKS_WANTED = 92  # 0.95^92 < 1 %: a reducer that touches a leaf in twenty is found in 99 rounds of 100
+OPENING_BYTES_MAX = 512 << 10  # of one answer
+CHECK_BYTES_MIN = 1 << 20  # that a voter may ask for in one round, however small the fragment is
+CHECK_SHARE_MAX = 0.14  # of what a plain butterfly sends: with all small messages, checks stay within 15 %
+
+
+def leaves_per_voter(voters: int, partitions: int, bytes_each: int, butterfly_bytes: int) -> int:
+    """How many leaves a voter opens in each partition, at least one (design §6.2 step 8).
+
+    `LOOKS_WANTED` by voters who are neither the reducer nor its accomplices, if every tolerated one is; as far as it
+    costs no more than a share of the traffic. `bytes_each`: of one opened leaf in one input, with its proof.
+    """
+    lookers = max(voters - max(1, (voters - 1) // 3), 1)
+    per_leaf = max(voters - 1, 1) * bytes_each
+    of_round = max(CHECK_BYTES_MIN, int(CHECK_SHARE_MAX * butterfly_bytes)) // (max(partitions - 1, 1) * per_leaf)
+    return max(1, min(-(-LOOKS_WANTED // lookers), of_round, OPENING_BYTES_MAX // per_leaf))

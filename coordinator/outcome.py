@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from coordinator.certificate import NO_TRUST_TABLE, Contributor, Outcome, PartitionOutcome, active_set_digest
+from coordinator.certificate import NO_TRUST_TABLE, Contributor, Outcome, PartitionOutcome, active_set_digest, is_void
 from coordinator.group import Group, InputSet
-from coordinator.messages import Check, Result
+from coordinator.messages import Check, Proposal, Result
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
+
+DROPPED_IN_MIN = 3  # who is left out of more than one partition in three was too slow for the others, too
 
 
 def nonce_hash(nonce: bytes) -> bytes:
@@ -50,37 +52,101 @@ def read_check(statement: Statement, group: Group, inputs: InputSet, verifier: V
     return Checked(sender, check, statement)
 
 
-def agreed_results(group: Group, checks: Sequence[Checked]) -> tuple[bytes | None, ...]:
-    """Per partition the result that more than two thirds of the voters hold; None is void."""
+def read_checks(
+    statements: Sequence[Statement], group: Group, inputs: InputSet, verifier: Verifier
+) -> tuple[Checked, ...]:
+    """The checks of different members that a leader's statement carries; raises PeerError if one does not count."""
+    checks = tuple(read_check(statement, group, inputs, verifier) for statement in statements)
+    if len({checked.sender for checked in checks}) != len(checks):
+        raise PeerError("two checks of one member")
+    return checks
+
+
+def read_proposal(
+    statement: Statement, group: Group, inputs: InputSet, verifier: Verifier
+) -> tuple[Proposal, tuple[Checked, ...]]:
+    """A proposal that follows from its checks, if whatever it leaves out is refuted; raises PeerError otherwise."""
+    proposal = statement.read(Proposal)
+    checks = read_checks(proposal.checks, group, inputs, verifier)
+    if not group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
+        raise PeerError("a proposal that rests on too few checks")
+    if len({checked.check.phase for checked in checks}) != 1:
+        raise PeerError("a proposal that mixes checks before and after a redo")
+    agreed = agreed_results(group, checks)
+    if not follows(proposal.results, agreed, set(agreed)) or is_void(proposal.results):
+        raise PeerError("a proposal that does not follow from its checks")
+    return proposal, checks
+
+
+def agreed_results(
+    group: Group, checks: Sequence[Checked], refuted: Set[bytes] = frozenset()
+) -> tuple[bytes | None, ...]:
+    """Per partition the result that more than two thirds of the voters hold and few doubt; None is void."""
+    doubted = _named_by_a_third(group, checks, lambda check: check.doubts)
     agreed: list[bytes | None] = []
     for partition in range(group.partitions):
         named = Counter(checked.check.results[partition] for checked in checks)
         del named[None]
         digest, count = named.most_common(1)[0] if named else (None, 0)
-        agreed.append(digest if count >= group.votes_needed else None)
+        stands = count >= group.votes_needed and partition not in doubted and digest not in refuted
+        agreed.append(digest if stands else None)
     return tuple(agreed)
 
 
-def partitions_to_redo(group: Group, checks: Sequence[Checked]) -> tuple[int, ...]:
-    """Partitions of which more than a third of the voters complain."""
-    return tuple(
+def follows(results: Sequence[bytes | None], agreed: Sequence[bytes | None], refuted: Set[bytes | None]) -> bool:
+    """Whether a proposal has what was agreed, and lacks of it only what is refuted."""
+    return len(results) == len(agreed) and all(
+        named == one or (named is None and one in refuted) for named, one in zip(results, agreed, strict=True)
+    )
+
+
+def missed_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]:
+    """Partitions of which more than a third of the voters have no result."""
+    return _named_by_a_third(group, checks, lambda check: check.complaints)
+
+
+def partitions_to_redo(
+    group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, Result]
+) -> frozenset[int]:
+    """What these checks alone have reduced once more: missed or doubted by many, or without a committed input.
+
+    `results` by statement digest: of a result that is not among them nobody can say whom it left out.
+    """
+    doubted = _named_by_a_third(group, checks, lambda check: check.doubts)
+    dropped = (_dropped(group, inputs, checked, results) for checked in checks)
+    return missed_partitions(group, checks).union(doubted, *dropped)
+
+
+def _named_by_a_third(
+    group: Group, checks: Sequence[Checked], named: Callable[[Check], Sequence[int]]
+) -> frozenset[int]:
+    return frozenset(
         partition
         for partition in range(group.partitions)
-        if group.more_than_a_third(
-            frozenset(checked.sender for checked in checks if partition in checked.check.complaints)
-        )
+        if group.more_than_a_third(frozenset(checked.sender for checked in checks if partition in named(checked.check)))
     )
+
+
+def _dropped(group: Group, inputs: InputSet, checked: Checked, results: Mapping[bytes, Result]) -> set[int]:
+    """Partitions from which a member was really left out. One that is missing in many was slow, or says so in vain."""
+    member, claimed = inputs.index(checked.sender), set(checked.check.dropped)
+    if member is None or len(claimed) * DROPPED_IN_MIN > group.partitions:
+        return set()
+    named = ((partition, checked.check.results[partition]) for partition in claimed if partition < group.partitions)
+    found = ((partition, results.get(digest)) for partition, digest in named if digest is not None)
+    return {partition for partition, result in found if result is not None and member not in result.included}
 
 
 def build_outcome(
     group: Group,
     inputs: InputSet,
     checks: Sequence[Checked],
+    accepted: Sequence[bytes | None],
     results: Mapping[bytes, tuple[PeerId, Result]],
 ) -> Outcome:
-    """The outcome these checks lead to. `results` must hold every agreed one, by statement digest."""
+    """The outcome of these checks with the `accepted` results; `results` must hold each, by statement digest."""
     partitions: list[PartitionOutcome | None] = []
-    for digest in agreed_results(group, checks):
+    for digest in accepted:
         if digest is None:
             partitions.append(None)
             continue

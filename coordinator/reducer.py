@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from coordinator.actions import Reduce, ReduceInput
@@ -17,6 +17,20 @@ def reduce_inputs(inputs: InputSet) -> tuple[ReduceInput, ...]:
     return tuple(
         ReduceInput(member, b"", weight, commit.squared_norms)
         for member, (weight, commit) in enumerate(zip(weights, inputs.commits, strict=True))
+    )
+
+
+def partition_inputs(inputs: InputSet, partition: int, members: Iterable[int]) -> tuple[ReduceInput, ...]:
+    """What these members committed for one partition, in order."""
+    whole = reduce_inputs(inputs)
+    return tuple(
+        ReduceInput(
+            member,
+            inputs.commits[member].part_roots[partition],
+            whole[member].weight,
+            whole[member].squared_norms,
+        )
+        for member in sorted(members)
     )
 
 
@@ -67,7 +81,7 @@ class ReducerDuty:
             partition=self.partition,
             partitions=self.group.partitions,
             turn=self.turn,
-            inputs=self._inputs(),
+            inputs=partition_inputs(self.inputs, self.partition, self.arrived),
             inputs_min=self._needed,
         )
 
@@ -75,15 +89,3 @@ class ReducerDuty:
     def _needed(self) -> int:
         """max(min_group, ⌊2n/3⌋), design §6.2 step 6."""
         return max(self.inputs_min, self.inputs.inputs_needed_of)
-
-    def _inputs(self) -> tuple[ReduceInput, ...]:
-        whole: Sequence[ReduceInput] = reduce_inputs(self.inputs)
-        return tuple(
-            ReduceInput(
-                member,
-                self.inputs.commits[member].part_roots[self.partition],
-                whole[member].weight,
-                whole[member].squared_norms,
-            )
-            for member in sorted(self.arrived)
-        )

@@ -7,13 +7,22 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, PartitionResult, RecordVote, Send, VoteRecord
 from coordinator.ballot import Ballot
-from coordinator.certificate import Certificate, Outcome, Vote, is_void
+from coordinator.certificate import Certificate, Outcome, Vote
 from coordinator.core import Core
 from coordinator.events import Applied
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group, InputSet
+from coordinator.inspection import Inspection
 from coordinator.messages import Abstain, Check, NeedNote, Proposal, Redo
-from coordinator.outcome import Checked, agreed_results, build_outcome, partitions_to_redo, read_check
+from coordinator.outcome import (
+    Checked,
+    agreed_results,
+    build_outcome,
+    follows,
+    partitions_to_redo,
+    read_checks,
+    read_proposal,
+)
 from coordinator.reducer import reduce_inputs
 from coordinator.timeline import CHECK_SHARE, RECHECK_SHARE, Timeline
 from dht.errors import PeerError
@@ -29,10 +38,13 @@ class Verdict:
     group: Group
     timeline: Timeline
     exchange: Exchange
+    inspection: Inspection
     ballot: Ballot = field(init=False)
     check: Statement | None = None
     check_phase: int = -1
     checked_to: set[PeerId] = field(default_factory=set)
+    waiting: dict[str, Statement] = field(default_factory=dict)  # a redo or proposal whose refutations we lack yet
+    waited_with: tuple[int, int] = (0, 0)  # how much we knew when we last looked at these
     proposal: Proposal | None = None
     proposed: Statement | None = None  # the proposal as its proposer signed it
     proposed_checks: tuple[Checked, ...] = ()
@@ -54,7 +66,7 @@ class Verdict:
 
     def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
         """Send our check once it can be complete or time is up; judge a proposal that waited for bytes."""
-        actions = self.judge()
+        actions = self._try_waiting(gone) + self.judge()
         if self.exchange.inputs is None or self.vote is not None or self.abstention is not None:
             return actions
         phase = self.phase
@@ -69,11 +81,21 @@ class Verdict:
                     actions.append(Send(peer, self.check))
         return actions
 
+    def _try_waiting(self, gone: Set[PeerId]) -> list[Action]:
+        """A redo or proposal that we could not follow, once we know more."""
+        known = (len(self._refuted), len(self.exchange.results))
+        if not self.waiting or known == self.waited_with:
+            return []
+        self.waited_with = known
+        return [action for held in self.waiting.copy().values() for action in self.on_leader_statement(held, gone)]
+
     def _check_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:
         if now >= self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE):
             return True
         missing = [partition for partition, held in enumerate(self.exchange.held()) if held is None]
-        return all(self.group.reducer(partition, phase) in gone for partition in missing)
+        return all(self.group.reducer(partition, phase) in gone for partition in missing) and all(
+            self.inspection.settled(partition) for partition in range(self.group.partitions)
+        )
 
     def _make_check(self, phase: int) -> Statement:
         assert self.exchange.inputs is not None
@@ -82,7 +104,15 @@ class Verdict:
         complaints = tuple(partition for partition, one in enumerate(held) if one is None)
         member = self.exchange.inputs.index(self.core.me)
         nonce = self.exchange.nonces[phase] if member is not None and not complaints else None
-        body = Check(phase=phase, results=results, complaints=complaints, nonce=nonce)
+        body = Check(
+            phase=phase,
+            results=results,
+            complaints=complaints,
+            nonce=nonce,
+            dropped=self.inspection.dropped,
+            doubts=self.inspection.doubts,
+            accused=self.inspection.accused,
+        )
         return self.core.say("check", self.group.key, self.exchange.inputs.digest, body)
 
     # -- the leader's words
@@ -101,44 +131,55 @@ class Verdict:
             return self._on_proposal(statement, inputs)
         raise PeerError(f"a {statement.context.kind} has no place here")
 
-    def _read_checks(self, statements: tuple[Statement, ...], inputs: InputSet) -> tuple[Checked, ...]:
-        checks = tuple(read_check(statement, self.group, inputs, self.core.verifier) for statement in statements)
-        if len({checked.sender for checked in checks}) != len(checks):
-            raise PeerError("two checks of one member")
-        return checks
+    @property
+    def _refuted(self) -> Set[bytes]:
+        """Results that we know to be false."""
+        return self.inspection.refutations.proven.keys()
 
     def _on_redo(self, statement: Statement, inputs: InputSet, gone: Set[PeerId]) -> list[Action]:
         if self.exchange.redone or self.vote is not None:
             return []
         redo = statement.read(Redo)
-        checks = self._read_checks(redo.checks, inputs)
-        justified = redo.partitions == partitions_to_redo(self.group, checks)
-        if statement.sender != self.group.leader or not justified:
-            raise PeerError("a redo without the complaints that justify it")
+        checks = read_checks(redo.checks, self.group, inputs, self.core.verifier)
+        if statement.sender != self.group.leader or max(redo.partitions) >= self.group.partitions:
+            raise PeerError("a redo that is not the leader's, or of nothing here")
+        justified = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
+        if not set(redo.partitions) <= justified | self.inspection.refutations.partitions:
+            self.waiting["redo"] = statement  # for the refutation, or the result, that justifies it
+            return []
+        self.waiting.pop("redo", None)
         return self.exchange.on_redo(redo.partitions, gone)
 
     def _on_proposal(self, statement: Statement, inputs: InputSet) -> list[Action]:
-        if self.proposal is not None:
+        if not self.open:
             return []
-        proposal = statement.read(Proposal)
-        checks = self._read_checks(proposal.checks, inputs)
-        if not self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
-            raise PeerError("a proposal that rests on too few checks")
-        if len({checked.check.phase for checked in checks}) != 1:
-            raise PeerError("a proposal that mixes checks before and after a redo")
-        if proposal.results != agreed_results(self.group, checks) or is_void(proposal.results):
-            raise PeerError("a proposal that does not follow from its checks")
+        proposal, checks = read_proposal(statement, self.group, inputs, self.core.verifier)
+        if not follows(proposal.results, agreed_results(self.group, checks), self._refuted):
+            self.waiting["proposal"] = statement
+            return []
+        self.waiting.pop("proposal", None)
         self.proposal, self.proposed, self.proposed_checks = proposal, statement, checks
         return self.judge()
 
+    @property
+    def open(self) -> bool:
+        """Whether there is no proposal yet, or only one that we refused before doing anything about it."""
+        return self.proposal is None or (self._is_false() and self.outcome is None)
+
+    def _is_false(self) -> bool:
+        """Whether the proposal holds a result that has been refuted: then it does not get our vote."""
+        return self.proposal is not None and not self._refuted.isdisjoint(self.proposal.results)
+
     def judge(self) -> list[Action]:
         """Apply the proposal on the side as soon as we hold every byte that it names."""
-        if self.proposal is None or self.outcome is not None or self._missing():
+        if self.proposal is None or self.outcome is not None or self._missing() or self._is_false():
             return []
         assert self.exchange.inputs is not None
         held = self.exchange.by_digest()
         results = {digest: (one.reducer, one.result) for digest, one in held.items()}
-        self.outcome = build_outcome(self.group, self.exchange.inputs, self.proposed_checks, results)
+        self.outcome = build_outcome(
+            self.group, self.exchange.inputs, self.proposed_checks, self.proposal.results, results
+        )
         self.ballot.know(self.outcome)
         applied = tuple(None if one is None else _partition_result(held[one]) for one in self.proposal.results)
         return [Apply(self.group.key, applied, reduce_inputs(self.exchange.inputs))]
@@ -156,7 +197,7 @@ class Verdict:
         if self.outcome is None or self.state is not None:
             return []
         self.state = event.state
-        if self.abstention is not None:
+        if self.abstention is not None or self._is_false():
             return []
         self.vote = Vote(outcome=self.outcome.digest, state=event.state)
         key = self.group.key

@@ -23,6 +23,8 @@ from coordinator.actions import (
     Discard,
     Encode,
     FetchState,
+    Inspect,
+    Open,
     Publish,
     RecordVote,
     Reduce,
@@ -166,10 +168,10 @@ class Pump:
             case Encode():
                 self._open_rounds.add(action.key)
                 self._start(self._answer(action))
-            case Reduce() | Apply() | RecordVote():
+            case Reduce() | Open() | Inspect() | Apply() | RecordVote():
                 self._start(self._answer(action))
 
-    async def _answer(self, action: Encode | Reduce | Apply | RecordVote) -> None:
+    async def _answer(self, action: Encode | Reduce | Open | Inspect | Apply | RecordVote) -> None:
         """Do what takes time, then tell the core."""
         event: Event | None
         match action:
@@ -178,6 +180,10 @@ class Pump:
             case Reduce():
                 self._hit("reduce")
                 event = await self.work.run(partial(self.work.reduce, action))
+            case Open():
+                event = await self.work.run(partial(self.work.inspector.open, action))
+            case Inspect():
+                event = await self.work.run(partial(self.work.inspector.inspect, action))
             case Apply():
                 event = await self.work.run(partial(self.work.apply, action))
             case RecordVote():

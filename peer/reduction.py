@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coordinator.merkle import merkle_root
+from coordinator.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.codec import Buffer, Codec
 from peer.fragments import Partitioning
@@ -26,7 +27,6 @@ from peer.outer_optimizer import OuterState, outer_step
 from peer.robust.segments import TensorInputs, merge_segment, segment_factors, tensor_radius
 
 NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
-SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
 
 
 class Member(Protocol):
@@ -163,27 +163,50 @@ def segment_inputs(
     return found
 
 
-def merge_plan(
-    members: Sequence[Member],
-    coefficients: Sequence[float],
-    rule: MergeRule,
-    partitioning: Partitioning,
-    partition: int,
-    window: slice,
-) -> tuple[list[list[np.float32]], list[slice]]:
-    """Factors and spans for `combine`, for elements `window` of a partition with published `coefficients`.
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Per segment of a partition its elements, counted from the partition's first, and every member's factor there."""
 
-    The window is one leaf's elements (`Codec.leaf_elements`) for a spot check, which combines and encodes just these
-    and must find the leaf's bytes (design §6.2 step 8).
-    """
-    factors, spans = [], []
-    for index, (span, inputs) in enumerate(segment_inputs(members, rule, partitioning, partition)):
-        start, stop = max(span.start - window.start, 0), min(span.stop, window.stop) - window.start
+    spans: tuple[slice, ...]
+    factors: tuple[list[np.float32], ...]
+
+    def windows(self, windows: Sequence[slice]) -> tuple[list[list[np.float32]], list[slice]]:
+        """Factors and spans for `combine`, for vectors that hold only these windows' elements, side by side.
+
+        A window is one leaf's elements (`Codec.leaf_elements`) for a spot check, which combines and encodes just
+        these and must find the leaves' bytes (design §6.2 step 8).
+        """
+        found = [
+            (own, factors)
+            for span, factors in zip(self.spans, self.factors, strict=True)
+            for own in overlaps(span, windows)
+        ]
+        found.sort(key=lambda one: one[0].start)
+        return [factors for _, factors in found], [own for own, _ in found]
+
+
+def overlaps(span: slice, windows: Sequence[slice]) -> list[slice]:
+    """Where `span` is in the elements of these windows laid side by side."""
+    found, offset = [], 0
+    for window in windows:
+        start, stop = max(span.start, window.start), min(span.stop, window.stop)
         if start < stop:
-            own = coefficients[index * len(members) : (index + 1) * len(members)]
-            spans.append(slice(start, stop))
-            factors.append(segment_factors(rule.name, own, inputs))
-    return factors, spans
+            found.append(slice(offset + start - window.start, offset + stop - window.start))
+        offset += window.stop - window.start
+    return found
+
+
+def merge_plan(
+    rule: str, segments: Sequence[tuple[slice, TensorInputs]], coefficients: Sequence[float], members: int
+) -> MergePlan:
+    """How published `coefficients` of a partition of so many members combine it; `segments` as in `segment_inputs`."""
+    return MergePlan(
+        tuple(span for span, _ in segments),
+        tuple(
+            segment_factors(rule, coefficients[index * members : (index + 1) * members], inputs)
+            for index, (_, inputs) in enumerate(segments)
+        ),
+    )
 
 
 def merged_gradient(

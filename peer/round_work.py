@@ -25,6 +25,7 @@ from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import Partitioning
+from peer.inspection import Inspector
 from peer.learner import Counters
 from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, state_digest
@@ -74,6 +75,8 @@ class RoundWork:
         self._applied: dict[RoundKey, OuterState] = {}
         self._worker = worker
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
+        codecs = (self._contribution_codec, self._result_codec)
+        self.inspector = Inspector(self._partitioning, codecs, self._rule, blobs)
 
     @property
     def leaf_bytes(self) -> tuple[int, int]:
@@ -149,9 +152,12 @@ class RoundWork:
         )
 
     def apply(self, action: Apply) -> Applied | None:
-        """Take the outer step on the side; None if a result's bytes are gone or do not decode."""
+        """Take the outer step on the side; None if a result's bytes are gone or do not decode, or include nonsense."""
         fragment, partitions = action.key.fragment, len(action.results)
         partitioning = self._partitioning(fragment, partitions)
+        included = {member for result in action.results if result is not None for member in result.included}
+        if any(len(action.members[member].squared_norms) != len(partitioning.segments) for member in included):
+            return None
         held = [self._held(result, partitioning, j) for j, result in enumerate(action.results)]
         if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
             return None

@@ -31,6 +31,7 @@ from coordinator.gathering import JOINS_MAX
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
 from coordinator.messages import STATEMENT_BODIES, Check, Join, Result, Roster
+from coordinator.openings import Refutation
 from coordinator.rivals import RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.virtual.observer import Observer
@@ -194,7 +195,7 @@ def _place(statement: Statement) -> tuple[object, ...]:
         return (body.attempt,)
     if isinstance(body, Roster):
         return (body.attempt, body.revision)
-    if isinstance(body, Result):
+    if isinstance(body, Result | Refutation):
         return (body.partition, body.turn)
     if isinstance(body, Check):
         return (body.phase,)

@@ -16,6 +16,8 @@ from coordinator.actions import (
     Discard,
     Encode,
     FetchState,
+    Inspect,
+    Open,
     RecordVote,
     Reduce,
     RoundKey,
@@ -267,10 +269,8 @@ class VirtualPeer:
         elif isinstance(action, Encode):
             wait_seconds = self.tensors.snapshot_in(action, self.world.clock.now, draw)
             self._later(wait_seconds, lambda: self._encode(action))
-        elif isinstance(action, Reduce):
-            self._later(draw(0.001, 0.02), lambda: self.tensors.reduce(action))
-        elif isinstance(action, Apply):
-            self._later(draw(0.001, 0.02), lambda: self.tensors.apply(action))
+        elif isinstance(action, Reduce | Open | Inspect | Apply):
+            self._later(draw(0.001, 0.02), lambda: self._compute(action))
         elif isinstance(action, RecordVote):
             self._later(draw(0.001, 0.005), lambda: self._record(action.record))
         elif isinstance(action, Adopt):
@@ -280,6 +280,17 @@ class VirtualPeer:
             self._fetch(action.certificate, action.holders, self.fetches[action.certificate.fragment])
         elif isinstance(action, Discard):
             self.tensors.discard(action.key)
+
+    def _compute(self, action: Reduce | Open | Inspect | Apply) -> Event | None:
+        match action:
+            case Reduce():
+                return self.tensors.reduce(action)
+            case Open():
+                return self.tensors.open(action)
+            case Inspect():
+                return self.tensors.inspect(action)
+            case Apply():
+                return self.tensors.apply(action)
 
     def _encode(self, action: Encode) -> Event | None:
         encoded = self.tensors.encode(action, self.world.clock.now)

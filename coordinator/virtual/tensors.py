@@ -8,12 +8,13 @@ has discarded is gone, so that a core which discards too early fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.actions import Adopt, Apply, Encode, Reduce, RoundKey
-from coordinator.events import Applied, Encoded, Reduced
+from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, ReduceInput, RoundKey
+from coordinator.events import Applied, Encoded, Finding, Inspected, Opened, Reduced
+from coordinator.openings import OpenedInput, OpeningNote, Refutation
 from dht.identity import PeerId
 from dht.statement import digest_of
 
@@ -81,6 +82,14 @@ class Tensors(Protocol):
         """Merge one partition."""
         ...
 
+    def open(self, action: Open) -> Opened:
+        """Open leaves of inputs."""
+        ...
+
+    def inspect(self, action: Inspect) -> Inspected:
+        """Recompute leaves of a result."""
+        ...
+
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side; None if that cannot be done."""
         ...
@@ -98,6 +107,15 @@ class Tensors(Protocol):
         ...
 
 
+def merged_root(partition: int, inputs: Sequence[ReduceInput]) -> bytes:
+    """What an honest reducer makes of these inputs."""
+    return digest_of(b"result", bytes([partition]), *(one.root + str(one.weight).encode() for one in inputs))
+
+
+def _opened(one: ReduceInput) -> OpenedInput:
+    return OpenedInput(member=one.member, pieces=(digest_of(b"leaf", one.root),), siblings=())
+
+
 @dataclass(slots=True)
 class VirtualTensors:
     """Anchors of one peer as digests, the snapshots of its rounds, and the states that it gives to others."""
@@ -106,6 +124,7 @@ class VirtualTensors:
     states: list[bytes]  # current state digest per fragment
     snapshots: dict[RoundKey, int] = field(default_factory=dict)
     applied: dict[RoundKey, bytes] = field(default_factory=dict)
+    parts: dict[RoundKey, tuple[bytes, ...]] = field(default_factory=dict)  # roots of what we contributed
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
         """At the next step boundary."""
@@ -127,16 +146,43 @@ class VirtualTensors:
             self.states[fragment],
         )
         roots = tuple(digest_of(b"part", stem, bytes([j])) for j in range(action.partitions))
+        self.parts[action.key] = roots
         tokens = steps * learner.tokens_per_step
         norms = (1.0,) * action.partitions
         return Encoded(action.key, tokens, steps, learner.counted[fragment], steps, roots, norms)
 
     def reduce(self, action: Reduce) -> Reduced:
         """Merge: a digest over the inputs in order, with their weights."""
-        parts = [one.root + str(one.weight).encode() for one in action.inputs]
-        root = digest_of(b"result", bytes([action.partition]), *parts)
         included = tuple(one.member for one in action.inputs)
+        root = merged_root(action.partition, action.inputs)
         return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0)
+
+    def open(self, action: Open) -> Opened:
+        """A part has one leaf, which follows from its root."""
+        inputs = tuple(_opened(one) for one in action.inputs)
+        place = (action.key.roster_id, action.partition, action.turn)
+        note = OpeningNote(group=place[0], partition=place[1], turn=place[2], seed=action.seed, inputs=inputs)
+        return Opened(action.key, action.to, note)
+
+    def inspect(self, action: Inspect) -> Inspected:
+        """Merge again. Rules whose coefficients could be doubted have none here, so a result with some is doubtful."""
+        own = self.parts.get(action.key, ())
+        shown = {one.member: one for one in action.opened}
+        shown.update({one.member: _opened(one) for one in action.inputs if one.root in own})
+        opened = tuple(_opened(one) for one in action.inputs)
+        if any(shown.get(one.member) != one for one in opened):
+            finding = Finding.UNOPENED
+        elif merged_root(action.partition, action.inputs) != action.root:
+            finding = Finding.REFUTED
+        else:
+            finding = Finding.DOUBTFUL if action.coefficients else Finding.CONFIRMED
+        proof = None
+        if finding is Finding.REFUTED:
+            place = (action.partition, action.turn, action.result)
+            proof = Refutation(
+                partition=place[0], turn=place[1], result=place[2], leaf=0, inputs=opened, piece=b"", siblings=()
+            )
+        return Inspected(action.key, action.accuser, action.partition, action.turn, finding, proof)
 
     def apply(self, action: Apply) -> Applied | None:
         """The outer step on the side: a digest over the current state and the results."""
@@ -160,8 +206,8 @@ class VirtualTensors:
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""
-        self.snapshots.pop(key, None)
-        self.applied.pop(key, None)
+        for kept in (self.snapshots, self.applied, self.parts):
+            kept.pop(key, None)
 
     def save(self, now: float) -> object:
         """Digests are all there is."""

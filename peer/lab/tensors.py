@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, Reduce, RoundKey
-from coordinator.events import Applied, Encoded, Reduced
+from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.events import Applied, Encoded, Inspected, Opened, Reduced
 from coordinator.virtual.peer import Disk
 from coordinator.virtual.tensors import VirtualLearner
 from dht.errors import LocalError
@@ -148,6 +148,14 @@ class LabTensors:
     def reduce(self, action: Reduce) -> Reduced:
         """Merge one partition, as a real reducer does."""
         return self._work.reduce(action)
+
+    def open(self, action: Open) -> Opened:
+        """Open leaves of inputs, as a real reducer or contributor does."""
+        return self._work.inspector.open(action)
+
+    def inspect(self, action: Inspect) -> Inspected:
+        """Recompute leaves of a result, as a real voter does."""
+        return self._work.inspector.inspect(action)
 
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side."""

@@ -22,6 +22,9 @@ from peer.robust.rows import merge_rows
 from peer.robust.rules import AGGREGATORS, clip_scales, mean, unit_scales
 from peer.robust.stack import Aggregate, Floats, Stack, finite_sum
 
+BY_COORDINATE = frozenset({"median", "trimmed_mean"})
+"""Rules whose result at an element follows from the inputs there and their weights alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInputs:
@@ -82,14 +85,17 @@ def tensor_radius(rule: str, inputs: TensorInputs) -> float:
 def _robust(pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
     stack = Stack.of(pieces, inputs.weights)
     arrays = stack.arrays()
-    scales = _scales(inputs)[list(stack.places)]
+    scales = tensor_scales("robust_rda", inputs)[list(stack.places)]
     products = centred_products(arrays, inner_products(arrays), scales, stack.weights)
     shares, radius = clipping.centered_clip(products, stack.weights)
     return _combined("robust_rda", pieces, stack.spread(shares), inputs, radius)
 
 
-def _scales(inputs: TensorInputs) -> Floats:
+def tensor_scales(rule: str, inputs: TensorInputs) -> Floats:
+    """What each input is multiplied by before the rule sees it: 1 unless the rule is `robust_rda`."""
     norms = np.array(inputs.norms)
+    if rule != "robust_rda":
+        return np.ones(len(norms))
     return clip_scales(norms, np.array(inputs.weights)) if inputs.embedding else unit_scales(norms)
 
 

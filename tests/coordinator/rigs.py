@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coordinator.actions import RoundKey
 from coordinator.certificate import (
@@ -20,7 +20,7 @@ from coordinator.core import Core
 from coordinator.group import Group, InputSet, leader_of, read_group, read_input_set
 from coordinator.manifest import Manifest, PaceSpec
 from coordinator.messages import Bundle, Check, Commit, Join, Result, Roster
-from coordinator.outcome import Checked, nonce_hash
+from coordinator.outcome import Checked, agreed_results, build_outcome, nonce_hash
 from coordinator.presence import Presence, State
 from coordinator.timeline import Timeline
 from coordinator.virtual.simulation import make_manifest, make_signers
@@ -192,3 +192,10 @@ def presence(
         addresses=(),
         beat=beat,
     )
+
+
+def outcome_of(
+    group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, tuple[PeerId, Result]]
+) -> Outcome:
+    """What these checks lead to if nothing is refuted."""
+    return build_outcome(group, inputs, checks, agreed_results(group, checks), results)

@@ -11,7 +11,6 @@ from coordinator.certificate import Outcome, Vote
 from coordinator.chain import Chain
 from coordinator.group import Group
 from coordinator.messages import Abstain
-from coordinator.outcome import build_outcome
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
@@ -24,6 +23,7 @@ from tests.coordinator.rigs import (
     core,
     group_of,
     inputs_of,
+    outcome_of,
     result_of,
     say,
 )
@@ -37,7 +37,7 @@ def set_up(members: tuple[PeerId, ...] = FIVE) -> tuple[Chain, Group, Outcome]:
     inputs = inputs_of(chain, group)
     results = dict(result_of(group, partition) for partition in range(group.partitions))
     checks = [check(chain, inputs, peer, list(results)) for peer in group.members]
-    return chain, group, build_outcome(group, inputs, checks, results)
+    return chain, group, outcome_of(group, inputs, checks, results)
 
 
 CHAIN, GROUP, OUTCOME = set_up()

@@ -13,11 +13,23 @@ from coordinator.certificate import is_void
 from coordinator.chain import Chain
 from coordinator.group import Group, InputSet
 from coordinator.messages import Check
-from coordinator.outcome import Checked, agreed_results, build_outcome, partitions_to_redo, read_check
+from coordinator.outcome import Checked, agreed_results, partitions_to_redo, read_check
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from tests.coordinator.rigs import NONCES, PEERS, VERIFIER, chain_of, check, core, group_of, inputs_of, result_of, say
+from tests.coordinator.rigs import (
+    NONCES,
+    PEERS,
+    VERIFIER,
+    chain_of,
+    check,
+    core,
+    group_of,
+    inputs_of,
+    outcome_of,
+    result_of,
+    say,
+)
 
 FIVE = PEERS[:5]
 
@@ -49,12 +61,12 @@ def test_the_order_of_checks_makes_no_difference(held: list[list[bool]], shuffle
     world = (chain, group, inputs_of(chain, group))
     checks = checks_of(world, held)
     results = dict(result_of(group, partition) for partition in range(5))
-    outcome = build_outcome(group, world[2], checks, results)
+    outcome = outcome_of(group, world[2], checks, results)
     other = list(checks)
     shuffle.shuffle(other)
-    assert build_outcome(group, world[2], other, results) == outcome
+    assert outcome_of(group, world[2], other, results) == outcome
     assert agreed_results(group, other) == agreed_results(group, checks)
-    assert partitions_to_redo(group, other) == partitions_to_redo(group, checks)
+    assert partitions_to_redo(group, world[2], other, {}) == partitions_to_redo(group, world[2], checks, {})
 
 
 @given(tables)
@@ -66,7 +78,7 @@ def test_agreed_is_what_two_thirds_hold_and_redone_what_a_third_lacks(held: list
     having = [sum(row[partition] for row in held) for partition in range(5)]
     assert [one is not None for one in agreed_results(group, checks)] == [3 * count > 10 for count in having]
     lacking = [len(held) - count for count in having]
-    assert partitions_to_redo(group, checks) == tuple(p for p, count in enumerate(lacking) if 3 * count > 5)
+    assert partitions_to_redo(group, world[2], checks, {}) == {p for p, count in enumerate(lacking) if 3 * count > 5}
 
 
 def test_a_reducer_that_tells_two_stories_is_agreed_with_by_nobody(world: tuple[Chain, Group, InputSet]) -> None:
@@ -87,7 +99,7 @@ def test_an_outcome_names_everything_that_was_decided(world: tuple[Chain, Group,
     chain, group, inputs = world
     held = [[True, True, False, True, True]] * 5
     results = dict(result_of(group, partition) for partition in range(5))
-    outcome = build_outcome(group, inputs, checks_of(world, held), results)
+    outcome = outcome_of(group, inputs, checks_of(world, held), results)
     assert (outcome.fragment, outcome.version, outcome.parent) == (0, 1, chain.digest)
     assert (outcome.roster, outcome.roster_id, outcome.input_set) == (group.members, group.key.roster_id, inputs.digest)
     assert [partition is None for partition in outcome.partitions] == [False, False, True, False, False]
@@ -98,8 +110,8 @@ def test_an_outcome_names_everything_that_was_decided(world: tuple[Chain, Group,
 def test_the_coin_needs_every_nonce(world: tuple[Chain, Group, InputSet]) -> None:
     _, group, inputs = world
     results = dict(result_of(group, partition) for partition in range(5))
-    whole = build_outcome(group, inputs, checks_of(world, [[True] * 5] * 5), results)
-    fewer = build_outcome(group, inputs, checks_of(world, [[True] * 5] * 4), results)
+    whole = outcome_of(group, inputs, checks_of(world, [[True] * 5] * 5), results)
+    fewer = outcome_of(group, inputs, checks_of(world, [[True] * 5] * 4), results)
     assert whole.coin != fewer.coin
     assert whole.digest != fewer.digest
 

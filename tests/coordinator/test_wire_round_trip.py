@@ -83,7 +83,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Roster: st.builds(Roster, attempt=attempts, revision=st.integers(0, 8), joins=some(statements, 1)),
     Commit: st.builds(
         Commit, tokens=counts, steps=counts, window_first=counts, window_count=counts, codec=st.text(max_size=16),
-        part_roots=some(digests, 1), squared_norms=some(floats), nonce_hashes=st.tuples(digests, digests),
+        part_roots=some(digests, 1), squared_norms=some(st.floats(0, 1e36)), nonce_hashes=st.tuples(digests, digests),
     ),
     Bundle: st.builds(Bundle, commits=some(statements, 1)),
     Result: st.builds(

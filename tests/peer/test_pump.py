@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from coordinator.actions import Reduce
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.events import PresenceSeen, Progress
+from coordinator.events import PresenceSeen, Progress, Reduced
 from coordinator.manifest import DataSpec, InnerSpec, Manifest, ModelSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.presence import Presence
 from dht.identity import Identity, KeyVerifier, PeerId
@@ -201,6 +202,46 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
         assert peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions
     heads = {peer.pump.engine.heads() for peer in swarm.peers}
     assert len(heads) == 1
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, codec: str) -> None:
+    """Its bytes are signed and complete, but a twentieth of the leaves is not what the inputs come to."""
+    config = config_of(fragments=1)
+    config = config.model_copy(
+        update={"outer": OuterSpec(merge="robust_rda", contribution_codec=codec, result_codec=codec)}
+    )
+    lies: list[bytes] = []
+
+    async def main() -> Swarm:
+        swarm = Swarm(config, 4, tmp_path)
+        await swarm.start()
+        work, blobs = swarm.peers[2].pump.work, swarm.peers[2].pump.blobs
+        honest = work.reduce
+
+        def reduce(action: Reduce) -> Reduced:
+            reduced = honest(action)
+            data = bytearray(blobs.get(reduced.root or b"") or b"")
+            for at in range(0, len(data), 20 * work.leaf_bytes[1]):
+                data[at] ^= 1
+            lies.append(blobs.add(bytes(data), work.leaf_bytes[1]))
+            return replace(reduced, root=lies[-1])
+
+        work.reduce = reduce  # type: ignore[method-assign]
+        await swarm.train(30)
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    culprit = swarm.peers[2].identity.peer_id
+    assert len(lies) >= 3
+    for peer in swarm.peers:
+        [machine] = peer.pump.engine.machines
+        assert machine.chain.version >= 3
+        partitions = [part for one in machine.chain.certificates for part in one.outcome.partitions if part is not None]
+        assert culprit not in {part.reducer for part in partitions}
+        assert not set(lies) & {part.root for part in partitions}
+        assert peer is swarm.peers[2] or peer.pump.book.events["result_refuted"] >= 3
 
 
 def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def test_one_leaf_recomputes_alone_bit_for_bit(rule):
             if rule.name == "nnm_trimmed_mean":
                 continue  # it mixes whole segments first: only a second reduction can check it
             if result.coefficients:
-                counted = [members[member] for member in result.included]
-                merged = combine(opened, *merge_plan(counted, result.coefficients, rule, cut, partition, window))
+                plan = merge_plan(rule.name, segments, result.coefficients, len(result.included))
+                merged = combine(opened, *plan.windows([window]))
             else:  # by coordinate
                 [(_, inputs), *_] = segments
                 merged = merge_segment(rule.name, opened, inputs).vector

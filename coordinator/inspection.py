@@ -1,0 +1,169 @@
+"""How a member looks into what reducers returned, before anything of it is applied (design §6.2 step 8).
+
+Of every result that it holds it asks the reducer to open a few leaves, drawn by its own committed nonce
+(docs/adr/0008); if the reducer does not, the contributors open what they committed. Sans-IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action, Send
+from coordinator.core import Core
+from coordinator.events import Finding, Inspected
+from coordinator.exchange import Exchange, HeldResult
+from coordinator.group import Group
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, seed_of
+from coordinator.refutations import Refutations
+from coordinator.timeline import OPEN_SHARE, Timeline
+from dht.identity import PeerId
+
+Slot = tuple[int, int]
+"""Partition and turn."""
+
+
+@dataclass(slots=True)
+class Case:
+    """One result that we look into. `by_owners`: its reducer was passed over, contributors are asked."""
+
+    held: HeldResult
+    seed: bytes
+    asked_at: float
+    by_owners: bool = False
+    opened: dict[int, OpenedInput] = field(default_factory=dict)
+    working: bool = False
+    finding: Finding | None = None
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What we have found out about the results that we hold."""
+
+    core: Core
+    group: Group
+    timeline: Timeline
+    exchange: Exchange
+    refutations: Refutations
+    cases: dict[Slot, Case] = field(default_factory=dict)
+
+    # -- what it has come to
+
+    def settled(self, partition: int) -> bool:
+        """Whether nothing more is to be found out about the result that we hold of a partition."""
+        held = self.exchange.held()[partition]
+        if held is None or self._needs_no_look(held):
+            return True
+        case = self._case(partition)
+        return case is not None and case.finding is not None
+
+    @property
+    def doubts(self) -> tuple[int, ...]:
+        """Partitions of whose current result we could not convince ourselves."""
+        return self._found(Finding.DOUBTFUL, Finding.UNOPENED)
+
+    @property
+    def accused(self) -> tuple[int, ...]:
+        """Partitions whose current result we have refuted ourselves."""
+        return self._found(Finding.REFUTED)
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Partitions whose current result was made without our committed input."""
+        member = None if self.exchange.inputs is None else self.exchange.inputs.index(self.core.me)
+        held = enumerate(self.exchange.held())
+        return tuple(p for p, one in held if member is not None and one and member not in one.result.included)
+
+    def _found(self, *findings: Finding) -> tuple[int, ...]:
+        cases = ((partition, self._case(partition)) for partition in range(self.group.partitions))
+        return tuple(partition for partition, case in cases if case is not None and case.finding in findings)
+
+    def _case(self, partition: int) -> Case | None:
+        return self.cases.get((partition, self.exchange.turn_of(partition)))
+
+    def _needs_no_look(self, held: HeldResult) -> bool:
+        """We reduced it ourselves, or know already that it is false."""
+        return held.reducer == self.core.me or held.statement.digest in self.refutations.proven
+
+    # -- looking
+
+    def decide(self, gone: Set[PeerId], now: float) -> list[Action]:
+        """Look into whatever we have come to hold, and pass over who does not open."""
+        actions: list[Action] = []
+        for partition, held in enumerate(self.exchange.held()):
+            if held is None or self._needs_no_look(held):
+                continue
+            case = self._case(partition)
+            if case is None:
+                case = self._begin(held, now)
+                actions += self._ask(case)
+            late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
+            lost = held.reducer in gone and not case.by_owners
+            if case.finding is None and not case.working and (late or lost):
+                actions += self._pass_over(case, now)
+        return actions + self.refutations.examine()
+
+    def _begin(self, held: HeldResult, now: float) -> Case:
+        slot = (held.result.partition, held.result.turn)
+        nonce = self.exchange.nonces[1 if self.exchange.redone else 0]
+        self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now)
+        return case
+
+    def _ask(self, case: Case) -> list[Action]:
+        result = case.held.result
+        place = (self.group.key.roster_id, result.partition, result.turn)
+        note = OpenNote(group=place[0], partition=place[1], turn=place[2], seed=case.seed, own=case.by_owners)
+        return [Send(peer, note) for peer in self._asked(case)]
+
+    def _asked(self, case: Case) -> list[PeerId]:
+        """From whom we still expect something."""
+        assert self.exchange.inputs is not None
+        peers = self.exchange.inputs.peers
+        return [peers[member] for member in self._lacking(case)] if case.by_owners else [case.held.reducer]
+
+    def _lacking(self, case: Case) -> list[int]:
+        """Included inputs, but ours, that nobody has opened for us."""
+        assert self.exchange.inputs is not None
+        own = self.exchange.inputs.index(self.core.me)
+        return [one for one in case.held.result.included if one != own and one not in case.opened]
+
+    def _pass_over(self, case: Case, now: float) -> list[Action]:
+        """The reducer has not opened: ask the owners of the inputs. Nor have they: a doubt remains."""
+        case.opened.clear()
+        if case.by_owners:
+            case.finding = Finding.UNOPENED
+            return []
+        case.by_owners, case.asked_at = True, now
+        return self._ask(case)
+
+    def on_opening(self, sender: PeerId, note: OpeningNote) -> list[Action]:
+        """Somebody has opened what we asked for; once all is there, have it recomputed."""
+        case, inputs = self.cases.get((note.partition, note.turn)), self.exchange.inputs
+        if case is None or inputs is None or note.seed != case.seed or case.working or case.finding is not None:
+            return []
+        if sender not in self._asked(case):
+            return []
+        wanted = {inputs.index(sender)} if case.by_owners else set(self._lacking(case))
+        case.opened.update({one.member: one for one in note.inputs if one.member in wanted})
+        if case.by_owners and self._lacking(case):
+            return []
+        case.working = True
+        opened = tuple(case.opened.values())
+        return [self.refutations.inspect(case.held, self.core.me, opened, seed=case.seed)]
+
+    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
+        """What a recomputation of ours has shown."""
+        case = self.cases.get((event.partition, event.turn))
+        if case is None or not case.working:
+            return []
+        case.working = False
+        if event.finding is Finding.UNOPENED:
+            return self._pass_over(case, now)
+        case.finding = event.finding
+        case.opened.clear()
+        return [] if event.refutation is None else self.refutations.tell(case.held, event.refutation)
+
+    def remind(self) -> list[Action]:
+        """Ask again for openings that are late."""
+        waiting = [case for case in self.cases.values() if case.finding is None and not case.working]
+        return [action for case in waiting for action in self._ask(case)]

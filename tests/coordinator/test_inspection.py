@@ -1,0 +1,287 @@
+"""One member that looks into results: whom it asks, when it passes them over, and what it believes of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.actions import Action, Apply, Inspect, Open, Send, Tell
+from coordinator.events import Finding, Inspected, Opened
+from coordinator.messages import Check, Proposal, Redo, Result
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation, leaves_per_voter, seed_of
+from coordinator.outcome import partitions_to_redo
+from coordinator.timeline import OPEN_SHARE
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.coordinator.rigs import NONCES, check, say
+from tests.coordinator.test_attempt import Member, sent
+
+OPEN_SECONDS = OPEN_SHARE * 8.0
+SHOWN = OpenedInput(member=0, pieces=(b"piece",), siblings=())
+
+
+def asked(actions: list[Action]) -> list[tuple[PeerId, OpenNote]]:
+    sends = [action for action in actions if isinstance(action, Send)]
+    return [(send.to, send.message) for send in sends if isinstance(send.message, OpenNote)]
+
+
+def told(actions: list[Action]) -> list[str]:
+    return [action.event for action in actions if isinstance(action, Tell)]
+
+
+def refutation(member: Member, partition: int) -> Refutation:
+    digest = member.results[partition].digest
+    return Refutation(partition=partition, turn=0, result=digest, leaf=3, inputs=(SHOWN,), piece=b"leaf", siblings=())
+
+
+def refuted(member: Member, partition: int, sender: PeerId) -> Statement:
+    return say(sender, "refutation", member.chain, member.inputs.digest, refutation(member, partition))
+
+
+def others(member: Member) -> list[int]:
+    return [partition for partition in range(5) if partition != member.partition]
+
+
+def ready(place: int = 2) -> tuple[Member, list[Action]]:
+    member = Member(place)
+    member.hear_bundle()
+    return member, member.hear_results()
+
+
+def answer(member: Member, inspect: Inspect, finding: Finding, now: float = 1.0) -> list[Action]:
+    shown = None if finding is not Finding.REFUTED else refutation(member, inspect.partition)
+    event = Inspected(member.group.key, inspect.accuser, inspect.partition, inspect.turn, finding, shown)
+    return member.attempt.on_inspected(event, now)
+
+
+def test_a_member_asks_every_other_reducer_with_a_seed_of_its_own_nonce() -> None:
+    member, actions = ready()
+    expected = {(member.group.reducer(p, 0), p, seed_of(NONCES[0], p, 0)) for p in others(member)}
+    assert {(to, note.partition, note.seed) for to, note in asked(actions)} == expected
+    assert not any(note.own for _, note in asked(actions))
+
+
+def test_a_reducer_that_does_not_open_is_passed_over_and_then_doubted() -> None:
+    member, actions = ready()
+    silent = others(member)[0]
+    member.look_into([one for one in actions if not (isinstance(one, Send) and _is_about(one, silent))])
+    assert sent(member.attempt.tick(1.0), "check") == []
+    again = asked(member.attempt.tick(1.0 + OPEN_SECONDS))
+    owners = {to for to, note in again if note.own and note.partition == silent}
+    assert owners == set(member.inputs.peers) - {member.me}
+    [(_, statement), *_] = sent(member.attempt.tick(1.0 + 2 * OPEN_SECONDS), "check")
+    assert statement.read(Check).doubts == (silent,)
+    assert statement.read(Check).complaints == ()
+
+
+def _is_about(send: Send, partition: int) -> bool:
+    return isinstance(send.message, OpenNote) and send.message.partition == partition
+
+
+def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
+    member, actions = ready()
+    [(reducer, note), *_] = asked(actions)
+    place = note.model_dump(exclude={"own"})
+    empty = OpeningNote(**place, inputs=())
+    [inspect] = member.attempt.on_opening(reducer, empty, 1.0)
+    assert isinstance(inspect, Inspect)
+    owners = [to for to, one in asked(answer(member, inspect, Finding.UNOPENED)) if one.own]
+    for peer in owners:
+        index = member.inputs.peers.index(peer)
+        stolen = OpenedInput(member=(index + 1) % 5, pieces=(), siblings=())  # nobody opens what is not its own
+        own = OpenedInput(member=index, pieces=(), siblings=())
+        found = member.attempt.on_opening(peer, OpeningNote(**place, inputs=(stolen, own)), 1.0)
+        assert [type(one) for one in found] == ([Inspect] if peer == owners[-1] else [])
+    assert {one.member for one in found[0].opened} == {member.inputs.peers.index(peer) for peer in owners}
+    assert asked(answer(member, found[0], Finding.UNOPENED)) == []
+    assert member.attempt.inspection.doubts == (note.partition,)
+
+
+def test_a_reducer_that_the_transport_lost_is_not_waited_for() -> None:
+    member, _ = ready()
+    lost = others(member)[0]
+    again = asked(member.attempt.lose(member.group.reducer(lost, 0), 1.0))
+    assert [(note.partition, note.own) for _, note in again] == [(lost, True)] * 4
+
+
+def test_openings_that_nobody_asked_for_change_nothing() -> None:
+    member, actions = ready()
+    [(reducer, note), *_] = asked(actions)
+    place = note.model_dump(exclude={"own"})
+    for sender, changes in (
+        (member.order[3] if member.order[3] != reducer else member.order[4], {}),
+        (reducer, {"seed": bytes(32)}),
+        (reducer, {"turn": 1}),
+    ):
+        assert member.attempt.on_opening(sender, OpeningNote(**{**place, **changes}, inputs=()), 1.0) == []
+
+
+def test_a_refuted_result_is_shown_to_everybody_and_named_in_the_check() -> None:
+    member, actions = ready()
+    wrong, *fine = others(member)
+    found = member.look_into([one for one in actions if isinstance(one, Send) and _is_about(one, wrong)])
+    assert found == []
+    member, actions = ready()
+    spread = member.look_into(
+        [one for one in actions if isinstance(one, Send) and _is_about(one, wrong)],
+        Finding.REFUTED,
+        refutation(member, wrong),
+    )
+    assert {to for to, _ in sent(spread, "refutation")} == set(member.group.members) - {member.me}
+    rest = [one for one in actions if isinstance(one, Send) and not _is_about(one, wrong)]
+    [(_, statement), *_] = sent(member.look_into(rest), "check")
+    assert statement.read(Check).accused == (wrong,)
+    assert len(fine) == 3
+
+
+def test_a_refutation_is_believed_once_it_has_been_repeated() -> None:
+    member, _ = ready()
+    wrong = others(member)[0]
+    [inspect] = member.hear(refuted(member, wrong, member.order[4]))
+    assert isinstance(inspect, Inspect)
+    assert (inspect.accuser, inspect.leaf, inspect.opened) == (member.order[4], 3, (SHOWN,))
+    assert member.attempt.refutations.partitions == frozenset()
+    assert told(answer(member, inspect, Finding.REFUTED)) == ["result_refuted"]
+    assert member.attempt.refutations.partitions == {wrong}
+    assert member.hear(refuted(member, wrong, member.order[3])) == []  # known by now
+
+
+def test_who_refutes_falsely_is_not_heard_again() -> None:
+    member, _ = ready()
+    first, second = others(member)[:2]
+    [inspect] = member.hear(refuted(member, first, member.order[4]))
+    assert isinstance(inspect, Inspect)
+    assert told(answer(member, inspect, Finding.CONFIRMED)) == ["refutation_false"]
+    assert member.hear(refuted(member, second, member.order[4])) == []
+    assert member.attempt.refutations.partitions == frozenset()
+    assert member.attempt.refutations.resolved(member.order[4])
+
+
+def test_a_refutation_of_a_result_that_has_not_come_waits_for_it() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    wrong = others(member)[0]
+    assert member.hear(refuted(member, wrong, member.order[4])) == []
+    found = [one for one in member.hear_results() if isinstance(one, Inspect)]
+    assert [one.leaf for one in found] == [3]
+
+
+def test_refutations_of_nothing_here_are_refused() -> None:
+    member, _ = ready()
+    body = refutation(member, 0)
+    for statement in (
+        say(member.order[4], "refutation", member.chain, bytes(32), body),
+        refuted(member, 0, member.order[4]).model_copy(update={"signature": bytes(32)}),
+    ):
+        with pytest.raises(PeerError):
+            member.attempt.refutations.hear(statement)
+
+
+def test_a_proven_result_gets_no_vote_and_a_redo_of_it_is_followed() -> None:
+    member, _ = ready()
+    wrong = others(member)[0]
+    [inspect] = member.hear(refuted(member, wrong, member.order[4]))
+    assert isinstance(inspect, Inspect)
+    checks = tuple(checked.statement for checked in member.checks())
+    redo = say(
+        member.group.leader,
+        "redo",
+        member.chain,
+        member.inputs.digest,
+        Redo(partitions=(wrong,), checks=checks),
+    )
+    member.hear(redo)
+    assert not member.attempt.exchange.redone  # on the leader's word alone: not yet
+    answer(member, inspect, Finding.REFUTED)
+    assert member.attempt.exchange.redone == {wrong}
+    assert not any(isinstance(one, Apply) for one in member.hear(member.proposal()))
+
+
+def test_a_false_proposal_of_the_leader_makes_room_for_the_next_in_order() -> None:
+    member, _ = ready()
+    wrong = others(member)[0]
+    [inspect] = member.hear(refuted(member, wrong, member.order[4]))
+    assert isinstance(inspect, Inspect)
+    answer(member, inspect, Finding.REFUTED)
+    whole = member.proposal()
+    assert member.hear(whole) == []
+    results = list(whole.read(Proposal).results)
+    results[wrong] = None
+    body = Proposal(results=tuple(results), checks=whole.read(Proposal).checks)
+    second = say(member.group.proposers()[1], "proposal", member.chain, member.inputs.digest, body)
+    [apply] = [one for one in member.hear(second) if isinstance(one, Apply)]
+    assert apply.results[wrong] is None
+
+
+def test_a_proposal_may_leave_out_what_is_refuted_and_nothing_else() -> None:
+    member, _ = ready()
+    wrong = others(member)[0]
+    whole = member.proposal().read(Proposal)
+    without = tuple(None if p == wrong else digest for p, digest in enumerate(whole.results))
+    body = Proposal(results=without, checks=whole.checks)
+    statement = say(member.group.leader, "proposal", member.chain, member.inputs.digest, body)
+    assert member.hear(statement) == []
+    [inspect] = member.hear(refuted(member, wrong, member.order[4]))
+    assert isinstance(inspect, Inspect)
+    [apply] = [one for one in answer(member, inspect, Finding.REFUTED) if isinstance(one, Apply)]
+    assert apply.results[wrong] is None
+
+
+@pytest.mark.parametrize(
+    ("claimed", "left_out", "counts"), [((1,), (1,), True), ((1,), (), False), ((1, 3), (1, 3), False)]
+)
+def test_a_member_left_out_has_a_partition_reduced_again(
+    claimed: tuple[int, ...], left_out: tuple[int, ...], counts: bool
+) -> None:
+    """If it was left out, and not everywhere: then it was slow."""
+    member = Member(0)
+    index = member.inputs.peers.index(member.order[4])
+    results = {}
+    for partition, statement in enumerate(member.results):
+        body = statement.read(Result)
+        without = tuple(one for one in body.included if one != index)
+        results[statement.digest] = body.model_copy(update={"included": without}) if partition in left_out else body
+    checked = check(member.chain, member.inputs, member.order[4], [one.digest for one in member.results])
+    claim = type(checked)(checked.sender, checked.check.model_copy(update={"dropped": claimed}), checked.statement)
+    found = partitions_to_redo(member.group, member.inputs, [claim], results)
+    assert found == (set(claimed) if counts else set())
+
+
+def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
+    member, _ = ready()
+    group = member.group.key.roster_id
+    note = OpenNote(group=group, partition=member.partition, turn=0, seed=bytes(32), own=False)
+    answers = [member.attempt.answer(member.order[4], note) for _ in range(6)]
+    assert [len(one) for one in answers] == [1, 1, 1, 1, 0, 0]
+    [opened] = answers[0]
+    assert isinstance(opened, Open)
+    assert member.inputs.index(member.order[4]) not in {one.member for one in opened.inputs}
+    other = note.model_copy(update={"seed": bytes([1]) * 32})
+    assert member.attempt.answer(member.order[4], other) == []
+    for refused in ({"partition": (member.partition + 1) % 5}, {"turn": 1}, {"partition": 31}):
+        assert member.attempt.answer(member.order[3], note.model_copy(update=refused)) == []
+    [own] = member.attempt.answer(member.order[3], note.model_copy(update={"own": True, "partition": 0}))
+    assert isinstance(own, Open)
+    assert [one.member for one in own.inputs] == [member.inputs.index(member.me)]
+    answered = OpeningNote(group=group, partition=0, turn=0, seed=bytes(32), inputs=())
+    assert member.attempt.on_opened(Opened(member.group.key, member.order[3], answered)) == [
+        Send(member.order[3], answered)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("voters", "butterfly_bytes", "leaves"),
+    [
+        (2, 10**9, 92),
+        (4, 10**9, 31),
+        (8, 10**9, 16),
+        (16, 10**9, 9),
+        (8, 0, 16),
+        (16, 9_375_000, 4),
+        (32, 0, 1),
+    ],
+)
+def test_enough_leaves_are_opened_and_not_more_than_traffic_allows(
+    voters: int, butterfly_bytes: int, leaves: int
+) -> None:
+    assert leaves_per_voter(voters, voters, 1200, butterfly_bytes) == leaves

@@ -1,0 +1,173 @@
+"""Whole rounds of one partition with real bytes and a reducer that may cheat: for tests and for the benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coordinator.actions import Inspect, Open, ReduceInput, RoundKey
+from coordinator.events import Finding, Inspected
+from coordinator.merkle import merkle_root
+from coordinator.messages import COEFFICIENTS_MAX
+from coordinator.openings import OpeningNote, seed_of
+from dht.identity import PeerId
+from dht.statement import digest_of
+from peer.blobs import BlobStore
+from peer.codec import CODECS
+from peer.fragments import FragmentLayout, Partitioning
+from peer.inspection import Inspector, Leaves
+from peer.merge import MERGES, MergeRule, combine
+from peer.reduction import ReducedPartition, encode_contribution, merge_plan, reduce_partition, segment_inputs
+
+KEY = RoundKey(0, 0, digest_of(b"roster"))
+OTHERS = PeerId("others")
+
+
+@dataclass
+class Reduction:
+    """One partition of a round of `vectors` (float32 of the whole fragment), and everything that a voter needs."""
+
+    layout: FragmentLayout
+    vectors: Sequence[Tensor]
+    rule: MergeRule = field(default_factory=lambda: MERGES["robust_rda"])
+    codecs: tuple[str, str] = ("int8", "int8")
+    partitions: int = 0
+    partition: int = 0
+    weights: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        self.partitions = self.partitions or len(self.vectors)
+        self.cut = Partitioning.of(self.layout, self.partitions)
+        self.contribution, self.result = (CODECS[name] for name in self.codecs)
+        self.blobs = BlobStore(1 << 32)
+        self.inspector = Inspector(lambda *_: self.cut, (self.contribution, self.result), self.rule, self.blobs)
+        self.leaves = Leaves(self.cut.elements(self.partition), self.contribution, self.result)
+        made = [encode_contribution(vector, self.cut, self.contribution) for vector in self.vectors]
+        self.decoded = {member: one.decoded[self.cut.span(self.partition)] for member, one in enumerate(made)}
+        self.inputs = tuple(
+            ReduceInput(member, one.part_roots[self.partition], weight, one.squared_norms)
+            for member, (one, weight) in enumerate(
+                zip(made, self.weights or [1.0 + 0.05 * n for n in range(len(made))], strict=True)
+            )
+        )
+        for one in made:
+            self.blobs.put(one.part_roots[self.partition], one.parts[self.partition])
+
+    # -- reducing
+
+    def honest(self, included: Sequence[int] | None = None) -> ReducedPartition:
+        chosen = range(len(self.inputs)) if included is None else included
+        vectors = {member: self.decoded[member] for member in chosen}
+        members = {one.member: one for one in self.inputs}
+        merged = reduce_partition(vectors, members, self.rule, self.cut, self.partition, self.result)
+        return self.kept(merged if len(merged.coefficients) <= COEFFICIENTS_MAX else replace(merged, coefficients=()))
+
+    def kept(self, reduced: ReducedPartition) -> ReducedPartition:
+        """With its bytes in the store, under the root that they have."""
+        reduced = replace(reduced, root=merkle_root(reduced.data, self.result.leaf_bytes))
+        self.blobs.put(reduced.root, reduced.data)
+        return reduced
+
+    def with_coefficients(
+        self, honest: ReducedPartition, change: Callable[[list[float]], Sequence[float]]
+    ) -> ReducedPartition:
+        """Combined with other coefficients, which are published: nothing about the bytes is wrong."""
+        count = len(honest.included)
+        inputs = [self.inputs[member] for member in honest.included]
+        segments = segment_inputs(inputs, self.rule, self.cut, self.partition)
+        pieces = [honest.coefficients[at * count : (at + 1) * count] for at in range(len(segments))]
+        changed: list[float] = []
+        for own in pieces:
+            lie = np.maximum(np.array(change(list(own))), 0)
+            changed += (lie / lie.sum()).astype(np.float32).tolist()
+        plan = merge_plan(self.rule.name, segments, changed, count)
+        vectors = [self.decoded[member] for member in honest.included]
+        merged = combine(vectors, *plan.windows([slice(0, self.cut.elements(self.partition))]))
+        return self.kept(replace(honest, data=self.result.encode(merged), coefficients=tuple(changed)))
+
+    def perturbed(self, honest: ReducedPartition, share: float, size: float, seed: int) -> ReducedPartition:
+        """Noise of `size` × the result's own spread in this share of the leaves."""
+        generator = np.random.default_rng(seed)
+        touched = generator.choice(self.leaves.count, math.ceil(share * self.leaves.count), replace=False)
+        values = self.result.decode(honest.data, self.leaves.elements).numpy()
+        data, leaf_bytes = bytearray(honest.data), self.result.leaf_bytes
+        for leaf in touched:
+            own = values[self.leaves.window(int(leaf))]
+            noise = generator.standard_normal(len(own)).astype(np.float32) * np.float32(size * max(own.std(), 1e-12))
+            encoded = self.result.encode(torch.from_numpy(own + noise))
+            data[int(leaf) * leaf_bytes : int(leaf) * leaf_bytes + len(encoded)] = encoded
+        return self.kept(replace(honest, data=bytes(data)))
+
+    # -- looking
+
+    def look(self, reduced: ReducedPartition, voter: int, trial: int = 0) -> Inspected:
+        """What a voter finds, with openings that the reducer made for it."""
+        seed = seed_of(trial.to_bytes(8, "big") + voter.to_bytes(8, "big"), self.partition, 0)
+        opened = self.opening(reduced, voter, seed)
+        return self.inspector.inspect(self._inspect(reduced, opened, seed, None))
+
+    def opening(self, reduced: ReducedPartition, voter: int, seed: bytes) -> OpeningNote:
+        inputs = tuple(self.inputs[member] for member in reduced.included if member != voter)
+        opened = self.inspector.open(
+            Open(KEY, OTHERS, self.partition, self.partitions, 0, seed, len(self.vectors), inputs)
+        )
+        assert opened.note is not None
+        return opened.note
+
+    def repeat(self, reduced: ReducedPartition, found: Inspected) -> Inspected:
+        """What somebody else makes of a refutation."""
+        assert found.refutation is not None
+        note = OpeningNote(
+            group=KEY.roster_id, partition=self.partition, turn=0, seed=bytes(32), inputs=found.refutation.inputs
+        )
+        return self.inspector.inspect(self._inspect(reduced, note, b"", found.refutation.leaf))
+
+    def _inspect(self, reduced: ReducedPartition, note: OpeningNote, seed: bytes, leaf: int | None) -> Inspect:
+        return Inspect(
+            key=KEY,
+            accuser=OTHERS,
+            partition=self.partition,
+            partitions=self.partitions,
+            turn=0,
+            voters=len(self.vectors),
+            result=digest_of(b"result"),
+            root=reduced.root,
+            coefficients=reduced.coefficients,
+            inputs=tuple(self.inputs[member] for member in reduced.included),
+            opened=note.inputs,
+            seed=seed,
+            leaf=leaf,
+        )
+
+    def findings(self, reduced: ReducedPartition, voters: Sequence[int], trial: int = 0) -> list[Finding]:
+        return [self.look(reduced, voter, trial).finding for voter in voters]
+
+
+def is_caught(findings: Sequence[Finding], voters: int) -> bool:
+    """One refutation is enough; of doubts it takes more than a third of all voters."""
+    return Finding.REFUTED in findings or 3 * findings.count(Finding.DOUBTFUL) > voters
+
+
+def alike(layout: FragmentLayout, honest: int, cosine: float, seed: int) -> list[Tensor]:
+    """Honest outer gradients: a common direction with so large a cosine between any two (`byzantine.md` §2.5).
+
+    Rows differ in size, as those of real gradients do.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.cat(
+        [
+            torch.exp(0.5 * torch.randn(tensor.rows, generator=generator)).repeat_interleave(tensor.row_elements)
+            for tensor in layout.tensors
+        ]
+    )
+    common = torch.randn(layout.elements, generator=generator)
+    found = []
+    for _ in range(honest):
+        own = torch.randn(layout.elements, generator=generator)
+        found.append(rows * (math.sqrt(cosine) * common + math.sqrt(1 - cosine) * own))
+    return found

@@ -1,0 +1,175 @@
+"""Spot checks with real bytes: honest results pass, cheated ones do not, whatever the codecs and the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coordinator.events import Finding
+from peer.codec import CODECS
+from peer.fragments import FragmentLayout, TensorSpec
+from peer.inspection import Leaves
+from peer.merge import MERGES, MergeRule
+from peer.reduction import ReducedPartition
+from tests.peer.reducing import Reduction, alike, is_caught
+
+LAYOUT = FragmentLayout(
+    0, (TensorSpec("embedding", (128, 64), embedding=True), TensorSpec("gain", (64,)), TensorSpec("matrix", (509, 64)))
+)
+HOSTILE = (3, 6)
+VOTERS = 8
+LOOKERS = [voter for voter in range(VOTERS) if voter not in HOSTILE]
+Change = Callable[[list[float]], list[float]]
+
+
+def attacked(rule: str = "robust_rda", codecs: tuple[str, str] = ("int8", "int8"), seed: int = 1) -> Reduction:
+    """Eight members, two of which send minus ten times what they have; partition 0 has the embedding in it."""
+    vectors = alike(LAYOUT, VOTERS, 0.5, seed)
+    for member in HOSTILE:
+        vectors[member] = -10 * vectors[member]
+    return Reduction(LAYOUT, vectors, MERGES[rule], codecs, partitions=2, partition=1)
+
+
+def changed(members: tuple[int, ...], factor: float) -> Change:
+    return lambda own: [alpha * factor if member in members else alpha for member, alpha in enumerate(own)]
+
+
+@pytest.mark.parametrize("codecs", [("fp32", "fp32"), ("bf16", "int4"), ("int8", "int8"), ("int4", "fp32")], ids=str)
+@pytest.mark.parametrize("partition", range(4))
+def test_honest_results_pass(codecs: tuple[str, str], partition: int) -> None:
+    vectors = alike(LAYOUT, VOTERS, 0.5, partition)
+    reduction = Reduction(LAYOUT, vectors, codecs=codecs, partitions=4, partition=partition)
+    assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
+    fewer = reduction.honest(included=[0, 2, 3, 4, 5, 7])
+    assert set(reduction.findings(fewer, range(VOTERS))) == {Finding.CONFIRMED}
+
+
+@pytest.mark.parametrize("rule", [*MERGES.values(), replace(MERGES["robust_rda"], by_row=True)], ids=str)
+def test_every_rule_passes_with_attackers_and_idle_members(rule: MergeRule) -> None:
+    vectors = [*alike(LAYOUT, VOTERS - 1, 0.5, 3), torch.zeros(LAYOUT.elements)]
+    vectors[2] = -10 * vectors[2]
+    weights = [1.0, 2.0, 1.5, 0.0, 1.0, 1.0, 1.2, 1.0]
+    reduction = Reduction(LAYOUT, vectors, rule, partitions=3, partition=0, weights=weights)
+    assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
+
+
+@pytest.mark.parametrize("rule", sorted(set(MERGES) - {"nnm_trimmed_mean"}))
+@pytest.mark.parametrize("codecs", [("fp32", "fp32"), ("int4", "int8"), ("bf16", "int4")], ids=str)
+def test_a_touched_leaf_is_refuted_and_everybody_can_repeat_it(rule: str, codecs: tuple[str, str]) -> None:
+    reduction = attacked(rule, codecs)
+    lie = reduction.perturbed(reduction.honest(), 0.2, 1.0, seed=4)
+    found = [reduction.look(lie, voter) for voter in LOOKERS]
+    assert is_caught([one.finding for one in found], VOTERS)
+    for one in found:
+        if one.refutation is not None:
+            again = reduction.repeat(lie, one)
+            assert again.finding is Finding.REFUTED
+            assert again.refutation == one.refutation
+
+
+def test_a_refutation_of_an_honest_result_is_not_believed() -> None:
+    reduction = attacked()
+    honest = reduction.honest()
+    lie = reduction.perturbed(honest, 1.0, 1.0, seed=4)
+    found = reduction.look(lie, 0)
+    assert found.refutation is not None
+    assert reduction.repeat(honest, found).finding is Finding.CONFIRMED
+    [first, *rest] = found.refutation.inputs
+    forged = replace(found, refutation=found.refutation.model_copy(update={"inputs": (*rest, first)}))
+    assert reduction.repeat(lie, forged).finding is Finding.REFUTED, "their order on the wire says nothing"
+    bent = first.model_copy(update={"pieces": tuple(bytes(len(piece)) for piece in first.pieces)})
+    forged = replace(found, refutation=found.refutation.model_copy(update={"inputs": (bent, *rest)}))
+    assert reduction.repeat(honest, forged).finding is Finding.UNOPENED
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("plain mean", lambda own: [1.0] * len(own)),
+        ("an honest input without weight", changed((0,), 0.0)),
+        ("attackers raised", changed(HOSTILE, 5.0)),
+    ],
+)
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
+def test_coefficients_that_are_not_the_rules_are_doubted(name: str, change: Change, codec: str) -> None:
+    reduction = attacked(codecs=(codec, codec))
+    lie = reduction.with_coefficients(reduction.honest(), change)
+    findings = reduction.findings(lie, LOOKERS)
+    assert is_caught(findings, VOTERS), name
+    assert Finding.REFUTED not in findings, "estimates never convict"
+
+
+@pytest.mark.parametrize("rule", ["mean", "rda", "krum", "multi_krum"])
+def test_coefficients_that_follow_from_weights_are_exact(rule: str) -> None:
+    reduction = attacked(rule)
+    lie = reduction.with_coefficients(reduction.honest(), lambda own: [alpha + 0.01 for alpha in own])
+    assert set(reduction.findings(lie, LOOKERS)) == {Finding.REFUTED}
+
+
+def test_a_result_without_the_coefficients_that_it_must_have_is_refuted() -> None:
+    reduction = attacked()
+    honest = reduction.honest()
+    for coefficients in ((), honest.coefficients[:-1], (math.nan,) * len(honest.coefficients), (9e37,) * 16):
+        found = reduction.look(replace(honest, coefficients=coefficients), 0)
+        assert found.finding is Finding.REFUTED
+
+
+def test_openings_that_are_not_what_was_committed_count_as_none() -> None:
+    reduction = attacked()
+    honest = reduction.honest()
+    other = Reduction(LAYOUT, reduction.vectors, codecs=("int8", "int8"), partitions=2, partition=0)
+    for member in range(VOTERS):
+        reduction.blobs._trees.pop(reduction.inputs[member].root, None)
+    first = reduction.inputs[0]
+    reduction.blobs._blobs[first.root] = other.blobs.get(other.inputs[0].root) or b""
+    assert reduction.look(honest, 5).finding is Finding.UNOPENED
+
+
+def test_an_input_with_another_number_of_norms_is_never_part_of_an_honest_result() -> None:
+    reduction = attacked()
+    honest = reduction.honest()
+    odd = replace(reduction.inputs[3], squared_norms=())
+    reduction.inputs = tuple(odd if one.member == 3 else one for one in reduction.inputs)
+    found = reduction.look(honest, 0)
+    assert found.finding is Finding.REFUTED
+    assert reduction.repeat(honest, found).finding is Finding.REFUTED
+
+
+def test_an_input_far_longer_than_committed_is_doubted_and_breaks_nothing() -> None:
+    reduction = attacked(codecs=("fp32", "fp32"))
+    honest = reduction.honest()
+    reduction.decoded[3] = torch.full_like(reduction.decoded[3], 1e30)
+    part = reduction.contribution.encode(reduction.decoded[3])
+    root = reduction.blobs.add(part, reduction.contribution.leaf_bytes)
+    huge = replace(reduction.inputs[3], root=root)
+    reduction.inputs = tuple(huge if one.member == 3 else one for one in reduction.inputs)
+    lie = reduction.with_coefficients(honest, lambda own: own)
+    assert reduction.look(lie, 0).finding is Finding.DOUBTFUL
+
+
+@pytest.mark.parametrize("result", ["fp32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("contribution", ["fp32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("elements", [0, 1, 895, 896, 5000])
+def test_windows_are_covered(contribution: str, result: str, elements: int) -> None:
+    leaves = Leaves(elements, CODECS[contribution], CODECS[result])
+    windows = [leaves.window(leaf) for leaf in range(leaves.count)]
+    assert windows[0].start == 0
+    assert windows[-1].stop == elements
+    for leaf, window in enumerate(windows):
+        covering, size = leaves.covering(leaf), CODECS[contribution].leaf_elements
+        assert covering.start * size <= window.start
+        assert window.stop <= covering.stop * size
+        assert set(covering) <= set(range(leaves.input_count))
+
+
+def test_a_reduction_of_nothing_passes() -> None:
+    """A fragment with fewer rows than partitions."""
+    layout = FragmentLayout(0, (TensorSpec("gain", (2, 4)),))
+    vectors = alike(layout, 3, 0.5, 0)
+    reduction = Reduction(layout, vectors, partitions=3, partition=1)
+    honest: ReducedPartition = reduction.honest()
+    assert {one.value for one in reduction.findings(honest, range(3))} == {"confirmed"}

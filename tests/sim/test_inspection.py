@@ -1,0 +1,260 @@
+"""Reducers that cheat, peers that do not open, and peers that complain: what the others make of it (design §6.2).
+
+The watcher looks on: whatever a hostile member says, honest ones keep their promises and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.actions import Action, Inspect, Reduce, Send
+from coordinator.events import Finding, Inspected, Reduced
+from coordinator.messages import Message
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from coordinator.virtual.tensors import VirtualTensors, merged_root
+from dht.identity import PeerId
+from dht.statement import Statement, digest_of
+from tests.sim.worlds import PACE, Drop, Tape, certificates, run_to_version, statement_of, swarm, version
+
+VERSIONS = 8
+
+
+class Cheat(VirtualTensors):
+    """Reduces as `lie` changes it."""
+
+    lie: Callable[[Reduce, Reduced], Reduced]
+
+    def reduce(self, action: Reduce) -> Reduced:
+        return self.lie(action, VirtualTensors.reduce(self, action))
+
+
+class Complainer(VirtualTensors):
+    """Doubts or refutes whatever it looks into, and opens what it has."""
+
+    finding: Finding = Finding.DOUBTFUL
+
+    def inspect(self, action: Inspect) -> Inspected:
+        shown = OpenedInput(member=0, pieces=(), siblings=())
+        proof = Refutation(
+            partition=action.partition, turn=action.turn, result=action.result, leaf=0, inputs=(shown,), piece=b"",
+            siblings=(),
+        )  # fmt: skip
+        lie = proof if self.finding is Finding.REFUTED else None
+        return Inspected(action.key, action.accuser, action.partition, action.turn, self.finding, lie)
+
+
+def hostile(peer: VirtualPeer, kind: type[VirtualTensors]) -> VirtualTensors:
+    """Give a living peer other tensors."""
+    assert isinstance(peer.tensors, VirtualTensors)
+    peer.tensors = made = kind(peer.tensors.learner, peer.tensors.states)
+    return made
+
+
+def cheat(peer: VirtualPeer, lie: Callable[[Reduce, Reduced], Reduced]) -> None:
+    made = hostile(peer, Cheat)
+    assert isinstance(made, Cheat)
+    made.lie = lie
+
+
+def perturbed(_: Reduce, honest: Reduced) -> Reduced:
+    """Other bytes than the inputs give."""
+    return replace(honest, root=digest_of(b"perturbed", honest.root or b""))
+
+
+def dropped(action: Reduce, honest: Reduced) -> Reduced:
+    """Without one input of somebody else, and honest about it."""
+    kept = action.inputs[1:]
+    root = merged_root(action.partition, kept)
+    return replace(honest, root=root, included=tuple(one.member for one in kept))
+
+
+def raised(_: Reduce, honest: Reduced) -> Reduced:
+    """With coefficients that are not the rule's."""
+    return replace(honest, coefficients=(1.0,))
+
+
+def reduced_by(world: World, peer: PeerId) -> list[bytes]:
+    """Roots of this reducer that are part of any version."""
+    return [
+        partition.root
+        for certificate in world.watcher.certified.values()
+        for partition in certificate.outcome.partitions
+        if partition is not None and partition.reducer == peer
+    ]
+
+
+def result_statements(tape: Tape) -> dict[PeerId, list[Statement]]:
+    found: dict[PeerId, list[Statement]] = {}
+    for statement in tape.statements("result"):
+        found.setdefault(PeerId(statement.sender), []).append(statement)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lie", [perturbed, raised], ids=lambda lie: lie.__name__)
+def test_nothing_of_a_cheating_reducer_becomes_part_of_a_version(
+    lie: Callable[[Reduce, Reduced], Reduced], seed: int
+) -> None:
+    world = swarm(6, seed=seed)
+    culprit = world.peers[3]
+    cheat(culprit, lie)
+    tape = Tape(world)
+    run_to_version(world, VERSIONS)
+    assert result_statements(tape)[culprit.me], "it has reduced"
+    assert reduced_by(world, culprit.me) == []
+    every = [one for at in range(1, VERSIONS + 1) for one in certificates(world, at)]
+    assert all(None not in one.outcome.partitions for one in every), "somebody else reduced it instead"
+    honest = [peer for peer in world.peers if peer is not culprit]
+    assert all(peer.me in {one.reducer for one in every[-1].outcome.partitions if one} for peer in honest)
+    assert bool(tape.told("result_refuted")) == (lie is perturbed)
+    assert {entry[2].details["reducer"] for entry in tape.told("result_refuted")} <= {culprit.me}
+    world.quiesce(60.0)
+
+
+def test_a_reducer_that_leaves_somebody_out_is_replaced() -> None:
+    world = swarm(6)
+    culprit = world.peers[3]
+    cheat(culprit, dropped)
+    tape = Tape(world)
+    run_to_version(world, VERSIONS)
+    assert result_statements(tape)[culprit.me]
+    assert reduced_by(world, culprit.me) == []
+    assert tape.told("result_refuted") == []
+    every = [one for at in range(1, VERSIONS + 1) for one in certificates(world, at)]
+    assert all(len(partition.included) == 6 for one in every for partition in one.outcome.partitions if partition)
+    world.quiesce(60.0)
+
+
+def test_two_cheats_in_a_row_freeze_a_partition_and_no_more() -> None:
+    """Where the second reducer cheats, too, the partition is void; the version is made all the same."""
+    world = swarm(7)
+    for culprit in world.peers[2:4]:
+        cheat(culprit, perturbed)
+    run_to_version(world, VERSIONS)
+    culprits = {peer.me for peer in world.peers[2:4]}
+    every = [one for at in range(1, VERSIONS + 1) for one in certificates(world, at)]
+    assert all(partition.reducer not in culprits for one in every for partition in one.outcome.partitions if partition)
+    assert all(one.outcome.partitions.count(None) <= 2 for one in every)
+    world.quiesce(60.0)
+
+
+def opening_of(sender: PeerId) -> Callable[[PeerId, PeerId, Message], bool]:
+    return lambda by, to, message: by == sender and isinstance(message, OpeningNote)
+
+
+def test_a_reducer_that_does_not_open_is_looked_into_by_asking_the_others() -> None:
+    world = swarm(6)
+    silent = world.peers[2]
+    world.network.filter = Drop(lambda by, to, message: opening_of(silent.me)(by, to, message))
+    tape = Tape(world)
+    run_to_version(world, VERSIONS, 200.0)
+    asked = [action.message for _, _, action in tape.entries if isinstance(action, Send)]
+    assert any(isinstance(message, OpenNote) and message.own for message in asked)
+    world.quiesce(60.0)
+
+
+def test_a_cheat_that_does_not_open_is_found_by_what_the_others_open() -> None:
+    world = swarm(6)
+    culprit = world.peers[3]
+    cheat(culprit, perturbed)
+    world.network.filter = Drop(lambda by, to, message: opening_of(culprit.me)(by, to, message))
+    tape = Tape(world)
+    run_to_version(world, VERSIONS, 200.0)
+    assert reduced_by(world, culprit.me) == []
+    assert result_statements(tape)[culprit.me]
+    world.quiesce(60.0)
+
+
+def test_a_contributor_that_does_not_open_is_not_needed() -> None:
+    """Reducers open what they got from it."""
+    world = swarm(6)
+    silent = world.peers[2]
+    world.network.filter = Drop(
+        lambda by, to, message: opening_of(silent.me)(by, to, message) and len(message.inputs) == 1
+    )
+    tape = Tape(world)
+    run_to_version(world, VERSIONS)
+    assert tape.statements("redo") == []
+    world.quiesce(60.0)
+
+
+def fault_free_seconds(count: int) -> float:
+    world = swarm(count)
+    return run_to_version(world, VERSIONS)
+
+
+@pytest.mark.parametrize("finding", [Finding.DOUBTFUL, Finding.REFUTED, Finding.UNOPENED])
+def test_one_that_complains_about_everything_does_not_stop_versions(finding: Finding) -> None:
+    world = swarm(6)
+    made = hostile(world.peers[3], Complainer)
+    assert isinstance(made, Complainer)
+    made.finding = finding
+    tape = Tape(world)
+    seconds = run_to_version(world, VERSIONS, 200.0)
+    assert seconds < 2 * fault_free_seconds(6)
+    assert tape.told("result_refuted") == [] or finding is Finding.REFUTED
+    honest = [entry for entry in tape.told("result_refuted") if entry[1] is not world.peers[3]]
+    assert honest == []
+    assert {statement.sender for statement in tape.statements("redo")} <= {world.peers[3].me}, "nobody follows it"
+    world.quiesce(120.0)
+
+
+def test_one_that_announces_refutations_and_sends_none_costs_a_moment() -> None:
+    world = swarm(6)
+    made = hostile(world.peers[3], Complainer)
+    assert isinstance(made, Complainer)
+    made.finding = Finding.REFUTED
+    world.network.filter = Drop(lambda by, to, message: statement_of(message, "refutation"))
+    assert run_to_version(world, VERSIONS, 200.0) < 2 * fault_free_seconds(6)
+    assert all(version(peer) >= VERSIONS for peer in world.peers)
+    world.quiesce(120.0)
+
+
+def test_one_that_feels_left_out_everywhere_has_nothing_redone() -> None:
+    """It sends its parts to nobody: whoever is missing in most partitions has itself to thank."""
+    world = swarm(6)
+    left_out = world.peers[3].me
+    tape = Tape(world)
+    world.network.filter = Drop(
+        lambda by, to, message: by == left_out and type(message).__name__ == "PartNote" and to != left_out
+    )
+    run_to_version(world, VERSIONS, 300.0)
+    assert tape.statements("redo") == []
+    world.quiesce(120.0)
+
+
+def test_the_leader_tells_everybody_what_was_shown_to_it_alone() -> None:
+    """A finder whose words reach nobody but the leader."""
+    world = swarm(5)
+    culprit = world.peers[3]
+    cheat(culprit, perturbed)
+    tape = Tape(world)
+
+    def lost(by: PeerId, to: PeerId, message: Message) -> bool:
+        if not statement_of(message, "refutation") or by != getattr(message, "sender", None):
+            return False
+        leaders = {statement.sender for statement in tape.statements("bundle")}
+        return to not in leaders
+
+    world.network.filter = Drop(lost)
+    run_to_version(world, 4, 200.0)
+    assert reduced_by(world, culprit.me) == []
+    assert PACE.fragments == 1
+
+
+def test_actions_of_inspections_are_bounded() -> None:
+    world = swarm(6)
+    tape = Tape(world)
+    run_to_version(world, VERSIONS)
+
+    def count(kind: type[Action]) -> int:
+        return sum(isinstance(action, kind) for _, _, action in tape.entries)
+
+    rounds = len(tape.statements("bundle"))
+    assert count(Inspect) <= 6 * 5 * rounds
+    assert count(Inspect) >= 6 * 5 * (VERSIONS - 1)
