@@ -1,0 +1,211 @@
+"""What the checks of a round cost and find: bytes beside a plain butterfly, cheats found, honest results passed.
+
+`python tests/bench/bench_checks.py [--trials N] [--honest N] [--seed S] [--codec NAME]` prints one JSON object. Traffic
+counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified,
+leaves recomputed, as `peer.inspection` does it. Inputs are Gaussian rows of unequal sizes around a common direction,
+cosine 0.3 to 0.9 (`byzantine.md` §2.5); a quarter of the members sends minus ten times its own.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from coordinator.actions import Open, ReduceInput  # noqa: E402
+from coordinator.events import Finding  # noqa: E402
+from coordinator.messages import Abstain, Proposal  # noqa: E402
+from coordinator.openings import OpenNote, seed_of  # noqa: E402
+from peer.blobs import BlobStore  # noqa: E402
+from peer.codec import CODECS  # noqa: E402
+from peer.fragments import FragmentLayout, Partitioning, TensorSpec  # noqa: E402
+from peer.frames import encode_header  # noqa: E402
+from peer.inspection import Inspector  # noqa: E402
+from peer.merge import MERGES  # noqa: E402
+from peer.reduction import ReducedPartition, encode_contribution  # noqa: E402
+from peer.transport import frame_bytes  # noqa: E402
+from tests.coordinator.builders import Club  # noqa: E402
+from tests.peer.reducing import KEY, OTHERS, Reduction, alike, is_caught  # noqa: E402
+
+ENCODED_BYTES = 5_000_000
+MATRICES = 8
+COLUMNS = 256
+CODEC_NAMES = ("fp32", "bf16", "int8", "int4")
+TRIALS_PER_DRAW = 10  # inputs are drawn anew after so many trials
+
+Change = Callable[[list[float]], list[float]]
+Cheat = Callable[[Reduction, ReducedPartition, int], ReducedPartition]
+
+
+def layout_of(elements: int) -> FragmentLayout:
+    rows = max(elements // (MATRICES * COLUMNS), 1)
+    return FragmentLayout(0, tuple(TensorSpec(f"matrix {n}", (rows, COLUMNS)) for n in range(MATRICES)))
+
+
+# -- traffic
+
+
+def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -> dict[str, float]:
+    """Bytes that one member sends in a round, on average; every message of the round core counts, bulk and small."""
+    codec = CODECS[codec_name]
+    elements = int(encoded_bytes * codec.leaf_elements / codec.leaf_bytes)
+    layout = layout_of(elements)
+    cut, blobs = Partitioning.of(layout, members), BlobStore(1 << 32)
+    inspector = Inspector(lambda *_: cut, (codec, codec), MERGES["robust_rda"], blobs)
+    made = encode_contribution(torch.randn(layout.elements), cut, codec)
+    plain = openings = 0.0
+    for partition, (root, part) in enumerate(zip(made.part_roots, made.parts, strict=True)):
+        blobs.put(root, part)
+        inputs = tuple(ReduceInput(member, root, 1.0, made.squared_norms) for member in range(members - 1))
+        seed = seed_of(bytes(16), partition, 0)
+        note = inspector.open(Open(KEY, OTHERS, partition, members, 0, seed, members, inputs)).note
+        assert note is not None
+        ask = OpenNote(group=KEY.roster_id, partition=partition, turn=0, seed=seed, own=False)
+        openings += (members - 1) / members * (_frame(note) + _frame(ask))  # nobody asks itself
+        plain += 2 * (members - 1) / members * len(part)
+    statements = _statement_bytes(members, made.squared_norms, MATRICES)
+    share = (openings + statements) / plain
+    return {
+        "members": members,
+        "encoded_megabytes": round(sum(map(len, made.parts)) / 1e6, 2),
+        "plain_megabytes": round(plain / 1e6, 3),
+        "openings_share": round(openings / plain, 4),
+        "statements_share": round(statements / plain, 4),
+        "checks_share": round(share, 4),
+        "leaves_per_voter": len(note.inputs[0].pieces),
+    }
+
+
+def _frame(message: object) -> int:
+    return frame_bytes(encode_header(message), b"")  # type: ignore[arg-type]
+
+
+def _statement_bytes(members: int, squared_norms: Sequence[float], tensors: int) -> float:
+    """Commitment, bundle, results without their bytes, check, proposal and vote: what a member sends on average."""
+    club = Club.of(members, real_keys=True)
+    chain = club.chain()
+    group = club.group(chain, range(members))
+    norms = tuple(squared_norms)
+    inputs = club.inputs(chain, group)
+    segments = max(len(norms) // members, 1)
+    commits = [club.commit(club.number(peer), group, squared_norms=norms) for peer in group.members]
+    coefficients = (0.1,) * (members * segments)
+    results = [
+        club.result(group, inputs, part, coefficients=coefficients, squared_norms=norms[:segments])
+        for part in range(members)
+    ]
+    digests = [result.digest for result in results]
+    checks = tuple(club.check_statement(number, group, inputs, digests) for number in range(members))
+    proposal = club.say(0, "proposal", Proposal(results=tuple(digests), checks=checks), **club.in_group(group))
+    vote = club.say(0, "vote", Abstain(attempt=0), **club.in_group(group))
+    once = _frame(commits[0]) + _frame(checks[0])
+    to_all = _frame(results[0]) + _frame(vote) + 64  # a vote names two digests
+    of_leader = _frame(club.bundle(group, commits)) + _frame(proposal)
+    return once + (members - 1) * to_all + (members - 1) / members * of_leader
+
+
+# -- what is found
+
+
+def hostile_of(members: int) -> list[int]:
+    return list(range(1, members, 4))
+
+
+def with_factor(chosen: Sequence[int], factor: float) -> Change:
+    return lambda own: [alpha * factor if member in chosen else alpha for member, alpha in enumerate(own)]
+
+
+def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
+    def change(of: Change) -> Cheat:
+        return lambda reduction, honest, _: reduction.with_coefficients(honest, of)
+
+    return {
+        "noise of 10 % in 5 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.05, 0.1, seed),
+        "noise of 100 % in 5 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.05, 1.0, seed),
+        "noise of 10 % in 10 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.1, 0.1, seed),
+        "plain mean": change(lambda own: [1.0] * len(own)),
+        "an honest input without weight": change(with_factor([0], 0.0)),
+        "attackers' coefficients × 5": change(with_factor(hostile, 5.0)),
+    }
+
+
+def draws(members: int, codec: str, encoded_bytes: int, seed: int) -> Iterator[Reduction]:
+    elements = int(encoded_bytes * CODECS[codec].leaf_elements / CODECS[codec].leaf_bytes)
+    number = seed
+    while True:
+        number += 1
+        vectors = alike(layout_of(elements), members, 0.3 + 0.6 * (number * 0.618 % 1), number)
+        for member in hostile_of(members):
+            vectors[member] = -10 * vectors[member]
+        yield Reduction(layout_of(elements), vectors, codecs=(codec, codec), partition=number % members)
+
+
+def found(members: int, codec: str, encoded_bytes: int, trials: int, seed: int) -> dict[str, float]:
+    """Shares of rounds in which a cheat is found by the honest members before anything is applied."""
+    hostile = hostile_of(members)
+    voters = [member for member in range(members) if member not in hostile]
+    caught: dict[str, int] = {}
+    source = draws(members, codec, encoded_bytes, seed)
+    for trial in range(trials):
+        if trial % TRIALS_PER_DRAW == 0:
+            reduction = next(source)
+            honest = reduction.honest()
+            lies = {name: cheat(reduction, honest, trial) for name, cheat in cheats(hostile).items()}
+        for name, lie in lies.items():
+            findings: list[Finding] = []
+            for voter in voters:
+                findings.append(reduction.look(lie, voter, trial).finding)
+                if is_caught(findings, members):
+                    break
+            caught[name] = caught.get(name, 0) + is_caught(findings, members)
+    return {name: round(count / trials, 4) for name, count in caught.items()}
+
+
+def honest_rounds(members: int, codec: str, encoded_bytes: int, trials: int, seed: int) -> dict[str, int]:
+    """How many honest results were refuted by anybody, doubted by anybody, and doubted by enough to be void."""
+    counted = {"rounds": trials, "refuted": 0, "voided": 0, "single_doubts": 0}
+    source = draws(members, codec, encoded_bytes, seed)
+    for trial in range(trials):
+        if trial % TRIALS_PER_DRAW == 0:
+            reduction = next(source)
+            honest = reduction.honest()
+        findings = reduction.findings(honest, range(members), trial)
+        counted["refuted"] += Finding.REFUTED in findings
+        counted["single_doubts"] += findings.count(Finding.DOUBTFUL)
+        counted["voided"] += is_caught(findings, members)
+    return counted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=40, help="rounds per cheat, codec and group size")
+    parser.add_argument("--honest", type=int, default=200, help="honest rounds per codec and group size")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; another one continues where this one ended")
+    parser.add_argument("--codec", choices=CODEC_NAMES, action="append", help="only these")
+    parser.add_argument("--encoded-bytes", type=int, default=1_000_000, help="of the fragment in which cheats hide")
+    parser.add_argument("--members", type=int, action="append", help="only these group sizes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.process_time()
+    report: dict[str, object] = {
+        "traffic": [traffic(members, codec) for members in (8, 16) for codec in ("int8", "int4", "fp32")],
+    }
+    for members in options.members or (8, 16):
+        for codec in options.codec or CODEC_NAMES:
+            place = (members, codec, options.encoded_bytes)
+            name = f"{members} members, {codec}"
+            report[f"found: {name}"] = found(*place, options.trials, options.seed)
+            report[f"honest: {name}"] = honest_rounds(*place, options.honest, options.seed)
+            sys.stderr.write(f"{name}: {report[f'found: {name}']} {report[f'honest: {name}']}\n")
+    report["seconds"] = round(time.process_time() - started, 1)
+    sys.stdout.write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
