@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +11,25 @@ import typer
 
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
-from dht.invite import INVITE_BYTES_MAX, Invite
-from peer import cli_chaos, cli_credit, cli_dashboard, cli_export, cli_lab, cli_plan, cli_settings, cli_top
-from peer.options import ExportOptions, Fault, NodeOptions
+from peer import cli_chaos, cli_credit, cli_dashboard, cli_export, cli_join, cli_lab, cli_plan, cli_settings, cli_top
+from peer.cli_common import (
+    Announce,
+    Data,
+    DieWithParent,
+    Listen,
+    Metrics,
+    MetricsListen,
+    Name,
+    Port,
+    Stay,
+    Verbose,
+    serve,
+)
+from peer.options import ExportOptions, NodeOptions
 from peer.service import ServiceOptions, Start
 
 if TYPE_CHECKING:
     from peer.swarm import SwarmOptions
-
-INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 
 app = typer.Typer(
     help="Train a language model together with other people's machines. There is no server.",
@@ -37,23 +46,11 @@ app.add_typer(cli_chaos.app)
 app.command(epilog="Example: muster export my-model")(cli_export.export)
 app.command(epilog="Example: muster verify my-model")(cli_export.verify)
 app.command(epilog="Example: muster credit")(cli_credit.credit)
+app.add_typer(cli_join.app)
 
-Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
 Versions = Annotated[int | None, typer.Option(min=1, help="End after this many certified versions.")]
-Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
-Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to be reached from elsewhere.")]
-Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
-Name = Annotated[str, typer.Option(help="What people call this peer.")]
-Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
-Metrics = Annotated[
-    int | None,
-    typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
-]
-MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
-DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 
 
 @app.callback(invoke_without_command=True)
@@ -149,68 +146,12 @@ def host(
             check(options.export)
         return lambda: Node.host(described, options)
 
-    _serve(
+    serve(
         prepare,
         ServiceOptions(
             options.data_directory,
             stay,
             True,
-            parent=die_with_parent,
-            metrics_port=metrics_port,
-            metrics_listen=metrics_listen,
-        ),
-        verbose,
-    )
-
-
-@app.command(epilog="Example: muster join muster1abc…")
-def join(
-    invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
-    data: Data = None,
-    port: Port = None,
-    listen: Listen = "127.0.0.1",
-    announce: Announce = None,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
-    nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
-    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
-    name: Name = "",
-    team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
-    stay: Stay = False,
-    metrics_port: Metrics = None,
-    metrics_listen: MetricsListen = "127.0.0.1",
-    verbose: Verbose = False,
-    fault: Annotated[str | None, typer.Option(hidden=True)] = None,
-    die_with_parent: DieWithParent = None,
-) -> None:
-    """Take part in the run of an invite."""
-    if invite != "-":
-        Invite.parse(invite)
-    if fault is not None:
-        Fault.parse(fault)
-    options = NodeOptions(
-        data_directory=cli_settings.data_directory(data),
-        port=port,
-        listen_host=listen,
-        threads=threads,
-        niceness=nice,
-        step_seconds=step_seconds,
-        announce=tuple(announce or ()),
-        name=name,
-        team=team,
-        fault=fault,
-    )
-
-    def prepare() -> Start:
-        from peer.node import Node
-
-        text = invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
-        return lambda: Node.join(text, options)
-
-    _serve(
-        prepare,
-        ServiceOptions(
-            options.data_directory,
-            stay,
             parent=die_with_parent,
             metrics_port=metrics_port,
             metrics_listen=metrics_listen,
@@ -268,25 +209,6 @@ def version() -> None:
     except PackageNotFoundError:
         software = "(a checkout that is not installed)"
     typer.echo(f"muster {software}, protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}")
-
-
-def _serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
-    """Run one peer with its log in its data directory."""
-    import gc
-
-    from peer import cli_log, service
-
-    cli_log.configure(options.data_directory, verbose)
-
-    def prepare_well() -> Start:
-        gc.disable()  # nothing in a loading module is garbage, and looking for it takes a sixth of the time
-        start = prepare()
-        gc.freeze()
-        gc.enable()
-        cli_log.silence_libraries()
-        return start
-
-    service.run(prepare_well, options, typer.echo)
 
 
 def _tell(data: Path | None, command: Command, done: str) -> None:

@@ -55,11 +55,29 @@ class Captured:
     chains: tuple[tuple[Certificate, ...], ...]  # up to the held version
 
 
+def run_path(data_directory: Path, run_id: bytes) -> Path:
+    """Where a peer with this data directory keeps a run."""
+    return data_directory / f"run-{run_id.hex()[:12]}"
+
+
+def known_manifest(data_directory: Path, run_id: bytes) -> Manifest | None:
+    """The manifest of a run that a peer with this data directory took part in before; makes nothing."""
+    return _read_manifest(run_path(data_directory, run_id), run_id)
+
+
+def _read_manifest(folder: Path, run_id: bytes) -> Manifest | None:
+    try:
+        manifest = Manifest.from_wire((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, PeerError):
+        return None
+    return manifest if manifest.run_id == run_id else None
+
+
 class RunDirectory:
     """The folder of one run inside a peer's data directory."""
 
     def __init__(self, data_directory: Path, run_id: bytes) -> None:
-        self.path = data_directory / f"run-{run_id.hex()[:12]}"
+        self.path = run_path(data_directory, run_id)
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -84,11 +102,7 @@ class RunDirectory:
 
     def known_manifest(self) -> Manifest | None:
         """The manifest as remembered; None if there is none or it is not the run's."""
-        try:
-            manifest = Manifest.from_wire((self.path / MANIFEST_FILE).read_bytes())
-        except (OSError, PeerError):
-            return None
-        return manifest if manifest.run_id == self._run_id else None
+        return _read_manifest(self.path, self._run_id)
 
     # -- loading
 

@@ -183,7 +183,7 @@ class Swarm:
     def _peer_arguments(self, number: int) -> list[str]:
         seconds = self._options.step_seconds * self._options.slow.get(number, 1.0)
         fault = self._options.faults.get(number)
-        arguments = ["join", "-", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
+        arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
         return arguments if fault is None else [*arguments, "--fault", fault]
 
     def _follow(self, peer: PeerProcess) -> None:

@@ -18,7 +18,7 @@ from dht.addresses import PeerAddress
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.locks import IdentityLock
-from peer import cli, cli_settings
+from peer import cli, cli_join, cli_settings
 from peer.cli_log import LOG_NAME, configure, record_crash, silence_libraries
 from peer.cli_run import app
 
@@ -90,6 +90,8 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["join", INVITE[:20] + ("a" if INVITE[20] != "a" else "b") + INVITE[21:]], "the invite is damaged"),
         (["join", "hello"], "this is not an invite"),
         (["join", INVITE, "--fault", "kill:lunch"], "is no fault"),
+        (["join", INVITE], "agree beforehand with --yes"),
+        (["join", "-"], "agree beforehand with --yes"),
         (["join", INVITE, "--threads", "0"], "Invalid value for '--threads'"),
         (["swarm", "--peers", "0"], "has 1 to 64 peers, not 0"),
         (["swarm", "--peers", "65"], "has 1 to 64 peers, not 65"),
@@ -117,7 +119,7 @@ def test_wrong_use_is_told_in_a_sentence(
 
 def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert cli.run(["join", INVITE, "--data", str(tmp_path / "file")], PYTHON) == 2
+    assert cli.run(["join", INVITE, "--yes", "--data", str(tmp_path / "file")], PYTHON) == 2
     assert "choose another --data directory" in sentence(capsys)
 
 
@@ -177,7 +179,8 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
 
 
 def test_every_command_is_in_that_list() -> None:
-    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    commands = app.registered_commands + cli_join.app.registered_commands
+    names = {command.name or command.callback.__name__ for command in commands if command.callback}
     assert names == set(COMMANDS)
 
 
@@ -237,7 +240,7 @@ def test_quick_commands_import_neither_torch_nor_hivemind() -> None:
 
 def test_who_has_outlived_its_parent_does_not_begin(tmp_path: Path) -> None:
     nobody = str(2**22 + 1)  # above every process id
-    done = muster("join", "-", "--data", str(tmp_path), "--die-with-parent", nobody)
+    done = muster("join", "-", "--yes", "--data", str(tmp_path), "--die-with-parent", nobody)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -22,7 +22,7 @@ ENDING_SECONDS = 30.0
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[PeerProcess]:
     """A peer that waits for an invite on its standard input."""
-    peer = PeerProcess.start("peer-1", tmp_path / "peer-1", ["join", "-"])
+    peer = PeerProcess.start("peer-1", tmp_path / "peer-1", ["join", "-", "--yes"])
     yield peer
     kill_all([peer])
 

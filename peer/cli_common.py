@@ -1,0 +1,44 @@
+"""What several commands share: their options, and how one of them runs a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.service import ServiceOptions, Start
+
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
+Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to be reached from elsewhere.")]
+Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
+Name = Annotated[str, typer.Option(help="What people call this peer.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
+Metrics = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
+]
+MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
+DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
+
+
+def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
+    """Run one peer with its log in its data directory."""
+    import gc
+
+    from peer import cli_log, service
+
+    cli_log.configure(options.data_directory, verbose)
+
+    def prepare_well() -> Start:
+        gc.disable()  # nothing in a loading module is garbage, and looking for it takes a sixth of the time
+        start = prepare()
+        gc.freeze()
+        gc.enable()
+        cli_log.silence_libraries()
+        return start
+
+    service.run(prepare_well, options, typer.echo)

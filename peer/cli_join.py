@@ -1,0 +1,122 @@
+"""`muster join`: the owner of this machine is asked, then a peer runs until the run is over or it is told to leave."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import UsageError
+from dht.invite import INVITE_BYTES_MAX, Invite
+from peer import cli_settings
+from peer.cli_common import (
+    Announce,
+    Data,
+    DieWithParent,
+    Listen,
+    Metrics,
+    MetricsListen,
+    Name,
+    Port,
+    Stay,
+    Verbose,
+    serve,
+)
+from peer.options import Fault, NodeOptions
+from peer.service import ServiceOptions, Start
+
+INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: muster join muster1abc…")
+def join(
+    invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to the terms without being asked, for scripts.")] = False,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
+    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
+    name: Name = "",
+    team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
+    stay: Stay = False,
+    metrics_port: Metrics = None,
+    metrics_listen: MetricsListen = "127.0.0.1",
+    verbose: Verbose = False,
+    fault: Annotated[str | None, typer.Option(hidden=True)] = None,
+    die_with_parent: DieWithParent = None,
+) -> None:
+    """Take part in the run of an invite; first say what that takes, and ask."""
+    if invite != "-":
+        Invite.parse(invite)
+    if fault is not None:
+        Fault.parse(fault)
+    options = NodeOptions(
+        data_directory=cli_settings.data_directory(data),
+        port=port,
+        listen_host=listen,
+        threads=threads,
+        niceness=nice,
+        step_seconds=step_seconds,
+        announce=tuple(announce or ()),
+        name=name,
+        team=team,
+        fault=fault,
+    )
+    if not yes:
+        invite = _ask_owner(invite, options)
+
+    def prepare() -> Start:
+        from peer.node import Node
+
+        text = _given(invite)  # read late: who starts us may not have it yet
+        return lambda: Node.join(text, options)
+
+    served = ServiceOptions(
+        options.data_directory,
+        stay,
+        parent=die_with_parent,
+        metrics_port=metrics_port,
+        metrics_listen=metrics_listen,
+    )
+    serve(prepare, served, verbose)
+
+
+def _given(invite: str) -> str:
+    return invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
+
+
+def _ask_owner(invite: str, options: NodeOptions) -> str:
+    """The invite, if the owner agrees to what it means; raises UsageError if nobody is there to be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to be asked whether this machine may take part; agree beforehand with --yes")
+    text = _given(invite)
+    parsed = Invite.parse(text)
+    typer.echo("Asking for the description of the run…")
+    from peer import cli_log
+    from peer.consent import consents
+
+    with tempfile.TemporaryDirectory(prefix="muster-join-") as folder:
+        cli_log.configure(Path(folder))
+        cli_log.silence_libraries()
+        agreed = consents(parsed, options, _confirm)
+    if not agreed:
+        typer.echo("nothing but this description was fetched, and nothing was kept")
+        raise typer.Exit(1)
+    return text
+
+
+def _confirm(terms: str) -> bool:
+    typer.echo(f"This machine is asked to take part in a run:\n{terms}")
+    try:
+        return typer.confirm("Take part?", default=False)
+    except typer.Abort:
+        typer.echo()
+        return False

@@ -1,0 +1,79 @@
+"""Asking the owner of this machine before it takes part in a run: only the run's manifest is fetched for that.
+
+The manifest proves itself by its hash, and it is fetched under a key that is made for the question and forgotten, so
+that whoever says no has shown nothing but an address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from coordinator.manifest import Manifest
+from dht.daemon_config import DaemonConfig
+from dht.identity import Identity, PeerId
+from dht.invite import Invite
+from peer.model import available_bytes
+from peer.network import Network
+from peer.options import NodeOptions
+from peer.run_state import known_manifest
+from peer.terms import Machine, describe
+
+SPEED_ELEMENTS = 512  # a side of the square matrices multiplied
+SPEED_REPEATS = 8
+
+
+def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
+    """Whether this machine may take part; `ask` shows the terms. A run that it took part in before is not asked about.
+
+    Raises NetworkError if nobody answers for the run, LocalError if this machine cannot ask.
+    """
+    if known_manifest(options.data_directory, invite.run_id) is not None:
+        return True
+    manifest = asyncio.run(fetch_manifest(invite))
+    return ask(describe(manifest, options, this_machine(options)))
+
+
+async def fetch_manifest(invite: Invite) -> Manifest:
+    """The run's manifest from those whom the invite names, and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="muster-join-") as folder:
+        key = Path(folder) / "identity.key"
+        Identity.load_or_create(key)
+        config = DaemonConfig(key, initial_peers=invite.addresses, client_only=True)
+        network = await Network.open(config, invite.run_id, _no_addresses)
+        try:
+            return await network.fetch_manifest(invite.addresses)
+        finally:
+            await network.close()
+
+
+def this_machine(options: NodeOptions) -> Machine:
+    """Free memory and disk, and how fast this machine multiplies."""
+    folder = next(path for path in (options.data_directory, *options.data_directory.parents) if path.is_dir())
+    return Machine(available_bytes("cpu"), shutil.disk_usage(folder).free, measured_flops(options.threads))
+
+
+def measured_flops(threads: int) -> float:
+    """float32 operations per second of matrix products with so many threads, the best of a few."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        left = torch.ones(SPEED_ELEMENTS, SPEED_ELEMENTS)
+        seconds = []
+        for _ in range(SPEED_REPEATS):
+            began = time.perf_counter()
+            torch.mm(left, left)
+            seconds.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return 2 * SPEED_ELEMENTS**3 / min(seconds)
+
+
+def _no_addresses(_: PeerId) -> list[str]:
+    return []

@@ -1,0 +1,89 @@
+"""What taking part in a run means for the owner of this machine, in words, before anything of it is fetched.
+
+Sizes are computed from the manifest, which is hashed by the invite; the rate of the steps is measured here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator import quantity
+from coordinator.manifest import DataSpec, Manifest, RunConfig
+from peer.checkpoint import KEPT
+from peer.codec import CODECS
+from peer.model import OPTIMIZER_BYTES, parameter_specs, required_bytes
+from peer.options import NodeOptions
+
+SECONDS_PER_DAY = 86400
+FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
+STATE_BYTES_PER_PARAMETER = 8  # an anchor and its momentum in float32
+LEARNER_BYTES_PER_PARAMETER = 4  # besides its optimizer's
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine has: free bytes of RAM and disk, and float32 operations per second of the learner's device."""
+
+    memory_bytes: int
+    disk_bytes: int
+    flops: float
+
+
+def parameters(config: RunConfig) -> int:
+    """Trained numbers of the model."""
+    return sum(tensor.elements for tensor in parameter_specs(config.model))
+
+
+def disk_bytes(config: RunConfig) -> int:
+    """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice."""
+    learner = LEARNER_BYTES_PER_PARAMETER + OPTIMIZER_BYTES[config.inner.optimizer]
+    return int(parameters(config) * ((KEPT + 1) * (STATE_BYTES_PER_PARAMETER + learner) + learner))
+
+
+def upload_bytes_per_version(config: RunConfig) -> int:
+    """Sent per version of all fragments: own contribution in parts, and as reducer a part's result to everybody."""
+    elements = parameters(config)
+    codecs = (config.outer.contribution_codec, config.outer.result_codec)
+    return sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
+
+
+def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
+    """The most that rounds send in a day of training at this speed; giving states to newcomers comes on top."""
+    work = FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step
+    seconds = config.pace.steps_per_version * max(work / flops, step_seconds)
+    return upload_bytes_per_version(config) * SECONDS_PER_DAY / seconds
+
+
+def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
+    """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
+    config = manifest.config
+    model = config.model
+    memory = required_bytes(model, config.data, config.inner)
+    upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
+    name = f"the name {options.name!r}, " if options.name else ""
+    rows = (
+        ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
+        ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
+        (
+            "model",
+            f"{quantity.count(parameters(config))} parameters, {model.layers} layers of width {model.hidden_size}",
+        ),
+        ("data", _data(config.data)),
+        ("memory", f"{quantity.size(memory)} for the learner, of {quantity.size(machine.memory_bytes)} free"),
+        ("processor", f"{options.threads} of the cores, niceness {options.niceness}"),
+        (
+            "disk",
+            f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
+            f"of {quantity.size(machine.disk_bytes)} free",
+        ),
+        ("upload", f"up to {quantity.size(upload)} a day, and about as much download"),
+        ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
+        ("code", "none comes from the network: Muster runs only what is installed here"),
+    )
+    return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
+
+
+def _data(spec: DataSpec) -> str:
+    if spec.source == "stdlib":
+        return "the source text of this machine's own Python library; nothing is fetched, nothing leaves"
+    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())

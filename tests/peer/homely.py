@@ -1,0 +1,22 @@
+"""A small run as a volunteer is asked about it."""
+
+from __future__ import annotations
+
+from coordinator.manifest import Manifest, ModelSpec, RunConfig
+from dht.identity import Identity
+
+ORGANISER = Identity(bytes(32)).peer_id
+MODEL = ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=64)
+
+
+def manifest(config: RunConfig | None = None) -> Manifest:
+    """A manifest of no real run: digests are zero."""
+    config = config or RunConfig(model=MODEL)
+    return Manifest(
+        config=config,
+        organiser=ORGANISER,
+        founders=(ORGANISER,),
+        data_digest=bytes(32),
+        genesis=(bytes(32),) * config.pace.fragments,
+        created_unix_seconds=0,
+    )

@@ -1,0 +1,80 @@
+"""What a volunteer is told before joining: every figure follows from the manifest or is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
+from dht.addresses import PeerAddress
+from dht.invite import Invite
+from peer.checkpoint import KEPT
+from peer.consent import consents, measured_flops, this_machine
+from peer.model import build_model
+from peer.options import NodeOptions
+from peer.run_state import RunDirectory, known_manifest
+from peer.terms import Machine, describe, disk_bytes, parameters, upload_bytes_per_day, upload_bytes_per_version
+from tests.peer.homely import MODEL, ORGANISER, manifest
+
+MACHINE = Machine(memory_bytes=8 << 30, disk_bytes=100 << 30, flops=1e11)
+
+
+def config(**outer: str) -> RunConfig:
+    return RunConfig(model=MODEL, outer=OuterSpec.model_validate(outer), pace=PaceSpec(steps_per_version=10))
+
+
+def test_parameters_are_those_of_the_model() -> None:
+    model = build_model(MODEL, 32, seed=0)
+    assert parameters(config()) == sum(p.numel() for p in model.parameters())
+
+
+def test_upload_counts_contribution_and_result_in_their_codecs() -> None:
+    elements = parameters(config())
+    assert upload_bytes_per_version(config(contribution_codec="fp32", result_codec="fp16")) == 6 * elements
+    one = upload_bytes_per_version(config(contribution_codec="int4", result_codec="int4"))
+    assert 2 * elements * 0.5 < one < 2 * elements * 0.6
+
+
+def test_upload_a_day_follows_the_slower_of_pace_and_device() -> None:
+    run = config(contribution_codec="fp32", result_codec="fp32")
+    paced = upload_bytes_per_day(run, flops=1e15, step_seconds=1.0)
+    assert paced == pytest.approx(8 * parameters(run) * 8640)
+    flops_per_step = 6 * parameters(run) * run.tokens_per_step
+    assert upload_bytes_per_day(run, flops=flops_per_step / 2, step_seconds=1.0) == pytest.approx(paced / 2)
+
+
+def test_disk_holds_every_checkpoint_kept_and_the_one_being_written() -> None:
+    assert disk_bytes(config()) > (KEPT + 1) * 8 * parameters(config())
+
+
+def test_everything_asked_for_is_named(tmp_path: Path) -> None:
+    shown = describe(manifest(), NodeOptions(tmp_path, name="bob", threads=3), MACHINE)
+    run_id = manifest().run_id.hex()[:12]
+    for fact in (run_id, ORGANISER, "parameters", "disk", "a day", "'bob'", "address", "3 of the cores", str(tmp_path)):
+        assert fact in shown
+    assert "none comes from the network" in shown
+
+
+def test_a_run_that_was_agreed_to_is_not_asked_about_again(tmp_path: Path) -> None:
+    run = manifest()
+    place = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ORGANISER}")
+    invite = Invite(run.run_id, ORGANISER, (place,))
+    assert known_manifest(tmp_path, run.run_id) is None
+    assert list(tmp_path.iterdir()) == []
+    RunDirectory(tmp_path, run.run_id).keep_manifest(run)
+
+    def ask(_: str) -> bool:
+        raise AssertionError("asked twice")
+
+    assert consents(invite, NodeOptions(tmp_path), ask)
+
+
+def test_this_machine_is_measured_also_before_its_folder_exists(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    machine = this_machine(NodeOptions(tmp_path / "not" / "yet"))
+    assert min(machine.memory_bytes, machine.disk_bytes) > 1 << 20
+    assert measured_flops(1) > 1e8
+    assert torch.get_num_threads() == threads
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,115 @@
+"""Joining a real run: the owner is asked at a terminal, and nothing happens without an answer."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.control import ask, snapshot
+from dht.errors import MusterError
+from peer.swarm_processes import PeerProcess, kill_all
+from tests.real.conftest import ROOT, RUN
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]
+PATIENCE_SECONDS = 90.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own is too long for sockets
+        yield Path(name)
+
+
+@pytest.fixture
+def invite(folder: Path) -> Iterator[str]:
+    config = folder / "run.toml"
+    config.write_text(RUN.format(versions=4000, optimizer="adamw"))
+    host = PeerProcess.start("host", folder / "host", ["host", str(config)])
+    try:
+        yield _until_ready(host)
+    finally:
+        kill_all([host])
+
+
+def _until_ready(host: PeerProcess) -> str:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            return str(ask(host.data_directory, "invite")["invite"])
+        except MusterError:
+            assert not host.has_ended(0.2), host.last_words()
+    raise AssertionError("the host was not ready")
+
+
+class Terminal:
+    """A `muster join` with a person before it."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.side, theirs = pty.openpty()
+        command = [sys.executable, "-m", "peer.cli", "join", *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def read_until(self, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.shown:
+            ready, _, _ = select.select([self.side], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, self.shown
+            try:
+                self.shown += os.read(self.side, 4096).decode()
+            except OSError:  # it has closed its side
+                raise AssertionError(self.shown) from None
+
+    def type(self, text: str) -> None:
+        os.write(self.side, text.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.side)
+
+
+def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, invite: str) -> None:
+    data = folder / "home"
+    terminal = Terminal(invite, "--data", str(data))
+    try:
+        terminal.read_until("Take part?")
+        for fact in ("organiser", "parameters", "upload", "others see", "none comes from the network"):
+            assert fact in terminal.shown
+        terminal.type("n\n")
+        assert terminal.process.wait(PATIENCE_SECONDS) == 1
+        assert not data.exists()
+        assert snapshot(folder / "host").peers_live == 0
+    finally:
+        terminal.close()
+
+
+def test_who_says_yes_takes_part(folder: Path, invite: str) -> None:
+    data = folder / "home"
+    terminal = Terminal(invite, "--data", str(data), "--name", "bob")
+    try:
+        terminal.read_until("Take part?")
+        terminal.type("y\n")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if snapshot(data).state == "training":
+                    return
+            except MusterError:
+                assert terminal.process.poll() is None
+            select.select([], [], [], 0.2)
+        raise AssertionError("it never trained")
+    finally:
+        terminal.close()
