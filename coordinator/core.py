@@ -38,6 +38,7 @@ class Core:
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
     draining: bool = False  # take part in no new round
+    withdrawn: bool = False  # the same, for a while
     unable_until: float = -math.inf  # to vote
     steps: int = 0
     steps_seen: float = 0.0  # when `steps` was true

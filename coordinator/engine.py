@@ -244,6 +244,10 @@ class Engine:
         """Open no further rounds; those in flight go on."""
         self.core.draining = True
 
+    def withdraw(self, withdrawn: bool) -> None:
+        """Open no further rounds until called with False; those in flight go on."""
+        self.core.withdrawn = withdrawn
+
     @property
     def draining(self) -> bool:
         """Whether `drain` was called."""

@@ -169,7 +169,7 @@ class RunConfig(Wire):
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{source} is not valid TOML: {error}") from None
         except ValidationError as error:
-            raise UsageError(f"{source}: {_fault(error)}; see docs/config.md") from None
+            raise UsageError(f"{source}: {fault_of(error)}; see docs/config.md") from None
 
     @property
     def tokens_per_step(self) -> int:
@@ -177,7 +177,7 @@ class RunConfig(Wire):
         return self.data.context_tokens * self.data.sequences_per_step
 
 
-def _fault(error: ValidationError) -> str:
+def fault_of(error: ValidationError) -> str:
     """The first thing that is wrong, in words."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # one of our own, which names its keys

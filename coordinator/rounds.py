@@ -85,7 +85,7 @@ class Rounds:
 
     def wanted(self, now: float) -> bool:
         """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
-        if self.core.draining or now < self.core.unable_until:
+        if self.core.draining or self.core.withdrawn or now < self.core.unable_until:
             return False
         if self.core.contributes:
             return True

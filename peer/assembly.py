@@ -23,9 +23,11 @@ from peer.outer_optimizer import state_digest
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
+from peer.throttle import Throttle
 from peer.transport import Transport
 
 BLOB_BYTES_MIN = 64 << 20
+GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
 BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
 
 
@@ -74,6 +76,12 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         book=Book(config.pace.fragments),
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
+    pump.transfers.states.give_at_most(GIVEN_SHARE * options.limits.upload_bytes_per_second)
     if held.learner_state is not None:
         pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump
+
+
+def throttle_of(options: NodeOptions) -> Throttle:
+    """What the owner lets through, both ways."""
+    return Throttle(options.limits.upload_bytes_per_second, options.limits.download_bytes_per_second)

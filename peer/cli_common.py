@@ -21,6 +21,10 @@ Metrics = Annotated[
     typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
 ]
 MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/home.md)."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 

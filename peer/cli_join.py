@@ -16,6 +16,7 @@ from peer.cli_common import (
     Announce,
     Data,
     DieWithParent,
+    Limit,
     Listen,
     Metrics,
     MetricsListen,
@@ -25,6 +26,7 @@ from peer.cli_common import (
     Verbose,
     serve,
 )
+from peer.limits import PeerSettings
 from peer.options import Fault, NodeOptions
 from peer.service import ServiceOptions, Start
 
@@ -44,6 +46,7 @@ def join(
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
     step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
+    limit: Limit = None,
     name: Name = "",
     team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
     stay: Stay = False,
@@ -68,6 +71,7 @@ def join(
         announce=tuple(announce or ()),
         name=name,
         team=team,
+        limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
         fault=fault,
     )
     if not yes:

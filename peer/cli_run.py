@@ -16,6 +16,7 @@ from peer.cli_common import (
     Announce,
     Data,
     DieWithParent,
+    Limit,
     Listen,
     Metrics,
     MetricsListen,
@@ -25,6 +26,7 @@ from peer.cli_common import (
     Verbose,
     serve,
 )
+from peer.limits import PeerSettings
 from peer.options import ExportOptions, NodeOptions
 from peer.service import ServiceOptions, Start
 
@@ -111,6 +113,7 @@ def host(
     announce: Announce = None,
     founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
     versions: Versions = None,
+    limit: Limit = None,
     name: Name = "",
     export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
     export_every: Annotated[
@@ -136,6 +139,7 @@ def host(
         name=name,
         founders=cli_settings.founders(founder or ()),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
+        limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
     )
 
     def prepare() -> Start:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
 
 from dht.errors import NetworkError, PeerError
+from peer.throttle import SLICE_BYTES_MAX, DownloadGate, UploadGate
 from peer.transport import (
     CONTROL_PAYLOAD_BYTES_MAX,
     Frame,
     FrameReader,
+    Lane,
     Payload,
     QueueBudget,
     Traffic,
@@ -24,7 +27,7 @@ from peer.transport import (
     frame_bytes,
 )
 
-SLICE_BYTES = 256 << 10
+SLICE_BYTES = SLICE_BYTES_MAX
 
 ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
@@ -54,7 +57,11 @@ class OutgoingLane(asyncio.Protocol):
     A broken stream or a failed dial drops the queue: by the time it is back the protocol has newer things to say.
     """
 
-    def __init__(self, config: TransportConfig, traffic: Traffic, dial: Dial, events: StreamEvents) -> None:
+    def __init__(
+        self, lane: Lane, config: TransportConfig, traffic: Traffic, dial: Dial, events: StreamEvents, gate: UploadGate
+    ) -> None:
+        self._waits = lane is Lane.BULK
+        self._gate = gate
         self._config = config
         self._traffic = traffic
         self._dial = dial
@@ -109,6 +116,10 @@ class OutgoingLane(asyncio.Protocol):
         if self._writer is not None:
             self._writer.transport.abort()
 
+    def proceed(self) -> None:
+        """The gate lets us send."""
+        self._flush()
+
     async def close(self) -> None:
         """Drop the queue, end the stream or the dial, and wait until it is over. Final."""
         self._closing = True
@@ -143,16 +154,22 @@ class OutgoingLane(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_due = False
         while self._writer is not None and not self._writer.is_closing() and not self._paused:
-            if not (chunk := self._next_chunk()):
+            if not (self._queue or self._rest):
+                self._gate.leave(self)
                 self._events.queue_empty()
                 return
+            if self._waits and not self._gate.admits(self, begun=bool(self._rest)):
+                return
+            chunk = self._next_chunk()
             self._traffic.bytes_sent += len(chunk)
+            self._gate.sent(len(chunk))
             self._writer.write(chunk)
 
     def _next_chunk(self) -> bytes | memoryview:
         """The next slice of a large payload, else as many whole small frames as fit into one write."""
         if self._rest:
-            chunk, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
+            size = self._gate.slice_bytes
+            chunk, self._rest = self._rest[:size], self._rest[size:]
             return chunk
         parts: list[Payload] = []
         begun_bytes = 0
@@ -206,26 +223,36 @@ class OutgoingLane(asyncio.Protocol):
         self._rest = memoryview(b"")
         self._begun_at = None
         self._budget.reset()
+        self._gate.leave(self)
         self._events.queue_empty()
 
 
-class IncomingStream(asyncio.BufferedProtocol):
-    """Frames from one authenticated peer. Read only: nothing is ever written back.
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What a stream is read with. `scratch` may be shared by all streams of a loop: it is used within one callback."""
 
-    `scratch` may be shared by all streams of a loop: what is read into it is consumed in the same callback.
-    """
+    lane: Lane
+    scratch: memoryview
+    gate: DownloadGate
+
+
+class IncomingStream(asyncio.BufferedProtocol):
+    """Frames from one authenticated peer. Read only: nothing is ever written back."""
 
     def __init__(
         self,
         writer: asyncio.StreamWriter,
         config: TransportConfig,
-        scratch: memoryview,
+        intake: Intake,
         traffic: Traffic,
         events: StreamEvents,
     ) -> None:
         self._writer = writer
         self._config = config
-        self._scratch = scratch
+        self._intake = intake
+        self._scratch = intake.scratch[: intake.gate.slice_bytes]
+        self._transport = cast(asyncio.ReadTransport, writer.transport)  # a socket's is both
+        self._rest: asyncio.TimerHandle | None = None  # until we read on
         self._traffic = traffic
         self._events = events
         self._loop = asyncio.get_running_loop()
@@ -269,6 +296,8 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._take(self._scratch[:nbytes])
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
         if not self.lost.done():
             self.lost.set_result(None)
         if not self._aborted:
@@ -287,3 +316,22 @@ class IncomingStream(asyncio.BufferedProtocol):
             self._begun_at = self._loop.time()
         for frame in frames:
             self._events.received(frame)
+        self._intake.gate.received(len(data), self._loop.time())
+        if self._intake.lane is Lane.BULK and self._rest is None:
+            self._rest_if_due()
+
+    def _rest_if_due(self) -> bool:
+        """Stop reading while the owner's limit wants bulk to wait; that time is not held against the sender."""
+        wait_seconds = self._intake.gate.wait_seconds(self._loop.time())
+        if not wait_seconds or self._writer.is_closing():
+            return False
+        if self._begun_at is not None:
+            self._begun_at += wait_seconds
+        self._transport.pause_reading()
+        self._rest = self._loop.call_later(wait_seconds, self._read_on)
+        return True
+
+    def _read_on(self) -> None:
+        self._rest = None
+        if not self._rest_if_due() and not self._writer.is_closing():
+            self._transport.resume_reading()

@@ -31,7 +31,8 @@ from multiaddr.exceptions import Error as MultiaddrError
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.wire import PROTOCOL_MAJOR
-from peer.hivemind_streams import SLICE_BYTES, ByteStream, IncomingStream, OutgoingLane
+from peer.hivemind_streams import SLICE_BYTES, ByteStream, IncomingStream, Intake, OutgoingLane
+from peer.throttle import Throttle
 from peer.transport import Frame, Lane, OnFrame, OnGone, Payload, Traffic, TransportConfig, frame_prefix, lane_of
 
 ADDRESSES_MAX = 16  # per peer and dial; more come from nobody honest
@@ -56,8 +57,16 @@ class HivemindTransport:
     neither a peer that we work with nor its queue.
     """
 
-    def __init__(self, p2p: P2P, run_id: bytes, addresses: Addresses, config: TransportConfig | None = None) -> None:
+    def __init__(
+        self,
+        p2p: P2P,
+        run_id: bytes,
+        addresses: Addresses,
+        config: TransportConfig | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
         self.config = config or TransportConfig()
+        self.throttle = throttle or Throttle()
         self.peer_id = PeerId(p2p.peer_id.to_base58())
         self._p2p = p2p
         self._run_id = run_id
@@ -165,7 +174,9 @@ class HivemindTransport:
         if remote is None or asyncio.get_running_loop().time() < remote.refused_until:
             writer.transport.abort()
             return
-        stream = IncomingStream(writer, self.config, self._scratch, remote.traffic, remote)
+        stream = IncomingStream(
+            writer, self.config, Intake(lane, self._scratch, self.throttle.download), remote.traffic, remote
+        )
         if (older := remote.incoming.get(lane)) is not None:
             older.abort()  # its sender has given it up: nobody opens a second one beside it
         remote.incoming[lane] = stream
@@ -258,7 +269,8 @@ class _Remote:
         self.traffic = Traffic()
         self.incoming: dict[Lane, IncomingStream] = {}
         self.lanes = {
-            lane: OutgoingLane(hub.config, self.traffic, partial(hub.dial, peer, lane), self) for lane in Lane
+            lane: OutgoingLane(lane, hub.config, self.traffic, partial(hub.dial, peer, lane), self, hub.throttle.upload)
+            for lane in Lane
         }
 
     @property

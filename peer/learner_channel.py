@@ -31,10 +31,13 @@ class Channel:
         """True if everything sent so far has left this process."""
         return not self._unsent
 
-    def receive(self, wait: bool) -> list[Message]:
-        """All complete messages, waiting for news first if `wait`; raises PeerGoneError at the end of the stream."""
-        if wait:
-            select.select([self._socket], [self._socket] if self._unsent else [], [])
+    def receive(self, wait_seconds: float | None) -> list[Message]:
+        """All complete messages, after waiting for news at most so long; None waits for as long as it takes.
+
+        Raises PeerGoneError at the end of the stream.
+        """
+        if wait_seconds is None or wait_seconds > 0:
+            select.select([self._socket], [self._socket] if self._unsent else [], [], wait_seconds)
         self.flush()
         with contextlib.suppress(BlockingIOError):
             while data := self._socket.recv(RECEIVE_BYTES):

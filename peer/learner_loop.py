@@ -56,7 +56,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
     """
     messages: list[Message] = []
     while not messages:
-        messages = channel.receive(wait=True)
+        messages = channel.receive(None)
     start, *early = messages
     if not isinstance(start, Start):
         raise LocalError("a learner is told first what to train")
@@ -64,7 +64,11 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
     torch.set_num_threads(start.threads)
     torch.set_num_interop_threads(1)
     config = start.config
-    check_memory(required_bytes(config.model, config.data, config.inner), available_bytes(start.device))
+    free_bytes = available_bytes(start.device)
+    if torch.device(start.device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, start.device)
+        free_bytes = min(free_bytes, int(start.gpu_memory_share * torch.cuda.mem_get_info(start.device)[1]))
+    check_memory(required_bytes(config.model, config.data, config.inner), free_bytes)
     tokens = load_tokens(config.data)
     windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
     learner = make_learner(config, windows, start.device)
@@ -102,6 +106,7 @@ class LearnerLoop:
         self._step_seconds = start.step_seconds
         self._paused = start.paused
         self._stopped = False
+        self._not_before = 0.0  # the pace: when the next step may begin
         self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
         self._dropped = 0
         self._cpu_seconds_before = cpu_seconds()
@@ -116,11 +121,15 @@ class LearnerLoop:
         for message in early:
             self._obey(message)
         while not self._stopped:
-            if not self._paused:
+            if not self._paused and time.monotonic() >= self._not_before:
                 self._step()
-            for message in self._channel.receive(wait=self._paused):
+            for message in self._channel.receive(self._rest_seconds()):
                 self._obey(message)
         self._report()
+
+    def _rest_seconds(self) -> float | None:
+        """How long nothing but commands is to be looked at; None until one comes."""
+        return None if self._paused else max(0.0, self._not_before - time.monotonic())
 
     def _step(self) -> None:
         began = time.monotonic()
@@ -128,8 +137,7 @@ class LearnerLoop:
         ended = time.monotonic()
         self._busy_seconds += ended - began
         self._note(report)
-        if self._step_seconds:
-            time.sleep(max(0.0, began + self._step_seconds - ended))
+        self._not_before = began + self._step_seconds
         if ended - self._reported_at >= REPORT_SECONDS and self._channel.is_idle:
             self._reported_at = ended
             self._report()

@@ -26,6 +26,7 @@ class Start(Wire):
     step_seconds: float = Field(0.0, ge=0)
     paused: bool = False
     state_path: str | None = None
+    gpu_memory_share: float = Field(1.0, gt=0, le=1)
 
 
 class _Ticketed(Wire):

@@ -28,6 +28,7 @@ class LearnerOptions:
     threads: int = 1
     niceness: int = 0  # above 0 the network goes first
     step_seconds: float = 0.0
+    gpu_memory_share: float = 1.0
     paused: bool = False
     state_path: Path | None = None
 
@@ -41,6 +42,7 @@ class LearnerOptions:
             threads=self.threads,
             niceness=self.niceness,
             step_seconds=self.step_seconds,
+            gpu_memory_share=self.gpu_memory_share,
             paused=self.paused,
             state_path=None if self.state_path is None else str(self.state_path),
         )

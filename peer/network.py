@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from coordinator.manifest import Manifest
@@ -18,30 +20,46 @@ from peer.clock import unix_seconds
 from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
 from peer.hivemind_transport import HivemindTransport
 from peer.options import NodeOptions
-from peer.transport import OnFrame, OnGone, Payload, Traffic
+from peer.throttle import Throttle
+from peer.transport import OnFrame, OnGone, Payload, Traffic, TransportConfig
 
 MANIFEST_SECONDS_MAX = 30.0
 MANIFEST_RETRY_SECONDS = 0.5
+QUEUE_SECONDS = 10.0  # of bulk to one peer at the owner's rate: what would wait longer has no reader any more
+QUEUE_BYTES_MIN = 1 << 20
 
 
 class Network:
     """Implements `peer.transport.Transport` over whatever daemon is running now. `deliver` decides who gets frames."""
 
-    def __init__(self, dht: DhtNode, run_id: bytes, addresses: Callable[[PeerId], list[str]]) -> None:
+    def __init__(
+        self,
+        dht: DhtNode,
+        run_id: bytes,
+        addresses: Callable[[PeerId], list[str]],
+        throttle: Throttle | None = None,
+    ) -> None:
         self.dht = dht
+        self.throttle = throttle or Throttle()
         self._run_id = run_id
         self._addresses = addresses
         self._on_frame: OnFrame = _ignore_frame
         self._on_gone: OnGone = lambda peer: None
-        self._transport = HivemindTransport(dht.daemon.p2p, run_id, addresses)
+        self._transport = self._new_transport()
         self._past = Traffic()
         self._watchdog: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, config: DaemonConfig, run_id: bytes, addresses: Callable[[PeerId], list[str]]) -> Network:
+    async def open(
+        cls,
+        config: DaemonConfig,
+        run_id: bytes,
+        addresses: Callable[[PeerId], list[str]],
+        throttle: Throttle | None = None,
+    ) -> Network:
         """Start daemon, record store and transport; raises UsageError, NetworkError or LocalError."""
         dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), unix_seconds)
-        network = cls(dht, run_id, addresses)
+        network = cls(dht, run_id, addresses, throttle)
         try:
             await network._transport.start(network._frame, network._gone)
         except BaseException:
@@ -96,11 +114,19 @@ class Network:
     def _gone(self, peer: PeerId) -> None:
         self._on_gone(peer)
 
+    def _new_transport(self) -> HivemindTransport:
+        rate = self.throttle.upload.bytes_per_second
+        config = TransportConfig()
+        if math.isfinite(rate):
+            queue_bytes = min(max(QUEUE_BYTES_MIN, int(rate * QUEUE_SECONDS)), config.queue_bytes_max)
+            config = replace(config, queue_bytes_max=queue_bytes)
+        return HivemindTransport(self.dht.daemon.p2p, self._run_id, self._addresses, config, self.throttle)
+
     async def _reattach(self) -> None:
         """The daemon is a new one: streams and handlers of the old are gone."""
         self._past = self.traffic
         await self._transport.close()
-        self._transport = HivemindTransport(self.dht.daemon.p2p, self._run_id, self._addresses)
+        self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
 
     # -- what a newcomer needs first

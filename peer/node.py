@@ -24,7 +24,7 @@ from coordinator.snapshot import PeerSnapshot
 from dht.addresses import PeerAddress
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import build_pump, make_manifest, prepare
+from peer.assembly import build_pump, make_manifest, prepare, throttle_of
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
@@ -32,6 +32,7 @@ from peer.data import TokenData, load_tokens
 from peer.evaluation_loop import Mark
 from peer.head_publisher import publish_head
 from peer.hosting import Hosting
+from peer.manners_loop import MannersLoop
 from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
@@ -40,6 +41,7 @@ from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
 from peer.pump import Pump
 from peer.run_state import RunDirectory, RunState
+from peer.sensors import MachineSensors
 from peer.stage import Stage, versions_certified
 from peer.status_answer import public_status
 from peer.training import Training
@@ -71,6 +73,7 @@ class Node:
         self.presence: PresenceLoop
         self.checkpointer: Checkpointer
         self.stage: Stage
+        self.manners: MannersLoop
 
     # -- starting
 
@@ -84,7 +87,7 @@ class Node:
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)
             daemon = daemon_config(options, (), directory.address_book)
-            node.network = await Network.open(daemon, manifest.run_id, node._addresses_of)
+            node.network = await Network.open(daemon, manifest.run_id, node._addresses_of, throttle_of(options))
             await node._start(manifest, data)
         except BaseException:
             await node.stop(save=False)
@@ -99,7 +102,7 @@ class Node:
         try:
             directory = RunDirectory(options.data_directory, invite.run_id)
             daemon = daemon_config(options, invite.addresses, directory.address_book)
-            node.network = await Network.open(daemon, invite.run_id, node._addresses_of)
+            node.network = await Network.open(daemon, invite.run_id, node._addresses_of, throttle_of(options))
             manifest = directory.known_manifest() or await node.network.fetch_manifest(invite.addresses)
             await node._start(manifest, None)
         except BaseException:
@@ -136,6 +139,10 @@ class Node:
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
         self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
+        sensors = MachineSensors(self.options.limits, self.options.data_directory)
+        self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
+        await self.manners.look()  # before the first step
+        self._spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
         pace = manifest.config.pace
         self._spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
@@ -232,6 +239,7 @@ class Node:
             name=self.options.name,
             role=self.role,
             state="finished" if self._over.done() else self.stage.state,
+            note=self.stage.reason,
             pid=0,
             wall_seconds=self._now() - self.started_at,
             evaluations=() if self.hosting is None else self.hosting.found,

@@ -54,13 +54,15 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
     ]
 
 
-def note_of(state: str, pump: Pump) -> str:
-    """What is happening now, in one line."""
+def note_of(reason: str, pump: Pump) -> str:
+    """What is happening now, in one line: `reason` says why nothing is."""
+    if reason:
+        return reason
     done_bytes, total_bytes, sources = pump.transfers.states.progress()
     if total_bytes:
-        return f"{state}; {quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
+        return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
     busy = [str(machine.index) for machine in pump.engine.machines if machine.busy]
-    return f"{state}; rounds in flight for fragments {', '.join(busy)}" if busy else state
+    return f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
 
 
 def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now: float) -> PeerSnapshot:
@@ -70,7 +72,7 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
     book, engine = pump.book, pump.engine
     return base.model_copy(
         update={
-            "note": note_of(base.state, pump),
+            "note": note_of(base.note, pump),
             "pid": os.getpid(),
             "steps": progress.steps,
             "steps_per_second": progress.steps_per_second,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.errors import UsageError
+from peer.limits import Limits
 
 FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
 
@@ -35,6 +36,7 @@ class NodeOptions:
     team: str = ""
     founders: tuple[str, ...] = ()  # host only; default: the host itself
     export: ExportOptions | None = None  # host only
+    limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     fault: str | None = None  # tests only: see `Fault.parse`
 
     @property

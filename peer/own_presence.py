@@ -20,7 +20,7 @@ class OwnPresence:
         self._addresses = addresses[:ADDRESSES_MAX]
         self._name = options.name[:NAME_CHARACTERS_MAX]
         self._team = options.team[:NAME_CHARACTERS_MAX]
-        self._threads = options.threads
+        self._threads = options.limits.threads(options.threads)
         self._beats = count(1)
 
     def now(self, state: State, progress: LearnerProgress | None) -> Presence:

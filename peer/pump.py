@@ -92,6 +92,7 @@ class Pump:
         self._adopting: set[asyncio.Task[None]] = set()
         self._fetched: dict[bytes, OuterState] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
+        self._postponed: dict[int, FetchState] = {}  # while withdrawn
         self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
@@ -276,8 +277,21 @@ class Pump:
         self.traces.adopted(fragment, action.certificate.version, self.now)
         self.book.adopted(action, delay)
 
+    def withdraw(self, withdrawn: bool) -> None:
+        """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""
+        if withdrawn == self.engine.core.withdrawn:
+            return
+        self.engine.withdraw(withdrawn)
+        postponed, self._postponed = self._postponed, {}
+        for action in postponed.values():
+            self._fetch(action)
+        self.feed(Tick())
+
     def _fetch(self, action: FetchState) -> None:
         fragment = action.certificate.fragment
+        if self.engine.core.withdrawn:
+            self._postponed[fragment] = action
+            return
         older = self._fetching.pop(fragment, None)
         if older is not None:
             older.cancel()

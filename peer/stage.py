@@ -9,6 +9,7 @@ import structlog
 
 from coordinator.engine import Engine
 from coordinator.presence import Presence, State
+from peer.manners import Pause
 from peer.presence_loop import PresenceLoop
 from peer.pump import Pump
 from peer.training import Training
@@ -62,10 +63,22 @@ class Stage:
     def __init__(self, pump: Pump, presence: PresenceLoop, first: State) -> None:
         self.state: State = first
         self.training: Training | None = None
-        self.wanted_paused = False
+        self.wanted_paused = False  # by a person
+        self._manners: Pause | None = None
         self._pump = pump
         self._presence = presence
         self._drained_at: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it pauses, if it does so by itself."""
+        return self._manners.reason if self._manners is not None and self.state in ("paused", "hosting") else ""
+
+    def obey(self, pause: Pause | None) -> None:
+        """The owner's wishes want a pause, or None any more."""
+        self._manners = pause
+        self._pump.withdraw(pause is not None and pause.silent)
+        self.advance(self._pump.now)
 
     def advance(self, now: float) -> bool:
         """Move on if it is time; True once we are drained, and everyone live agrees or had time to."""
@@ -87,7 +100,7 @@ class Stage:
     def _advance_training(self, now: float) -> None:
         if self.training is None:
             return
-        if self.wanted_paused:
+        if self.wanted_paused or self._manners is not None:
             self.training.pause()
             self._enter("paused")
         elif self.state == "training":

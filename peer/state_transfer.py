@@ -11,7 +11,7 @@ from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from peer.anchors import Anchors
-from peer.donations import Donations
+from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.download import Download
 from peer.frames import StateAsk, StatePiece
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
@@ -35,6 +35,10 @@ class StateTransfer:
         self._giving: asyncio.TimerHandle | None = None
 
     # -- giving
+
+    def give_at_most(self, bytes_per_second: float) -> None:
+        """Give states no faster than this, nor than is usual; call before anybody has asked."""
+        self._donations = Donations(min(bytes_per_second, GIVEN_BYTES_PER_SECOND))
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
         """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""

@@ -9,6 +9,8 @@ from coordinator.snapshot import PeerSnapshot
 def status_line(snapshot: PeerSnapshot) -> str:
     """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
     parts = [f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"]
+    if snapshot.state == "paused" and snapshot.note:
+        parts[0] += f" ({snapshot.note})"
     if snapshot.role == "learner":
         parts += [f"step {snapshot.steps}", f"loss {quantity.loss(snapshot.loss)}"]
     elif snapshot.evaluations:
@@ -28,7 +30,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
     lines = [
         f"{snapshot.name or snapshot.role} {snapshot.peer_id}",
         f"run       {snapshot.run_id}",
-        f"state     {snapshot.note or snapshot.state}",
+        f"state     {snapshot.state}" + (f": {snapshot.note}" if snapshot.note else ""),
         f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
     ]
     if snapshot.role == "learner":

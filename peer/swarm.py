@@ -36,6 +36,7 @@ DRAIN_ROUNDS = 4  # or as many rounds' deadlines, if that is longer
 DEATH_SECONDS = 2.0  # a dying process closes its socket before it is gone
 END_SECONDS_MAX = 20.0
 HOST = "host"
+UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # whoever starts a swarm wants it to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,7 @@ class Swarm:
         seconds = self._options.step_seconds * self._options.slow.get(number, 1.0)
         fault = self._options.faults.get(number)
         arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
+        arguments += [word for limit in UNLIMITED for word in ("--limit", limit)]
         return arguments if fault is None else [*arguments, "--fault", fault]
 
     def _follow(self, peer: PeerProcess) -> None:

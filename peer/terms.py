@@ -18,6 +18,7 @@ SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 STATE_BYTES_PER_PARAMETER = 8  # an anchor and its momentum in float32
 LEARNER_BYTES_PER_PARAMETER = 4  # besides its optimizer's
+DATA_WORDS = {"stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     memory = required_bytes(model, config.data, config.inner)
     upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
     name = f"the name {options.name!r}, " if options.name else ""
+    limits = options.limits
+    capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
+    capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
+    cap = f"; your limit is {' and '.join(capped)}" if capped else ""
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
@@ -70,13 +75,16 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ),
         ("data", _data(config.data)),
         ("memory", f"{quantity.size(memory)} for the learner, of {quantity.size(machine.memory_bytes)} free"),
-        ("processor", f"{options.threads} of the cores, niceness {options.niceness}"),
+        (
+            "processor",
+            f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
+        ),
         (
             "disk",
             f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
             f"of {quantity.size(machine.disk_bytes)} free",
         ),
-        ("upload", f"up to {quantity.size(upload)} a day, and about as much download"),
+        ("upload", f"up to {quantity.size(upload)} a day, and about as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", "none comes from the network: Muster runs only what is installed here"),
     )
@@ -84,6 +92,4 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
 
 
 def _data(spec: DataSpec) -> str:
-    if spec.source == "stdlib":
-        return "the source text of this machine's own Python library; nothing is fetched, nothing leaves"
-    return ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
+    return DATA_WORDS.get(spec.source) or ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())

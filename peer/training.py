@@ -42,8 +42,9 @@ class Training:
             on_progress(progress)
 
         settings = LearnerOptions(
-            threads=options.threads,
-            niceness=options.niceness,
+            threads=options.limits.threads(options.threads),
+            niceness=max(options.niceness, options.limits.niceness),
+            gpu_memory_share=options.limits.gpu_memory_share,
             step_seconds=options.step_seconds,
             paused=True,
             state_path=state,

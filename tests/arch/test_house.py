@@ -37,7 +37,6 @@ ALLOWED = {
     "dashboard/clock.py": frozenset({"time.time"}),  # says how long ago something was seen
     "peer/clock.py": frozenset({"time.time"}),  # dates records and joins
     "peer/cli_settings.py": frozenset({"os.environ"}),  # XDG_DATA_HOME, for the command line only
-    "peer/learner_loop.py": frozenset({"time.sleep"}),  # `--step-seconds` paces a learner in its own process
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -214,15 +214,15 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(ours)
-        assert channel.receive(wait=False) == []
+        assert channel.receive(0.0) == []
         frames = encode_frame(Pause(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
         theirs.sendall(frames[:-3])
-        assert channel.receive(wait=True) == [Pause(paused=True)]
+        assert channel.receive(None) == [Pause(paused=True)]
         theirs.sendall(frames[-3:])
-        assert channel.receive(wait=True) == [TakeSnapshot(ticket=1, fragment=2)]
+        assert channel.receive(None) == [TakeSnapshot(ticket=1, fragment=2)]
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(PeerGoneError):
-            channel.receive(wait=False)
+            channel.receive(0.0)
 
 
 def test_a_peer_that_does_not_read_costs_bounded_memory():

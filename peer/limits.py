@@ -1,0 +1,111 @@
+"""What a machine's owner allows: the `[limits]` of the peer's own settings file. No run can change any of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator
+
+from coordinator.manifest import fault_of
+from dht.errors import UsageError
+from dht.wire import Wire
+from peer.hours import Hours
+
+SETTINGS_NAME = "settings.toml"
+MBIT_BYTES = 1_000_000 // 8
+GIGABYTE_BYTES = 1_000_000_000
+MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
+
+
+class Limits(Wire):
+    """Limits and reasons to pause. Zero, or an empty text, is no limit."""
+
+    upload_mbit: float = Field(0.0, ge=0, description="megabits sent per second, at least 1; 0 for no limit")
+    download_mbit: float = Field(0.0, ge=0, description="megabits received per second, at least 1; 0 for no limit")
+    upload_gigabytes_per_day: float = Field(0.0, ge=0, description="once sent, the peer pauses until midnight")
+    download_gigabytes_per_day: float = Field(0.0, ge=0, description="once received, the peer pauses until midnight")
+    cpu_cores: int = Field(0, ge=0, le=1024, description="most threads of the learner, whatever `--threads` says")
+    niceness: int = Field(0, ge=0, le=19, description="least niceness of the learner; 19 gives way to all else")
+    gpu_memory_share: float = Field(1.0, gt=0, le=1, description="most of a GPU's memory that the learner may take")
+    disk_gigabytes: float = Field(0.0, ge=0, description="most that the data folder may hold")
+    hours: str = Field("", max_length=512, description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`")
+    pause_on_battery: bool = Field(True, description="pause while the machine runs on battery")
+    pause_while_used_minutes: float = Field(
+        0.0, ge=0, description="pause until nobody has touched the machine for so long"
+    )
+    pause_for_gpu_programs: bool = Field(True, description="pause while another program keeps the learner's GPU busy")
+    pause_above_celsius: float = Field(0.0, ge=0, le=150, description="pause above this temperature, until 5 below it")
+
+    @field_validator("upload_mbit", "download_mbit")
+    @classmethod
+    def _fast_enough(cls, mbit: float) -> float:
+        if 0 < mbit < MBIT_MIN:
+            raise ValueError(f"upload_mbit and download_mbit must be at least {MBIT_MIN:g}, or 0 for no limit")
+        return mbit
+
+    @field_validator("hours")
+    @classmethod
+    def _readable(cls, hours: str) -> str:
+        try:
+            Hours.parse(hours)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return hours
+
+    @property
+    def upload_bytes_per_second(self) -> float:
+        """Infinity without a limit."""
+        return self.upload_mbit * MBIT_BYTES or float("inf")
+
+    @property
+    def download_bytes_per_second(self) -> float:
+        """Infinity without a limit."""
+        return self.download_mbit * MBIT_BYTES or float("inf")
+
+    def threads(self, wanted: int) -> int:
+        """How many threads the learner gets."""
+        return min(wanted, self.cpu_cores) if self.cpu_cores else wanted
+
+
+class PeerSettings(Wire):
+    """The whole settings file."""
+
+    limits: Limits = Field(default_factory=Limits)
+
+    @classmethod
+    def load(cls, data_directory: Path, overrides: Iterable[str] = ()) -> Self:
+        """`settings.toml` in this folder, if there is one, with `KEY=VALUE` of `--limit` on top; raises UsageError."""
+        path = data_directory / SETTINGS_NAME
+        content = _read(path)
+        limits = content.setdefault("limits", {})
+        try:
+            if isinstance(limits, dict):
+                limits.update(_override(text) for text in overrides)
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{path} or --limit: {fault_of(error)}; see docs/home.md") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as text: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def _override(text: str) -> tuple[str, Any]:
+    """`upload_mbit=2` as a key and a value; a text needs no quotes."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--limit {text!r} is not of the form KEY=VALUE, as in --limit upload_mbit=2")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -1,0 +1,74 @@
+"""The thin shell around `peer.manners`: looks at the machine a few times a second and tells the peer what follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from peer.clock import local_day, local_week_minute
+from peer.manners import Manners, Pause, Today
+from peer.options import NodeOptions
+from peer.sensors import Sensors
+from peer.throttle import Throttle
+from peer.traffic_day import TrafficDay
+from peer.transport import Transport
+
+LOOK_SECONDS = 0.5  # so that a learner rests within two seconds of a reason, its step included
+SAVE_LOOKS = 60
+
+log = structlog.get_logger(__name__)
+
+
+class MannersLoop:
+    """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on."""
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        sensors: Sensors,
+        transport: Transport,
+        throttle: Throttle,
+        obey: Callable[[Pause | None], None],
+    ) -> None:
+        self._sensors = sensors
+        self._transport = transport
+        self._throttle = throttle
+        self._obey = obey
+        self._manners = Manners(options.limits)
+        self._traffic = TrafficDay(options.data_directory, local_day())
+        self.pause: Pause | None = None
+
+    async def run(self) -> None:
+        """Look, again and again; the first look comes before the first step."""
+        looks = 0
+        try:
+            while True:
+                await self.look()
+                looks += 1
+                if looks % SAVE_LOOKS == 0:
+                    self._save()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._save()
+
+    async def look(self) -> None:
+        """One look at the machine, and what follows from it."""
+        seen = await asyncio.to_thread(self._sensors.read)
+        total = self._transport.traffic
+        day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
+        today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
+        pause = self._manners.judge(seen, today, asyncio.get_running_loop().time())
+        if pause == self.pause:
+            return
+        log.info("manners", pause="" if pause is None else pause.reason)
+        self.pause = pause
+        self._throttle.upload.shut = self._throttle.download.shut = pause is not None and pause.silent
+        self._obey(pause)
+
+    def _save(self) -> None:
+        try:
+            self._traffic.save()
+        except OSError as error:
+            log.warning("traffic_not_written", reason=str(error))

@@ -1,0 +1,192 @@
+"""What a Linux machine tells about itself: power, warmth, other programs on the GPU, when its user was last there.
+
+Each question is asked only if the owner's limits need its answer, and an answer that the machine does not give is None.
+Everything here blocks for a moment: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peer.clock import unix_seconds
+from peer.limits import Limits
+from peer.manners import Conditions
+
+COMMAND_SECONDS_MAX = 3.0
+SLOW_LOOKS = 10  # commands are run at every tenth look
+DISK_LOOKS = 120
+GPU_BUSY_PERCENT = 20  # of its processors; what a desktop itself draws with stays below
+LEARNER_MODULE = b"peer.learner_process"  # in the command line of every learner, also another peer's
+CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
+CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # how types in /sys/class/thermal begin
+
+Command = Callable[[list[str]], str | None]
+
+
+class Sensors(Protocol):
+    """The port behind which a machine is looked at."""
+
+    def read(self) -> Conditions: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the system keeps what we read."""
+
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+
+
+def run_command(command: list[str]) -> str | None:
+    """Its output; None if it is not there, fails or takes too long."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+class MachineSensors:
+    """The machine that we run on."""
+
+    def __init__(
+        self, limits: Limits, data_directory: Path, places: Places | None = None, command: Command = run_command
+    ) -> None:
+        self._limits = limits
+        self._data_directory = data_directory
+        self._places = places or Places()
+        self._command = command
+        self._looks = 0
+        self._slow = Conditions()  # what commands said last
+        self._disk_bytes: int | None = None
+
+    def read(self) -> Conditions:
+        """One look."""
+        limits = self._limits
+        if self._looks % SLOW_LOOKS == 0:
+            self._slow = self._read_slowly()
+        if limits.disk_gigabytes and self._looks % DISK_LOOKS == 0:
+            self._disk_bytes = folder_bytes(self._data_directory)
+        self._looks += 1
+        cpu = cpu_celsius(self._places.sys) if limits.pause_above_celsius else None
+        warmths = [celsius for celsius in (cpu, self._slow.celsius) if celsius is not None]
+        return Conditions(
+            on_battery=on_battery(self._places.sys) if limits.pause_on_battery else None,
+            untouched_seconds=self._untouched() if limits.pause_while_used_minutes else None,
+            gpu_program=self._slow.gpu_program,
+            celsius=max(warmths, default=None),
+            disk_bytes=self._disk_bytes,
+        )
+
+    def _read_slowly(self) -> Conditions:
+        limits = self._limits
+        return Conditions(
+            untouched_seconds=seat_idle_seconds(self._command) if limits.pause_while_used_minutes else None,
+            gpu_program=gpu_program(self._command, self._places.proc) if limits.pause_for_gpu_programs else None,
+            celsius=gpu_celsius(self._command) if limits.pause_above_celsius else None,
+        )
+
+    def _untouched(self) -> float | None:
+        known = [terminal_idle_seconds(self._places.dev), self._slow.untouched_seconds]
+        return min((seconds for seconds in known if seconds is not None), default=None)
+
+
+def on_battery(sys: Path) -> bool | None:
+    """Whether a battery of the machine itself is being used up and nothing charges it; None without a battery."""
+    supplies = [
+        {name: _text(folder / name) for name in ("type", "online", "status", "scope")}
+        for folder in _folders(sys / "class/power_supply")
+    ]
+    batteries = [one for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    if not batteries:
+        return None
+    plugged = any(one["type"] != "Battery" and one["online"] == "1" for one in supplies)
+    return not plugged and any(one["status"] == "Discharging" for one in batteries)
+
+
+def cpu_celsius(sys: Path) -> float | None:
+    """The hottest that the processor's sensors say."""
+    files = [
+        file
+        for folder in _folders(sys / "class/hwmon")
+        if _text(folder / "name") in CPU_MONITORS
+        for file in folder.glob("temp*_input")
+    ]
+    zones = _folders(sys / "class/thermal")
+    files += [folder / "temp" for folder in zones if _text(folder / "type").lower().startswith(CPU_ZONES)]
+    found = [int(text) / 1000 for file in files if (text := _text(file)).lstrip("-").isdecimal()]
+    return max(found, default=None)
+
+
+def gpu_celsius(command: Command) -> float | None:
+    """The hottest NVIDIA GPU."""
+    output = command(["nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,noheader,nounits"])
+    return max((float(line) for line in (output or "").split() if line.isdecimal()), default=None)
+
+
+def gpu_program(command: Command, proc: Path) -> bool | None:
+    """Whether a program that is no learner keeps an NVIDIA GPU busy: a game, a render, other people's training."""
+    output = command(["nvidia-smi", "pmon", "-c", "1", "-s", "u"])
+    if output is None:
+        return None
+    rows = [line.split() for line in output.splitlines() if line and not line.startswith("#")]
+    busy = [row[1] for row in rows if len(row) > 3 and row[3].isdecimal() and int(row[3]) >= GPU_BUSY_PERCENT]
+    return any(not _is_learner(proc / pid) for pid in busy)
+
+
+def terminal_idle_seconds(dev: Path) -> float | None:
+    """Since somebody typed into a terminal of this machine; the kernel dates that to within eight seconds."""
+    reads = []
+    for terminal in [*dev.glob("pts/[0-9]*"), *dev.glob("tty[0-9]*")]:
+        with suppress(OSError):
+            reads.append(terminal.stat().st_atime)
+    return max(0.0, unix_seconds() - max(reads)) if reads else None
+
+
+def seat_idle_seconds(command: Command) -> float | None:
+    """Since the desktop called itself idle, as systemd-logind keeps it; 0 while it does not."""
+    output = command(["loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHint"])
+    if output is None:
+        return None
+    said = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    if said.get("IdleHint") == "no":
+        return 0.0
+    since = said.get("IdleSinceHint", "")
+    return max(0.0, unix_seconds() - int(since) / 1e6) if since.isdecimal() else None
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files below a folder hold."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a checkpoint that was replaced meanwhile
+            total += path.lstat().st_size
+    return total
+
+
+def _is_learner(process: Path) -> bool:
+    try:
+        return LEARNER_MODULE in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from sorted(parent.iterdir())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

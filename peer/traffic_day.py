@@ -1,0 +1,53 @@
+"""What a peer has sent and received since midnight, over restarts: a small file in its data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+TRAFFIC_NAME = "traffic.json"
+
+
+class Day(BaseModel):
+    """Bytes of one day, local time."""
+
+    day: str
+    sent_bytes: int = Field(0, ge=0)
+    received_bytes: int = Field(0, ge=0)
+
+
+class TrafficDay:
+    """Turns totals of this process into sums of the day."""
+
+    def __init__(self, data_directory: Path, day: str) -> None:
+        self._path = data_directory / TRAFFIC_NAME
+        self._totals = (0, 0)
+        self.today = _read(self._path) or Day(day=day)
+
+    def note(self, day: str, sent_total_bytes: int, received_total_bytes: int) -> Day:
+        """The totals of this process are now these; returns the sums of `day`."""
+        if day != self.today.day:
+            self.today = Day(day=day)
+        sent, received = sent_total_bytes - self._totals[0], received_total_bytes - self._totals[1]
+        self._totals = (sent_total_bytes, received_total_bytes)
+        self.today = Day(
+            day=day,
+            sent_bytes=self.today.sent_bytes + max(0, sent),
+            received_bytes=self.today.received_bytes + max(0, received),
+        )
+        return self.today
+
+    def save(self) -> None:
+        """Write the sums down, whole or not at all; raises OSError."""
+        new = self._path.with_suffix(".new")
+        new.write_text(self.today.model_dump_json())
+        new.replace(self._path)
+
+
+def _read(path: Path) -> Day | None:
+    """What was written last; None if nothing, or nothing that can be read."""
+    try:
+        return Day.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError, ValidationError):
+        return None
