@@ -124,6 +124,19 @@ class Daemon:
         found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
         return tuple(PeerAddress.parse(text) for text in found)
 
+    async def host_of(self, peer: PeerId) -> str:
+        """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS_MAX):
+                known = await self.p2p.list_peers()
+        except (OSError, EOFError, P2PDaemonError, TimeoutError, LocalError):
+            return ""
+        places = [
+            Multiaddr(place.to_bytes()) for one in known if one.peer_id.to_base58() == peer for place in one.addrs
+        ]
+        hosts = [next(iter(place.items())) for place in places if "p2p-circuit" not in str(place)]
+        return next((str(value) for protocol, value in hosts if protocol.name in ("ip4", "ip6")), "")
+
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on

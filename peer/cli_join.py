@@ -37,8 +37,10 @@ app = typer.Typer()
 
 @app.command(epilog="Example: muster join muster1abc…")
 def join(
+    context: typer.Context,
     invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
     yes: Annotated[bool, typer.Option("--yes", help="Agree to the terms without being asked, for scripts.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background once it has begun.")] = False,
     data: Data = None,
     port: Port = None,
     listen: Listen = "127.0.0.1",
@@ -77,6 +79,10 @@ def join(
     if not yes:
         invite = _ask_owner(invite, options)
 
+    if detach:
+        _detach(context, invite, options.data_directory)
+        return
+
     def prepare() -> Start:
         from peer.node import Node
 
@@ -91,6 +97,29 @@ def join(
         metrics_listen=metrics_listen,
     )
     serve(prepare, served, verbose)
+
+
+def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
+    """Start the same command again, agreed to, and leave it."""
+    from peer.detach import start_detached
+
+    words = ["join", "-", "--yes", *given_options(context, without=("yes", "detach"))]
+    pid = start_detached(words, _given(invite).strip(), data_directory)
+    typer.echo(
+        f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster drain`"
+    )
+
+
+def given_options(context: typer.Context, without: tuple[str, ...]) -> list[str]:
+    """The options of this command line as words, but those named."""
+    words: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.param_type_name != "option" or option.name in without or value in (None, False, option.default):
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [option.opts[0]] if one is True else [option.opts[0], str(one)]
+    return words
 
 
 def _given(invite: str) -> str:

@@ -56,6 +56,15 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
     logging.captureWarnings(True)
 
 
+def newest_lines(path: Path, count: int) -> list[str]:
+    """The newest lines of a log, with those of the file before it if need be; raises FileNotFoundError."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    older = path.with_name(f"{path.name}.1")
+    if len(lines) < count and older.exists():
+        lines = older.read_text(encoding="utf-8", errors="replace").splitlines() + lines
+    return lines[-count:]
+
+
 def silence_libraries() -> None:
     """Take away the handlers that imported libraries gave themselves, so that what they say goes to the log."""
     for logger in logging.Logger.manager.loggerDict.values():

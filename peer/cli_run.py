@@ -11,7 +11,18 @@ import typer
 
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
-from peer import cli_chaos, cli_credit, cli_dashboard, cli_export, cli_join, cli_lab, cli_plan, cli_settings, cli_top
+from peer import (
+    cli_chaos,
+    cli_credit,
+    cli_dashboard,
+    cli_export,
+    cli_home,
+    cli_join,
+    cli_lab,
+    cli_plan,
+    cli_settings,
+    cli_top,
+)
 from peer.cli_common import (
     Announce,
     Data,
@@ -49,6 +60,7 @@ app.command(epilog="Example: muster export my-model")(cli_export.export)
 app.command(epilog="Example: muster verify my-model")(cli_export.verify)
 app.command(epilog="Example: muster credit")(cli_credit.credit)
 app.add_typer(cli_join.app)
+app.add_typer(cli_home.app)
 
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]

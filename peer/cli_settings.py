@@ -25,6 +25,12 @@ def data_directory(given: Path | None) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
 
 
+def unit_directory() -> Path:
+    """Where this user's systemd units lie."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "systemd" / "user"
+
+
 def run_config(path: Path | None, versions: int | None) -> RunConfig:
     """The run in this file, or the one that ships with Muster, with another length if given; raises UsageError."""
     if path is not None:

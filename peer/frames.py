@@ -66,7 +66,26 @@ class StatusAnswer(Wire):
     status: bytes = Field(max_length=STATUS_BYTES_MAX)
 
 
-Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer | StatusAsk | StatusAnswer
+class ProbeAsk(Wire):
+    """Asks what our connection looks like from there; with a port, also whether a call to it gets through.
+
+    The payload is measured, not read.
+    """
+
+    ticket: int = Field(ge=0, lt=1 << 32)
+    port: int | None = Field(None, ge=1, le=65535)
+
+
+class ProbeAnswer(Wire):
+    """Answers ProbeAsk; all of it is the sender's claim. `reachable` is None if it did not try."""
+
+    ticket: int = Field(ge=0, lt=1 << 32)
+    unix_milliseconds: int = Field(ge=0, le=2**53)
+    seen_host: str = Field("", max_length=64)
+    reachable: bool | None = None
+
+
+Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer | StatusAsk | StatusAnswer | ProbeAsk | ProbeAnswer
 
 # Position is the wire's kind byte: append only.
 _KINDS: tuple[type[Message | Transfer], ...] = (
@@ -84,6 +103,8 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     StatusAnswer,
     OpenNote,
     OpeningNote,
+    ProbeAsk,
+    ProbeAnswer,
 )
 
 

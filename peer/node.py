@@ -39,6 +39,7 @@ from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
 from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
+from peer.probe import ProbeDesk
 from peer.pump import Pump
 from peer.run_state import RunDirectory, RunState
 from peer.sensors import MachineSensors
@@ -127,6 +128,7 @@ class Node:
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
         self.pump.failed, self.pump.publish = self._fail, self._publish
+        self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
         self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
         self.checkpointer = Checkpointer(directory, self.pump, self._presence)
         self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())

@@ -33,21 +33,21 @@ from coordinator.actions import (
     Tell,
 )
 from coordinator.engine import Engine
-from coordinator.events import Encoded, Event, FetchFailed, PeerGone, Received, StateFetched, Tick, VoteRecorded
+from coordinator.events import Encoded, Event, PeerGone, Received, Tick, VoteRecorded
 from coordinator.messages import Message, PartNote
 from coordinator.round_traces import RoundTraces
-from dht.errors import LocalError, NetworkError, PeerError
+from dht.errors import LocalError, PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
+from peer.fetches import Fetches
 from peer.frames import Transfer, decode_header, encode_header
 from peer.learner_client import LearnerClient
 from peer.local_work import LocalWork
 from peer.options import Fault
-from peer.outer_optimizer import OuterState
 from peer.round_work import Adoption, RoundWork
 from peer.transfers import Transfers
 from peer.transport import Payload, Transport
@@ -90,9 +90,7 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
         self._adopting: set[asyncio.Task[None]] = set()
-        self._fetched: dict[bytes, OuterState] = {}
-        self._fetching: dict[int, asyncio.Task[None]] = {}
-        self._postponed: dict[int, FetchState] = {}  # while withdrawn
+        self._fetches = Fetches(self.transfers.states, self._start, self.feed)
         self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
@@ -160,7 +158,7 @@ class Pump:
             case Adopt():
                 self._adopt(action)
             case FetchState():
-                self._fetch(action)
+                self._fetches.start(action)
             case Publish():
                 self.publish(action)
             case Discard():
@@ -246,7 +244,7 @@ class Pump:
 
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
-        fetched = self._fetched.pop(action.certificate.digest, None) if action.applied is None else None
+        fetched = self._fetches.take(action.certificate.digest) if action.applied is None else None
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         bringing = self._start(self._bring_learner(action, adoption))
@@ -279,35 +277,9 @@ class Pump:
 
     def withdraw(self, withdrawn: bool) -> None:
         """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""
-        if withdrawn == self.engine.core.withdrawn:
-            return
         self.engine.withdraw(withdrawn)
-        postponed, self._postponed = self._postponed, {}
-        for action in postponed.values():
-            self._fetch(action)
+        self._fetches.hold(withdrawn)
         self.feed(Tick())
-
-    def _fetch(self, action: FetchState) -> None:
-        fragment = action.certificate.fragment
-        if self.engine.core.withdrawn:
-            self._postponed[fragment] = action
-            return
-        older = self._fetching.pop(fragment, None)
-        if older is not None:
-            older.cancel()
-        self._fetching[fragment] = self._start(self._fetch_state(action))
-
-    async def _fetch_state(self, action: FetchState) -> None:
-        certificate = action.certificate
-        try:
-            state = await self.transfers.states.fetch(certificate, action.holders)
-        except NetworkError as error:
-            log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
-            self.feed(FetchFailed(certificate.fragment, certificate.digest))
-            return
-        self._fetched[certificate.digest] = state
-        self.feed(StateFetched(certificate.fragment, certificate.digest))
-        self._fetched.pop(certificate.digest, None)
 
     # -- time
 
@@ -326,5 +298,5 @@ class Pump:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.transfers.states.close()
+        await self.transfers.close()
         self.work.close()

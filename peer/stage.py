@@ -71,8 +71,9 @@ class Stage:
 
     @property
     def reason(self) -> str:
-        """Why it pauses, if it does so by itself."""
-        return self._manners.reason if self._manners is not None and self.state in ("paused", "hosting") else ""
+        """Why it pauses, if it does so by itself; a host, which does not train, only withdraws."""
+        pause = self._manners
+        return pause.reason if pause is not None and (pause.silent or self.state == "paused") else ""
 
     def obey(self, pause: Pause | None) -> None:
         """The owner's wishes want a pause, or None any more."""

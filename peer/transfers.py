@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dht.identity import PeerId
 from peer.anchors import Anchors
-from peer.frames import ManifestAnswer, ManifestAsk, StateAsk, StatePiece, StatusAsk, Transfer
+from peer.frames import ManifestAnswer, ManifestAsk, ProbeAsk, StateAsk, StatePiece, StatusAsk, Transfer
+from peer.probe import ProbeDesk
 from peer.state_transfer import StateTransfer
 from peer.status_answer import PublicStatus, StatusDesk
 
@@ -21,6 +22,17 @@ class Transfers:
         self._manifest = manifest
         self._post = post
         self._desk: StatusDesk | None = None
+        self._probes: ProbeDesk | None = None
+
+    def answer_probes(self, desk: ProbeDesk) -> None:
+        """From now on, tell whoever asks how it looks from here."""
+        self._probes = desk
+
+    async def close(self) -> None:
+        """Give nothing more and call nobody."""
+        self.states.close()
+        if self._probes is not None:
+            await self._probes.close()
 
     def tell_status(self, status: Callable[[], PublicStatus]) -> None:
         """From now on, tell whoever asks how we are doing."""
@@ -34,6 +46,8 @@ class Transfers:
             self.states.receive(sender, message, payload)
         elif isinstance(message, ManifestAsk):
             self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
+        elif isinstance(message, ProbeAsk) and self._probes is not None:
+            self._probes.ask(sender, message, now)
         elif isinstance(message, StatusAsk) and self._desk is not None:
             answer = self._desk.answer(sender, now)
             if answer is not None:

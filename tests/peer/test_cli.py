@@ -18,7 +18,7 @@ from dht.addresses import PeerAddress
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.locks import IdentityLock
-from peer import cli, cli_join, cli_settings
+from peer import cli, cli_home, cli_join, cli_settings
 from peer.cli_log import LOG_NAME, configure, record_crash, silence_libraries
 from peer.cli_run import app
 
@@ -28,7 +28,7 @@ PEER = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
 COMMANDS = (
     *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
-    *("export", "verify", "credit", "version"),
+    *("export", "verify", "credit", "doctor", "logs", "version"),
 )
 
 
@@ -179,7 +179,7 @@ def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[st
 
 
 def test_every_command_is_in_that_list() -> None:
-    commands = app.registered_commands + cli_join.app.registered_commands
+    commands = app.registered_commands + cli_join.app.registered_commands + cli_home.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands if command.callback}
     assert names == set(COMMANDS)
 

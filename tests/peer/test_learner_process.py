@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +19,20 @@ from peer.fragments import split_fragments
 from peer.learner import Counters, fragment_views, make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner_client import LearnerClient
-from peer.learner_loop import read_state
+from peer.learner_loop import LearnerLoop, read_state
 from peer.learner_messages import (
     FRAME_BYTES_MAX,
     LENGTH_BYTES,
     Adopt,
     Done,
     Failed,
+    Message,
     Pause,
+    SnapshotTaken,
     Start,
     StepEntry,
     Steps,
+    Stop,
     TakeSnapshot,
     decode_frame,
     encode_frame,
@@ -223,6 +227,27 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(PeerGoneError):
             channel.receive(0.0)
+
+
+def test_commands_are_obeyed_while_the_pace_rests():
+    """A learner that is paced to one step an hour: with a rest that listens to nobody this would take the hour."""
+    learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", step_seconds=3600.0)
+        loop = LearnerLoop(learner, SharedPlanes.create(FRAGMENTS), Channel(theirs), start)
+        running = threading.Thread(target=loop.run, args=((),))
+        running.start()
+        heard: list[Message] = []
+        channel = Channel(ours)
+        while not any(isinstance(message, Steps) for message in heard):
+            heard += channel.receive(ENDING_SECONDS)
+        for message in (Pause(paused=True), TakeSnapshot(ticket=7, fragment=0), Stop()):
+            channel.send(message)
+        running.join(ENDING_SECONDS)
+        assert not running.is_alive()
+        heard += channel.receive(0.0)
+    assert [message.steps for message in heard if isinstance(message, SnapshotTaken)] == [1]
 
 
 def test_a_peer_that_does_not_read_costs_bounded_memory():

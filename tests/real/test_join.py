@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import ask, snapshot
+from coordinator.control import SOCKET_NAME, ask, snapshot
 from dht.errors import MusterError
+from peer import cli
 from peer.swarm_processes import PeerProcess, kill_all
 from tests.real.conftest import ROOT, RUN
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]
 PATIENCE_SECONDS = 90.0
+PYTHON = (3, 11)
 
 
 @pytest.fixture
@@ -94,6 +97,60 @@ def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, invite: str) -> 
         assert snapshot(folder / "host").peers_live == 0
     finally:
         terminal.close()
+
+
+def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) -> None:
+    now = time.localtime()
+    later = [f"{(now.tm_hour + hours) % 24}:00" for hours in (2, 3)]
+    peer = PeerProcess.start("home", folder / "home", ["join", "-", "--yes", "--limit", f"hours={later[0]}-{later[1]}"])
+    try:
+        peer.tell(invite)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                seen = snapshot(folder / "home")
+                if seen.state == "paused":
+                    assert seen.note == "outside its hours"
+                    assert seen.steps == 0
+                    return
+            except MusterError:
+                assert not peer.has_ended(0.2), peer.last_words()
+        raise AssertionError("it never paused")
+    finally:
+        kill_all([peer])
+
+
+def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
+    folder: Path, invite: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = folder / "home"
+    assert cli.run(["doctor", invite, "--data", str(folder / "nobody")], PYTHON) == 0
+    findings = capsys.readouterr().out
+    for fact in (
+        "1 peers of its invite answer",
+        "other peers",
+        "others get through to 127.0.0.1 port",
+        "the same text",
+    ):
+        assert fact in findings
+    words = ["join", invite, "--yes", "--detach", "--data", str(data), "--name", "bob", "--limit", "upload_mbit=50"]
+    command = [sys.executable, "-m", "peer.cli", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    assert "muster drain" in done.stdout
+    process = os.pidfd_open(snapshot(data).pid)
+    try:
+        assert snapshot(data).name == "bob"
+        assert data.stat().st_mode & 0o077 == 0
+        assert (data / SOCKET_NAME).stat().st_mode & 0o077 == 0
+        assert cli.run(["logs", "--data", str(data)], PYTHON) == 0
+        assert "{" in capsys.readouterr().out
+        ask(data, "stop")
+        ready, _, _ = select.select([process], [], [], PATIENCE_SECONDS)
+        assert ready
+    finally:
+        if not select.select([process], [], [], 0)[0]:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        os.close(process)
 
 
 def test_who_says_yes_takes_part(folder: Path, invite: str) -> None:

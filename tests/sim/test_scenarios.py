@@ -504,6 +504,24 @@ def test_a_drained_peer_is_not_drawn_into_new_rounds() -> None:
     finish(world)
 
 
+def test_a_peer_that_withdraws_costs_nobody_and_comes_back() -> None:
+    world = swarm(5)
+    run_to_version(world, 4)
+    away = world.peers[1]
+    engine = away.engine
+    assert engine is not None
+    engine.withdraw(True)
+    run_until(world, lambda: engine.in_flight == 0, DEADLINE)
+    at = version(world.peers[0])
+    tape = Tape(world)
+    assert run_to_version(world, at + 4) < 8 * INTERVAL_SECONDS
+    assert not [one for one in tape.statements("join") if one.sender == away.me]
+    engine.withdraw(False)
+    run_to_version(world, at + 8)
+    assert [one for one in tape.statements("join") if one.sender == away.me]
+    finish(world)
+
+
 def test_one_peer_drains_and_leaves_while_the_others_go_on() -> None:
     world = swarm(5)
     run_to_version(world, 4)

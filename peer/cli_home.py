@@ -1,0 +1,92 @@
+"""What the owner of a machine asks of it besides training: `muster doctor`, `muster logs`, `muster service install`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import LocalError
+from dht.invite import Invite
+from peer import cli_settings
+from peer.cli_common import Data, Limit, Listen, Port
+from peer.limits import PeerSettings
+from peer.options import NodeOptions
+
+app = typer.Typer()
+service = typer.Typer(help="Run a peer as a service of this user (systemd).", rich_markup_mode=None)
+app.add_typer(service, name="service")
+
+UNIT_NAME = "muster.service"
+LINES = Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the newest lines.")]
+
+
+@app.command(epilog="Example: muster doctor muster1abc…")
+def doctor(
+    invite: Annotated[str | None, typer.Argument(help="Have the peers of this invite check this machine too.")] = None,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    limit: Limit = None,
+) -> None:
+    """Check this machine in words: what is fine, what is not, and what to do; exit code 1 if it cannot take part."""
+    parsed = None if invite is None else Invite.parse(invite)
+    directory = cli_settings.data_directory(data)
+    limits = PeerSettings.load(directory, limit or ()).limits
+    options = NodeOptions(data_directory=directory, port=port, listen_host=listen, limits=limits)
+    from peer import cli_log
+    from peer.doctor import check_machine, check_run
+
+    with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder:
+        cli_log.configure(Path(folder))
+        cli_log.silence_libraries()
+        if parsed is None:
+            found = check_machine(options, cli_settings.run_config(None, None))
+        else:
+            found = check_run(options, parsed)
+    for finding in found:
+        typer.echo(str(finding))
+    if any(finding.grade == "bad" for finding in found):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: muster logs -n 20")
+def logs(data: Data = None, lines: LINES = 50) -> None:
+    """Print the newest lines of the log of the peer here (JSON)."""
+    from peer.cli_log import LOG_NAME, newest_lines
+
+    path = cli_settings.data_directory(data) / LOG_NAME
+    try:
+        for line in newest_lines(path, lines):
+            typer.echo(line)
+    except FileNotFoundError:
+        raise LocalError(f"there is no log at {path}; no peer has run with this --data yet") from None
+
+
+@service.command("install", epilog="Example: muster service install muster1abc… --dry-run")
+def install(
+    invite: Annotated[str, typer.Argument(help="The run to take part in whenever this user's services run.")],
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit, write nothing.")] = False,
+) -> None:
+    """Write a systemd user unit that joins a run; starting it is left to you. You agree to the run's terms with it."""
+    from peer.service_unit import Unit, write_unit
+
+    Invite.parse(invite)
+    program = shutil.which("muster")
+    command = (program,) if program is not None else (sys.executable, "-m", "peer.cli")
+    directory = cli_settings.data_directory(data)
+    arguments = ["join", "".join(invite.split()), "--yes", "--data", str(directory), "--listen", listen]
+    arguments += [] if port is None else ["--port", str(port)]
+    text = Unit((*command, *arguments)).text()
+    if dry_run:
+        typer.echo(text, nl=False)
+        return
+    path = write_unit(cli_settings.unit_directory() / UNIT_NAME, text)
+    typer.echo(f"wrote {path}; start it with: systemctl --user daemon-reload && systemctl --user enable --now muster")

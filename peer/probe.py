@@ -1,0 +1,83 @@
+"""Telling another peer how it looks from here: its address, our clock, and whether a call to its port gets through.
+
+A call goes only to the address that the asker's own connection comes from, so nobody can have us call a third party,
+and only now and then. It is a bare TCP connection: nothing is sent over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from dht.identity import PeerId
+from peer.clock import unix_seconds
+from peer.frames import ProbeAnswer, ProbeAsk
+
+CALL_SECONDS_MAX = 5.0
+CALL_INTERVAL_SECONDS = 10.0  # between two calls to one asker
+CALLS_MAX = 4  # at once
+ANSWERS_PER_SECOND_MAX = 64
+ASKERS_KEPT = 256
+
+HostOf = Callable[[PeerId], Awaitable[str]]
+Post = Callable[[PeerId, ProbeAnswer, bytes], None]
+
+
+class ProbeDesk:
+    """Answers ProbeAsk, within bounds; what is over them gets no answer."""
+
+    def __init__(self, host_of: HostOf, post: Post) -> None:
+        self._host_of = host_of
+        self._post = post
+        self._called: OrderedDict[PeerId, float] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._second = float("-inf")
+        self._answers = 0
+
+    def ask(self, asker: PeerId, ask: ProbeAsk, now: float) -> None:
+        """Somebody asks."""
+        if now >= self._second + 1.0:
+            self._second, self._answers = now, 0
+        if self._answers >= ANSWERS_PER_SECOND_MAX:
+            return
+        self._answers += 1
+        if ask.port is None:
+            self._answer(asker, ask, "", None)
+        elif len(self._tasks) < CALLS_MAX and now >= self._called.get(asker, float("-inf")) + CALL_INTERVAL_SECONDS:
+            self._called[asker] = now
+            self._called.move_to_end(asker)
+            if len(self._called) > ASKERS_KEPT:
+                self._called.popitem(last=False)
+            task = asyncio.get_running_loop().create_task(self._call(asker, ask, ask.port))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, asker: PeerId, ask: ProbeAsk, port: int) -> None:
+        host = await self._host_of(asker)
+        self._answer(asker, ask, host, await answers(host, port) if host else None)
+
+    def _answer(self, asker: PeerId, ask: ProbeAsk, host: str, reachable: bool | None) -> None:
+        now = int(1000 * unix_seconds())
+        answer = ProbeAnswer(ticket=ask.ticket, unix_milliseconds=now, seen_host=host, reachable=reachable)
+        self._post(asker, answer, b"")
+
+    async def close(self) -> None:
+        """Call nobody any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def answers(host: str, port: int) -> bool:
+    """Whether something accepts a TCP connection there."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True

@@ -1,0 +1,83 @@
+"""What the doctor makes of measurements, and what it finds on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.manifest import RunConfig
+from peer import findings
+from peer.doctor import check_machine
+from peer.findings import Finding, Probed
+from peer.limits import Limits
+from peer.manners import Conditions
+from peer.options import NodeOptions
+from peer.terms import Machine
+from tests.peer.homely import MODEL, manifest
+
+MACHINE = Machine(memory_bytes=64 << 30, disk_bytes=100 << 30, flops=1e11)
+CONFIG = RunConfig(model=MODEL)
+
+
+def grade(finding: Finding) -> str:
+    assert bool(finding.advice) >= (finding.grade == "bad")
+    return finding.grade
+
+
+def test_a_machine_that_is_too_small_is_told_so() -> None:
+    assert grade(findings.memory(CONFIG, MACHINE)) == "ok"
+    assert grade(findings.memory(CONFIG, replace(MACHINE, memory_bytes=1000))) == "bad"
+    assert grade(findings.disk(CONFIG, MACHINE, Limits())) == "ok"
+    assert grade(findings.disk(CONFIG, replace(MACHINE, disk_bytes=1000), Limits())) == "bad"
+    assert grade(findings.disk(CONFIG, MACHINE, Limits(disk_gigabytes=1e-6))) == "bad"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [((), "note"), ((0.2, -0.1), "ok"), ((12.0,), "note"), ((-40.0, -41.0, 0.0), "bad"), ((0.0, 0.1, 90.0), "ok")],
+)
+def test_the_clock_is_judged_by_most_peers(offsets: tuple[float, ...], expected: str) -> None:
+    assert grade(findings.clock(Probed(clock_seconds=offsets))) == expected
+
+
+def test_a_peer_that_cannot_be_called_learns_what_to_do() -> None:
+    assert grade(findings.reachability(Probed(reachable=(False, True)), "0.0.0.0", 7400)) == "ok"
+    router = findings.reachability(Probed(reachable=(False,), hosts=("203.0.113.7",)), "0.0.0.0", 7400)
+    assert "203.0.113.7" in router.text
+    assert "forward TCP port 7400" in router.advice
+    assert "--listen 0.0.0.0" in findings.reachability(Probed(reachable=(False,)), "127.0.0.1", 7400).advice
+    assert grade(findings.reachability(Probed(), "0.0.0.0", 7400)) == "note"
+
+
+def test_a_narrow_line_is_noted_also_if_the_owner_made_it_so() -> None:
+    fast, slow = Probed(upload_bytes_per_second=1e9), Probed(upload_bytes_per_second=10.0)
+    assert grade(findings.upload(CONFIG, MACHINE, fast, Limits())) == "ok"
+    assert grade(findings.upload(CONFIG, MACHINE, slow, Limits())) == "note"
+    eager = replace(MACHINE, flops=1e15)
+    assert grade(findings.upload(CONFIG, eager, fast, Limits(upload_mbit=1.0))) == "note"
+    assert "not measured" in findings.upload(CONFIG, MACHINE, Probed(), Limits()).text
+
+
+def test_another_text_is_noted() -> None:
+    assert grade(findings.data(manifest(), bytes(32))) == "ok"
+    assert grade(findings.data(manifest(), bytes([1]) * 32)) == "note"
+
+
+def test_a_wish_that_this_machine_cannot_fulfil_is_noted() -> None:
+    blind = findings.manners(Limits(pause_above_celsius=80.0), Conditions())
+    assert {(one.subject, one.grade) for one in blind} == {
+        ("battery", "note"),
+        ("GPU programs", "note"),
+        ("temperature", "note"),
+    }
+    (seen,) = findings.manners(Limits(pause_for_gpu_programs=False), Conditions(on_battery=True))
+    assert (seen.grade, seen.text) == ("ok", "in use")
+
+
+def test_this_machine_passes(tmp_path: Path) -> None:
+    found = check_machine(NodeOptions(tmp_path), CONFIG)
+    assert [str(one) for one in found if one.grade == "bad"] == []
+    subjects = {one.subject for one in found}
+    assert subjects >= {"versions", "arithmetic", "memory", "disk", "GPU", "port"}
