@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from coordinator.control import ask
+from coordinator.control import snapshot
 from dht.errors import LocalError, MusterError, UsageError
 
 CONSOLE_NAME = "console.log"
@@ -43,8 +43,8 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
             code = process.wait(POLL_SECONDS)
             raise (UsageError if code == 2 else LocalError)(_last_words(console, code))
         with suppress(MusterError):
-            ask(data_directory, "status")
-            return process.pid
+            if snapshot(data_directory).pid == process.pid:  # and not another peer with this folder
+                return process.pid
     raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
 
 

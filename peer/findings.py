@@ -12,8 +12,7 @@ from coordinator.manifest import Manifest, RunConfig
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.limits import Limits
 from peer.manners import Conditions
-from peer.model import required_bytes
-from peer.terms import Machine, disk_bytes, upload_bytes_per_day
+from peer.terms import Machine, disk_bytes, memory_bytes, upload_bytes_per_day
 
 Grade = Literal["ok", "note", "bad"]
 MBIT = 1e6 / 8
@@ -47,8 +46,8 @@ class Probed:
 
 def memory(config: RunConfig, machine: Machine) -> Finding:
     """Whether a learner of this run fits."""
-    needed = required_bytes(config.model, config.data, config.inner)
-    text = f"{quantity.size(needed)} needed for a learner of {config.name}, {quantity.size(machine.memory_bytes)} free"
+    needed = memory_bytes(config)
+    text = f"{quantity.size(needed)} needed for {config.name}, {quantity.size(machine.memory_bytes)} free"
     if needed > machine.memory_bytes:
         return Finding("bad", "memory", text, "close other programs, or join a run with a smaller model")
     return Finding("ok", "memory", text)
@@ -109,9 +108,9 @@ def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) 
     """Whether the line carries what this machine would send."""
     needed = upload_bytes_per_day(config, machine.flops, 0.0) / SECONDS_PER_DAY
     if probed.upload_bytes_per_second is None:
-        return Finding("note", "upload", f"up to {needed / MBIT:.1f} Mbit/s will be sent; not measured")
+        return Finding("note", "upload", f"about {needed / MBIT:.1f} Mbit/s will be sent; not measured")
     able = min(probed.upload_bytes_per_second, limits.upload_bytes_per_second)
-    text = f"up to {needed / MBIT:.1f} Mbit/s will be sent, {able / MBIT:.1f} Mbit/s go through"
+    text = f"about {needed / MBIT:.1f} Mbit/s will be sent, {able / MBIT:.1f} Mbit/s go through"
     if able < needed:
         return Finding("note", "upload", text, "it may be late for rounds; its steps count in a later one")
     return Finding("ok", "upload", text)

@@ -36,7 +36,7 @@ class Limits(Wire):
     pause_while_used_minutes: float = Field(
         0.0, ge=0, description="pause until nobody has touched the machine for so long"
     )
-    pause_for_gpu_programs: bool = Field(True, description="pause while another program keeps the learner's GPU busy")
+    pause_for_gpu_programs: bool = Field(True, description="pause while another program keeps a GPU busy")
     pause_above_celsius: float = Field(0.0, ge=0, le=150, description="pause above this temperature, until 5 below it")
 
     @field_validator("upload_mbit", "download_mbit")

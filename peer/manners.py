@@ -22,7 +22,7 @@ class Conditions:
 
     on_battery: bool | None = None
     untouched_seconds: float | None = None  # since its user last did something
-    gpu_program: bool | None = None  # somebody else's program computes on the learner's GPU
+    gpu_program: bool | None = None  # somebody else's program keeps a GPU busy
     celsius: float | None = None
     disk_bytes: int | None = None  # in our data folder
 

@@ -11,11 +11,12 @@ from coordinator import quantity
 from coordinator.manifest import DataSpec, Manifest, RunConfig
 from peer.checkpoint import KEPT
 from peer.codec import CODECS
-from peer.model import OPTIMIZER_BYTES, parameter_specs, required_bytes
+from peer.model import OPTIMIZER_BYTES, RUNTIME_BYTES, parameter_specs, required_bytes
 from peer.options import NodeOptions
 
 SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
+TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
 STATE_BYTES_PER_PARAMETER = 8  # an anchor and its momentum in float32
 LEARNER_BYTES_PER_PARAMETER = 4  # besides its optimizer's
 DATA_WORDS = {"stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves"}
@@ -35,6 +36,11 @@ def parameters(config: RunConfig) -> int:
     return sum(tensor.elements for tensor in parameter_specs(config.model))
 
 
+def memory_bytes(config: RunConfig) -> int:
+    """RAM of the learner and of the peer beside it, each with what it imports."""
+    return required_bytes(config.model, config.data, config.inner) + 2 * RUNTIME_BYTES
+
+
 def disk_bytes(config: RunConfig) -> int:
     """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice."""
     learner = LEARNER_BYTES_PER_PARAMETER + OPTIMIZER_BYTES[config.inner.optimizer]
@@ -49,9 +55,9 @@ def upload_bytes_per_version(config: RunConfig) -> int:
 
 
 def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
-    """The most that rounds send in a day of training at this speed; giving states to newcomers comes on top."""
+    """About what rounds send in a day of training at this speed; giving states to newcomers comes on top."""
     work = FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step
-    seconds = config.pace.steps_per_version * max(work / flops, step_seconds)
+    seconds = config.pace.steps_per_version * max(work / (TRAINING_SHARE * flops), step_seconds)
     return upload_bytes_per_version(config) * SECONDS_PER_DAY / seconds
 
 
@@ -59,7 +65,6 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
     config = manifest.config
     model = config.model
-    memory = required_bytes(model, config.data, config.inner)
     upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
     name = f"the name {options.name!r}, " if options.name else ""
     limits = options.limits
@@ -74,7 +79,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
             f"{quantity.count(parameters(config))} parameters, {model.layers} layers of width {model.hidden_size}",
         ),
         ("data", _data(config.data)),
-        ("memory", f"{quantity.size(memory)} for the learner, of {quantity.size(machine.memory_bytes)} free"),
+        ("memory", f"{quantity.size(memory_bytes(config))}, of {quantity.size(machine.memory_bytes)} free"),
         (
             "processor",
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
@@ -84,7 +89,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
             f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
             f"of {quantity.size(machine.disk_bytes)} free",
         ),
-        ("upload", f"up to {quantity.size(upload)} a day, and about as much download{cap}"),
+        ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", "none comes from the network: Muster runs only what is installed here"),
     )

@@ -21,7 +21,7 @@ from dht.statement import Statement
 from dht.wire import Wire
 from peer.codec import CODECS, Codec
 from peer.export.listing import Listing
-from peer.frames import StatusAnswer, decode_header, encode_header
+from peer.frames import ProbeAnswer, ProbeAsk, StatusAnswer, decode_header, encode_header
 from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
@@ -105,7 +105,12 @@ def _wire(model: type[Wire], pattern: str) -> Target:
     return Target(model.from_wire, _golden(pattern))
 
 
-HEADERS = (*_statements(), encode_header(StatusAnswer(status=b'{"role": "learner", "note": "a", "wall_seconds": 1.5}')))
+HEADERS = (
+    *_statements(),
+    encode_header(StatusAnswer(status=b'{"role": "learner", "note": "a", "wall_seconds": 1.5}')),
+    encode_header(ProbeAsk(ticket=1, port=7400)),
+    encode_header(ProbeAnswer(ticket=1, unix_milliseconds=1, seen_host="203.0.113.7", reachable=True)),
+)
 
 TARGETS: Mapping[str, Target] = {
     "header": Target(_header, HEADERS, prefix_bytes=1),

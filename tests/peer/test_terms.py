@@ -15,7 +15,15 @@ from peer.consent import consents, measured_flops, this_machine
 from peer.model import build_model
 from peer.options import NodeOptions
 from peer.run_state import RunDirectory, known_manifest
-from peer.terms import Machine, describe, disk_bytes, parameters, upload_bytes_per_day, upload_bytes_per_version
+from peer.terms import (
+    TRAINING_SHARE,
+    Machine,
+    describe,
+    disk_bytes,
+    parameters,
+    upload_bytes_per_day,
+    upload_bytes_per_version,
+)
 from tests.peer.homely import MODEL, ORGANISER, manifest
 
 MACHINE = Machine(memory_bytes=8 << 30, disk_bytes=100 << 30, flops=1e11)
@@ -41,7 +49,7 @@ def test_upload_a_day_follows_the_slower_of_pace_and_device() -> None:
     run = config(contribution_codec="fp32", result_codec="fp32")
     paced = upload_bytes_per_day(run, flops=1e15, step_seconds=1.0)
     assert paced == pytest.approx(8 * parameters(run) * 8640)
-    flops_per_step = 6 * parameters(run) * run.tokens_per_step
+    flops_per_step = 6 * parameters(run) * run.tokens_per_step / TRAINING_SHARE
     assert upload_bytes_per_day(run, flops=flops_per_step / 2, step_seconds=1.0) == pytest.approx(paced / 2)
 
 
