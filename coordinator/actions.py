@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from coordinator.bans import Ban
 from coordinator.certificate import Certificate
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput
@@ -164,6 +165,13 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepEvidence:
+    """Write this evidence to disk, and its head to the record store, so that others find out about the ban."""
+
+    ban: Ban
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Something worth a line on the event tape."""
 
@@ -173,4 +181,18 @@ class Tell:
     details: dict[str, object] = field(default_factory=dict)
 
 
-Action = Send | Encode | Reduce | Open | Inspect | Apply | RecordVote | Adopt | FetchState | Discard | Publish | Tell
+Action = (
+    Send
+    | Encode
+    | Reduce
+    | Open
+    | Inspect
+    | Apply
+    | RecordVote
+    | Adopt
+    | FetchState
+    | Discard
+    | Publish
+    | KeepEvidence
+    | Tell
+)

@@ -87,7 +87,7 @@ class Ballot:
             outcome = self.outcomes.get(digest)
             if outcome is not None and self.group.certifies(frozenset(senders)):
                 votes = tuple(self.votes[sender][1] for sender in sorted(senders))
-                return Certificate(outcome=outcome, state=state, votes=votes)
+                return Certificate(outcome=outcome, state=state, votes=votes, convictions=self.group.convictions)
         return None
 
     def _tally(self) -> dict[tuple[bytes, bytes], set[PeerId]]:

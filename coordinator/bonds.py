@@ -13,7 +13,7 @@ from coordinator.core import Core
 from coordinator.messages import LINEAGE_DEPTH_MAX
 from coordinator.timeline import LOCK_DEADLINES
 
-BASES_MAX = LINEAGE_DEPTH_MAX  # a base that lies deeper never becomes ours again
+BASES_MAX = 4 * LINEAGE_DEPTH_MAX  # at which we spoke; a base that lies deeper on several branches is not ours again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Bonds:
 
     def tie(self, base: bytes, first_attempt: int, until: float) -> None:
         """Add to what binds us at a base; bonds never loosen but by time."""
+        if base not in self.known and first_attempt == 0 and until == 0.0:
+            return  # we said nothing there: whoever catches up passes many such bases, and none may push out another
         old = self.known.pop(base, FREE)
         self.known[base] = Bond(max(old.first_attempt, first_attempt), max(old.until, until))
         while len(self.known) > BASES_MAX:

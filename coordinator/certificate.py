@@ -18,7 +18,9 @@ from dht.statement import Digest, PeerIdText, Statement, digest_of
 from dht.wire import Wire
 
 NO_TRUST_TABLE = digest_of(b"muster-trust", b"everybody")
-"""Digest of the trust table in runs where every roster member is a voter."""
+"""What an outcome's `trust` is if nobody is convicted by it."""
+
+CONVICTIONS_MAX = PEERS_PER_GROUP_MAX
 
 
 MemberIndex = Annotated[int, Field(ge=0, lt=PEERS_PER_GROUP_MAX)]
@@ -39,6 +41,13 @@ class Contributor(Wire):
     peer: PeerIdText
     tokens: int = Field(ge=0)
     steps: int = Field(ge=0)
+
+
+class Conviction(Wire):
+    """A key that lost its place for good, and the digest of the evidence that proves why (design §9)."""
+
+    peer: PeerIdText
+    evidence: Digest
 
 
 class Outcome(Wire):
@@ -97,6 +106,7 @@ class Certificate(Wire):
     outcome: Outcome
     state: Digest
     votes: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    convictions: tuple[Conviction, ...] = Field((), max_length=CONVICTIONS_MAX)  # what the outcome's `trust` stands for
 
     @cached_property
     def digest(self) -> bytes:
@@ -125,6 +135,19 @@ class Certificate(Wire):
             self.digest,
             self.outcome.coin,
         )
+
+
+def trust_digest(convictions: Sequence[Conviction]) -> bytes:
+    """What an outcome signs of the convictions that its certificate lists."""
+    if not convictions:
+        return NO_TRUST_TABLE
+    return digest_of(b"muster-trust", *(one.to_wire() for one in convictions))
+
+
+def are_convictions(convictions: Sequence[Conviction], roster: Collection[PeerId]) -> bool:
+    """Whether this is a list in order, each key once, of keys that are not in the roster."""
+    peers = [PeerId(one.peer) for one in convictions]
+    return peers == sorted(set(peers)) and not set(peers) & set(roster)
 
 
 def is_void(partitions: Sequence[object | None]) -> bool:
@@ -169,8 +192,10 @@ def refusal(
         return "names another parent"
     if outcome.active_set != active_set_digest(active):
         return "names another active set"
-    if outcome.trust != NO_TRUST_TABLE:
+    if outcome.trust != trust_digest(certificate.convictions):
         return "names another trust table"
+    if not are_convictions(certificate.convictions, outcome.roster_ids):
+        return "convicts a member of its own roster, or a key twice"
     if outcome.minor != is_minor(outcome.roster_ids, active, share):
         return "is wrong about being minor"
     if outcome.minor and outcome.version == 1:

@@ -36,6 +36,7 @@ class Chain:
     version: int = field(init=False)
     _active: frozenset[PeerId] | None = field(init=False, default=None)
     _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
+    _convicted: frozenset[PeerId] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.version = self.certificates[-1].version if self.certificates else 0
@@ -51,20 +52,33 @@ class Chain:
         return self.certificates[-1].state if self.certificates else self.genesis
 
     def active_set(self) -> frozenset[PeerId]:
-        """Voters in the rosters of the newest certificates, back to and including the last minor one."""
+        """Voters in the rosters of the newest certificates, back to and including the last minor one.
+
+        Without those whom these certificates convict. Whoever is convicted is in no later roster, so a certificate
+        leaves the window only after every roster that still has the key (docs/adr/0009).
+        """
         if self._active is None:
-            self._active = self._compute_active_set()
+            if not self.certificates:
+                self._active = self.rules.founders
+            else:
+                rosters = (certificate.outcome.roster_ids for certificate in self._window())
+                self._active = frozenset[PeerId]().union(*rosters) - self.convicted()
         return self._active
 
-    def _compute_active_set(self) -> frozenset[PeerId]:
-        if not self.certificates:
-            return self.rules.founders
-        active: set[PeerId] = set()
+    def convicted(self) -> frozenset[PeerId]:
+        """Keys that the newest certificates convict: no roster of the next version may name them."""
+        if self._convicted is None:
+            listed = (one.peer for certificate in self._window() for one in certificate.convictions)
+            self._convicted = frozenset(PeerId(peer) for peer in listed)
+        return self._convicted
+
+    def _window(self) -> list[Certificate]:
+        window: list[Certificate] = []
         for certificate in reversed(self.certificates[-ACTIVE_CERTIFICATES:]):
-            active |= certificate.outcome.roster_ids
+            window.append(certificate)
             if certificate.outcome.minor:
                 break
-        return frozenset(active)
+        return window
 
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
@@ -82,13 +96,15 @@ class Chain:
         """Why `certificate` is not the next version here; None if it is."""
         if certificate.fragment != self.fragment or certificate.version != self.version + 1:
             return "is not the next version of this fragment"
+        if certificate.outcome.roster_ids & self.convicted():
+            return "names a member that this chain has convicted"
         rules = self.rules
         return refusal(certificate, rules.run_id, self.digest, self.active_set(), rules.min_share, rules.verifier)
 
     def append(self, certificate: Certificate) -> None:
         """Add a certificate that `refusal` accepts; the caller has checked."""
         self.certificates.append(certificate)
-        self.version, self._active, self._leaders = certificate.version, None, None
+        self.version, self._active, self._leaders, self._convicted = certificate.version, None, None, None
         del self.certificates[:-CHAIN_KEPT]
 
     def truncated(self, version: int) -> Chain:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinator.actions import RoundKey, Send
+from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import Rules
+from coordinator.evidence import Court
 from coordinator.manifest import Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
@@ -44,6 +46,8 @@ class Core:
     steps_seen: float = 0.0  # when `steps` was true
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
+    bans: Bans = field(default_factory=Bans)
+    court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)

@@ -32,11 +32,20 @@ from coordinator.events import (
 )
 from coordinator.fragment import FragmentMachine
 from coordinator.group import OtherBaseError
-from coordinator.messages import BODY_BYTES_MAX, AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
+from coordinator.messages import (
+    BODY_BYTES_MAX,
+    AskChainNote,
+    CertificateNote,
+    ChainNote,
+    NeedNote,
+    PartNote,
+    TrustNote,
+)
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import Rivals
 from coordinator.schedule import Candidate, next_to_open
+from coordinator.tribunal import Tribunal
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -55,7 +64,8 @@ class Engine:
         self.machines = [
             FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
         ]
-        self.rivals = Rivals(self.machines)
+        self.rivals = Rivals(self.machines, core.bans)
+        self.tribunal = Tribunal(core, self.machines)
         self.opened_at = -math.inf
 
     # -- the one entrance
@@ -79,14 +89,17 @@ class Engine:
         raise RuntimeError("one event caused an endless cascade of messages to ourselves")
 
     def _step(self, event: Event, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if isinstance(event, Received) and isinstance(event.message, Statement):
+            actions += self.tribunal.hear(event.message, now)
         try:
-            actions = self._dispatch(event, now)
+            actions += self._dispatch(event, now)
         except PeerError as error:
             sender = event.sender if isinstance(event, Received) else self.core.me
-            actions = [Tell("refused", 0, 0, {"peer": sender, "reason": str(error)})]
+            actions.append(Tell("refused", 0, 0, {"peer": sender, "reason": str(error)}))
         for machine in self.machines:
             actions += machine.settle(now)
-        return actions
+        return actions + self.tribunal.compare(actions, now)
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         if isinstance(event, Received):
@@ -118,7 +131,8 @@ class Engine:
         if isinstance(event, Encoded):
             return rounds.on_encoded(event, now)
         if isinstance(event, Reduced):
-            return attempt.on_reduced(event, now)
+            found = self.tribunal.inspect(event, now) if event.garbage else []
+            return found + attempt.on_reduced(event, now)
         if isinstance(event, Opened):
             return attempt.on_opened(event)
         if isinstance(event, Inspected):
@@ -140,6 +154,8 @@ class Engine:
             return self._receive_within_group(event, message, now)
         if isinstance(message, CertificateNote):
             return self._on_certificate(sender, message.certificate, now)
+        if isinstance(message, TrustNote):
+            return self.tribunal.on_note(sender, message, now)
         return self._on_chain_note(sender, message, now)
 
     def _receive_within_group(
@@ -202,7 +218,7 @@ class Engine:
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
         """Besides who is there, presence shows who is ahead of us or on another branch."""
         self.core.presence.see(event.peer, event.presence, now)
-        actions: list[Action] = []
+        actions = self.tribunal.meet(event.peer, event.presence.boot, now)
         heads = zip(self.machines, event.presence.versions, event.presence.heads, strict=False)
         for machine, version, head in heads:
             chain = machine.chain

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator.actions import RoundKey
+from coordinator.evidence import OpenedLeaf
 from coordinator.messages import Message
 from coordinator.openings import OpeningNote, Refutation
 from coordinator.presence import Presence
@@ -69,6 +70,7 @@ class Reduced:
     coefficients: tuple[float, ...] = ()
     squared_norms: tuple[float, ...] = ()
     encoding_error: float = 0.0
+    garbage: tuple[tuple[int, OpenedLeaf], ...] = ()  # members whose committed bytes do not decode, and what shows it
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,12 @@ class Gathering:
     def add(self, statement: Statement, join: Join, now: float) -> bool:
         """Keep a join; True if it says something new. A rejoin after a restart replaces the older life's.
 
-        An older life's join that comes late does so too, until the living repeats its own.
+        An older life's join that comes late does so too, until the living repeats its own. Not ours: what we issue with
+        it would seem to be said by that life, which may have said something else.
         """
         sender = PeerId(statement.sender)
+        if sender in self.core.bans or (sender == self.core.me and join.boot != self.core.boot):
+            return False
         known = self.joins.get(sender)
         if known is not None and known[1].boot == join.boot:
             return False
@@ -100,8 +103,10 @@ class Gathering:
         Whoever was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
         """
         if self.roster is not None:
-            outdated = self.revision < REVISIONS_MAX and self.lacking(frozenset(self.members), silent)
-            return self._issue(silent, now) if outdated else []
+            changed = self.lacking(frozenset(self.members), silent) or any(
+                peer in self.core.bans for peer in self.members
+            )
+            return self._issue(silent, now) if changed and self.revision < REVISIONS_MAX else []
         for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):
             closing, self.reason = close_roster(self._gathered(expected, left_out, minor_allowed), self.core.pace, now)
             if closing:
@@ -124,7 +129,8 @@ class Gathering:
         self.revision += 1
         self.members = self._order(left_out)
         joins = tuple(self.joins[peer][0] for peer in self.members)
-        body = Roster(attempt=self.attempt, revision=self.revision, joins=joins)
+        convictions = self.core.bans.among(self.chain.active_set())
+        body = Roster(attempt=self.attempt, revision=self.revision, joins=joins, convictions=convictions)
         key = RoundKey(self.chain.fragment, self.chain.version, b"")
         self.roster = self.core.say("roster", key, self.chain.digest, body)
         return list(self.core.to_all(self.members, self.roster))

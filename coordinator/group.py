@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from coordinator.actions import RoundKey
-from coordinator.certificate import enough_votes, is_minor, votes_needed
+from coordinator.certificate import Conviction, are_convictions, enough_votes, is_minor, votes_needed
 from coordinator.chain import Chain, Rules, beacon_order
 from coordinator.messages import Bundle, Commit, Join, Roster
 from coordinator.weights import is_plausible
@@ -39,6 +39,7 @@ class Group:
     beacon: bytes
     parent: bytes
     statement: Statement
+    convictions: tuple[Conviction, ...] = ()
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
@@ -88,6 +89,8 @@ def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
     join = statement.read(Join)
     if join.leader != leader_of(chain, join.attempt):
         raise PeerError("names the wrong leader")
+    if statement.sender in chain.convicted():
+        raise PeerError("was convicted by this chain")
     if join.expires_unix_seconds < unix_seconds - JOIN_TOLERANCE_SECONDS:
         raise PeerError("has expired")
     if not statement.verify(chain.rules.verifier):
@@ -123,6 +126,8 @@ def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group
         joins[PeerId(signed.sender)] = join
     if len(joins) != len(roster.joins):
         raise PeerError("lists a member twice")
+    if not are_convictions(roster.convictions, joins.keys()):
+        raise PeerError("convicts a member, or a key twice")
     return _group(statement, roster, joins, chain)
 
 
@@ -146,6 +151,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         beacon=beacon,
         parent=chain.digest,
         statement=statement,
+        convictions=roster.convictions,
     )
 
 
@@ -157,6 +163,11 @@ class InputSet:
     peers: tuple[PeerId, ...]
     commits: tuple[Commit, ...]
     statement: Statement
+
+    @property
+    def signed(self) -> tuple[Statement, ...]:
+        """The commitments as their members signed them, in the same order."""
+        return self.statement.read(Bundle).commits
 
     def index(self, peer: PeerId) -> int | None:
         return self.peers.index(peer) if peer in self.peers else None

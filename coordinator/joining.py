@@ -145,9 +145,17 @@ class Joining:
 
     # -- collecting
 
+    def shun(self, peer: PeerId) -> None:
+        """This peer is banned: forget that it asked."""
+        self.announced.pop(peer, None)
+        for gathering in self.gatherings.values():
+            gathering.joins.pop(peer, None)
+
     def hear(self, statement: Statement, now: float) -> Gathering | None:
         """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
+        if sender in self.core.bans:
+            raise PeerError("is banned")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")
         if sender in self.chain.active_set():

@@ -7,7 +7,7 @@ come first, a branch that most of the fork's active set signed never gives way t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.certificate import Certificate
@@ -37,13 +37,13 @@ class Claim:
     inverse_digest: bytes
 
 
-def claim(branches: Sequence[Branch]) -> Claim:
-    """The claim of one side over all fragments that forked."""
+def claim(branches: Sequence[Branch], banned: Container[PeerId] = ()) -> Claim:
+    """The claim of one side over all fragments that forked; convicted keys count for nothing."""
     signers: set[PeerId] = set()
     tokens = 0.0
     for branch in branches:
         for certificate in branch.certificates:
-            signers |= certificate.voters & branch.active
+            signers |= {peer for peer in certificate.voters & branch.active if peer not in banned}
             tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
     return Claim(len(signers), tokens, bytes(255 - byte for byte in heads))
@@ -91,7 +91,7 @@ def majority_signed(rival: Chain, fork: int) -> bool:
     return 2 * signers > len(active)
 
 
-def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]]) -> bool:
+def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()) -> bool:
     """Whether the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked fragment."""
     our_branches, their_branches = [], []
     for fragment in sorted(theirs):
@@ -99,4 +99,4 @@ def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]]) -
         active = rival.truncated(fork).active_set()
         our_branches.append(Branch(active, ours[fragment].after(fork, VERSIONS_COMPARED)))
         their_branches.append(Branch(active, rival.after(fork, VERSIONS_COMPARED)))
-    return claim(their_branches) > claim(our_branches)
+    return claim(their_branches, banned) > claim(our_branches, banned)

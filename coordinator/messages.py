@@ -11,17 +11,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coordinator.certificate import Certificate, MemberIndex
+from coordinator.certificate import CONVICTIONS_MAX, Certificate, Conviction, MemberIndex
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
 from dht.statement import Digest, PeerIdText, Statement
-from dht.wire import Wire
+from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 NONCE_BYTES = 16
 SEGMENTS_MAX = 1 << 14
 COEFFICIENTS_MAX = 1 << 12  # with the norms of as many segments as a commitment can name they fit into a result
 SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or product of admitted inputs overflows
 CHAIN_PAGE_MAX = 32
+HEARD_MAX = 512
+PLACES_ASKED_MAX = 16
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -48,6 +50,9 @@ class Roster(Wire):
     attempt: Attempt
     revision: int = Field(ge=0, le=8)
     joins: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    convictions: tuple[Conviction, ...] = Field(
+        (), max_length=CONVICTIONS_MAX
+    )  # why some of the active set are not in it
 
 
 class Commit(Wire):
@@ -158,7 +163,42 @@ class ChainNote(Wire):
     certificates: tuple[Certificate, ...] = Field(max_length=LINEAGE_DEPTH_MAX)
 
 
-Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote
+class HeardNote(Wire):
+    """What the sender heard about a version: for each place, short digests of place and statement (`Hearsay`)."""
+
+    fragment: FragmentIndex
+    version: Count
+    heard: tuple[Digest, ...] = Field(max_length=HEARD_MAX)
+
+
+class AskHeardNote(Wire):
+    """Asks for the statements that the other heard in these places; they come as they were signed."""
+
+    fragment: FragmentIndex
+    version: Count
+    places: tuple[Nonce, ...] = Field(max_length=PLACES_ASKED_MAX)
+
+
+class ConvictionsNote(Wire):
+    """Keys of which the sender holds evidence, each with its digest."""
+
+    convictions: tuple[Conviction, ...] = Field(max_length=CONVICTIONS_MAX)
+
+
+class AskEvidenceNote(Wire):
+    """Asks for one piece of evidence."""
+
+    evidence: Digest
+
+
+class EvidenceNote(Wire):
+    """An encoded `coordinator.evidence.Evidence`. Proves itself; costs its sender our ear if it does not."""
+
+    evidence: bytes = Field(max_length=MESSAGE_BYTES_MAX)
+
+
+TrustNote = HeardNote | AskHeardNote | ConvictionsNote | AskEvidenceNote | EvidenceNote
+Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote | TrustNote
 Message = Statement | Note
 
 BODY_BYTES_MAX: dict[str, int] = {

@@ -197,6 +197,7 @@ class BanView(_Frozen):
     )
     verified: bool = Field(False, description="the observer checked the evidence itself")
     unix_seconds: Unix = 0.0
+    digest: Hex = Field("", description="of the evidence as a whole, by which peers ask for it")
 
 
 class AuditView(_Frozen):

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from coordinator.certificate import NO_TRUST_TABLE, Contributor, Outcome, PartitionOutcome, active_set_digest, is_void
+from coordinator.certificate import (
+    Contributor,
+    Outcome,
+    PartitionOutcome,
+    active_set_digest,
+    is_void,
+    trust_digest,
+)
 from coordinator.group import Group, InputSet
 from coordinator.messages import Check, Proposal, Result
 from dht.errors import PeerError
@@ -169,7 +176,7 @@ def build_outcome(
         partitions=tuple(partitions),
         coin=_coin(checks),
         active_set=active_set_digest(group.active),
-        trust=NO_TRUST_TABLE,
+        trust=trust_digest(group.convictions),
     )
 
 

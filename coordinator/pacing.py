@@ -53,7 +53,7 @@ def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pac
     presence, first = core.presence, chain.version == 0
     peers = presence.trainers(now) if first else chain.active_set() & presence.sightings.keys()
     found = []
-    for peer in peers - {core.me}:
+    for peer in peers - {core.me} - core.presence.shunned:
         sighting = presence.sightings[peer]
         if sighting.presence.state == "hosting":
             continue

@@ -74,6 +74,7 @@ class PresenceTable:
     lifetime_seconds: float
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
+    shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
     revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
 
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
@@ -101,10 +102,17 @@ class PresenceTable:
             self.revision += 1
             self.gone.add(peer)
 
+    def shun(self, peer: PeerId) -> None:
+        """This peer is never live for us again."""
+        self.revision += 1
+        self.shunned.add(peer)
+
     def is_live(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer was seen within a lifetime and not lost by the transport since."""
+        """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""
         sighting = self.sightings.get(peer)
-        return sighting is not None and peer not in self.gone and now - sighting.seen_seconds <= self.lifetime_seconds
+        if sighting is None or peer in self.gone or peer in self.shunned:
+            return False
+        return now - sighting.seen_seconds <= self.lifetime_seconds
 
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send, Tell
+from coordinator.bans import Bans
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
 from coordinator.lineage import ancestor, better, continuation, known_digests, majority_signed
@@ -24,6 +25,7 @@ class Rivals:
     """What we have asked peers about their chains, and their answers, until these are complete enough to act on."""
 
     machines: Sequence[FragmentMachine]
+    bans: Bans
     asked: dict[tuple[PeerId, int], float] = field(default_factory=dict)
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
@@ -83,7 +85,11 @@ class Rivals:
         return actions + machine.fetch_if_behind(now)
 
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
-        return majority_signed(rest[1], rest[0]) or machine.tempo.minor_allowed(machine.chain, now)
+        version, rival = rest
+        first = next(iter(rival.after(version, 1)))
+        if all(peer in self.bans for peer in first.voters):
+            return False  # nobody but convicted keys stands behind it
+        return majority_signed(rival, version) or machine.tempo.minor_allowed(machine.chain, now)
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
         """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""
@@ -103,7 +109,7 @@ class Rivals:
         answers = self.answers.pop(sender)
         forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
         chains = {machine.index: machine.chain for machine in self.machines}
-        if not forks or not better(chains, forks):
+        if not forks or not better(chains, forks, self.bans):
             return []
         actions: list[Action] = []
         for index, (fork, rival) in sorted(forks.items()):

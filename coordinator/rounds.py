@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Discard, Send, Tell
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
-from coordinator.certificate import Certificate
+from coordinator.certificate import Certificate, Conviction
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.custody import Custody
@@ -20,7 +20,7 @@ from coordinator.gathering import Gathering
 from coordinator.group import Group, read_group
 from coordinator.joining import Joining
 from coordinator.ledger import Ledger
-from coordinator.messages import Abstain
+from coordinator.messages import Abstain, AskEvidenceNote, EvidenceNote
 from coordinator.pacing import Tempo
 from coordinator.timeline import Timeline
 from dht.errors import PeerError
@@ -132,12 +132,27 @@ class Rounds:
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
         if group.boots.get(self.core.me) != self.core.boot:
             raise PeerError("a roster without us in this life")
+        unproven = [one for one in group.convictions if one.peer not in self.core.bans]
+        if unproven:  # the leader has the evidence or is wrong; it repeats the roster
+            return [Send(group.leader, AskEvidenceNote(evidence=one.evidence)) for one in unproven]
+        banned = self.core.bans.among(group.members)
+        if banned:
+            return [*self._show(group, banned), *self._decline(group)]
         if not self._may_enter(group, now):
             return self._decline(group)
         lacking = self.joining.lacking(group, self._silent(group.attempt))
         if lacking:
             return [Send(group.leader, join) for join in lacking]
         return self._enter(group, now)
+
+    def _show(self, group: Group, convictions: tuple[Conviction, ...]) -> list[Action]:
+        """Tell a leader why we refuse its roster."""
+        bans = [self.core.bans.held[PeerId(one.peer)] for one in convictions]
+        return [Send(group.leader, EvidenceNote(evidence=ban.evidence.to_wire())) for ban in bans]
+
+    def shun(self, peer: PeerId) -> None:
+        """This peer is banned: it gets into no group of ours any more."""
+        self.joining.shun(peer)
 
     def _may_enter(self, group: Group, now: float) -> bool:
         if group.minor and not self.tempo.minor_allowed(self.chain, now, MINOR_TOLERANCE_INTERVALS):

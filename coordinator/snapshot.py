@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import CertificateView, RoundView
+from coordinator.network_view import BanView, CertificateView, RoundView
 
 Phase = Literal["idle", "joining", "in a round", "bound by a vote", "catching up"]
 
@@ -73,6 +73,7 @@ class PeerSnapshot(_Frozen):
     certificates: tuple[CertificateView, ...] = Field(
         (), description="the newest of each fragment, without rosters and contributors"
     )
+    bans: tuple[BanView, ...] = Field((), description="keys of which this peer holds evidence, without the evidence")
     events: dict[str, int] = Field(default_factory=dict)
     digests_from_tensors: tuple[str, ...] = Field((), description="state digests hashed from the tensors themselves")
     sample: str = Field("", description="text generated from the certified anchors, at the end of a run")

@@ -35,6 +35,7 @@ RECORD_KINDS: Mapping[str, RecordLimits] = MappingProxyType(
     {
         "presence": RecordLimits(payload_bytes_max=3072, lifetime_seconds_max=300),
         "heads": RecordLimits(payload_bytes_max=512, lifetime_seconds_max=LIFETIME_SECONDS_MAX),
+        "evidence": RecordLimits(payload_bytes_max=512, lifetime_seconds_max=LIFETIME_SECONDS_MAX),
     }
 )
 
@@ -68,6 +69,11 @@ def presence_key(run_id: bytes, shard: int = 0) -> RecordKey:
 def heads_key(run_id: bytes, fragment: int) -> RecordKey:
     """The newest certified version of a fragment."""
     return RecordKey(run_id, "heads", fragment=fragment)
+
+
+def evidence_key(run_id: bytes) -> RecordKey:
+    """Which keys were convicted, and by what evidence; the evidence itself travels by request."""
+    return RecordKey(run_id, "evidence")
 
 
 class RecordBody(Wire):

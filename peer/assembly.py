@@ -77,6 +77,7 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
     pump.transfers.states.give_at_most(GIVEN_SHARE * options.limits.upload_bytes_per_second)
+    core.court = pump.work.court
     if held.learner_state is not None:
         pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump

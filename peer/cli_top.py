@@ -12,7 +12,7 @@ import typer
 
 from coordinator import quantity
 from coordinator.control import ask
-from coordinator.network_view import NetworkView, PeerView
+from coordinator.network_view import BanView, NetworkView, PeerView
 from dht.errors import NetworkError
 from dht.invite import Invite
 from peer import cli_settings
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 ONCE_SECONDS_MAX = 60.0
-HEAD_LINES = 9  # around the rows of the table
+HEAD_LINES = 12  # around the rows of the table
 SPARKLINE_CHARACTERS = 32
 NAME_CHARACTERS = 24
 ID_CHARACTERS = 8
+BANS_SHOWN = 3
 
 Run = Annotated[str | None, typer.Argument(help="Invite of the run to look at; default: the run of the peer here.")]
 
@@ -146,7 +147,13 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
         ),
         Text(f"peers     {point.peers_live} live of {point.peers_known} known"),
         Text(f"rounds    {len(view.rounds)} remembered, {void} void"),
+        *(Text(f"banned    {_ban(one)}", style="red") for one in view.bans[-BANS_SHOWN:]),
     ]
+
+
+def _ban(ban: BanView) -> str:
+    proof = "evidence verified here" if ban.verified else "not verified"
+    return f"…{ban.peer_id[-ID_CHARACTERS:]} class {ban.fault_class}: {plain(ban.reason)} ({proof})"
 
 
 def _versions(view: NetworkView) -> str:

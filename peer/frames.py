@@ -8,9 +8,14 @@ from pydantic import Field
 
 from coordinator.messages import (
     AskChainNote,
+    AskEvidenceNote,
+    AskHeardNote,
     CertificateNote,
     ChainNote,
+    ConvictionsNote,
+    EvidenceNote,
     FragmentIndex,
+    HeardNote,
     Message,
     NeedNote,
     PartNote,
@@ -105,6 +110,11 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     OpeningNote,
     ProbeAsk,
     ProbeAnswer,
+    HeardNote,
+    AskHeardNote,
+    ConvictionsNote,
+    AskEvidenceNote,
+    EvidenceNote,
 )
 
 

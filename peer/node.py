@@ -46,6 +46,7 @@ from peer.sensors import MachineSensors
 from peer.stage import Stage, versions_certified
 from peer.status_answer import public_status
 from peer.training import Training
+from peer.trust_desk import TrustDesk
 
 log = structlog.get_logger(__name__)
 
@@ -146,6 +147,7 @@ class Node:
         await self.manners.look()  # before the first step
         self._spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
+        self._spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
         self._spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
         if self.role == "learner":

@@ -11,6 +11,7 @@ from coordinator.network_view import CertificateView
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
 from peer.evaluation_loop import Mark
+from peer.observer_view import ban_view
 from peer.pump import Pump
 from peer.stage import versions_certified
 
@@ -90,6 +91,7 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
             "credited_tokens": book.credited_tokens,
             "rounds": pump.traces.views(ROUNDS_SHOWN),
             "certificates": tuple(one for machine in engine.machines for one in newest_certificates(machine)),
+            "bans": tuple(map(ban_view, engine.core.bans.held.values())),
             "adoption_delays_steps": tuple(book.delays_steps),
             "events": {name: count for name, count in book.events.items() if count}
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),

@@ -11,17 +11,19 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median_low
 
+from coordinator.certificate import Conviction
 from coordinator.manifest import Manifest
-from coordinator.messages import AskChainNote, ChainNote
+from coordinator.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.network_view import TAPE_MAX, HistoryPoint, NetworkView, PeerView, RunFacts, TapeEvent
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
+from dht.statement import DIGEST_BYTES
 from peer.frames import StatusAnswer, StatusAsk
 from peer.observer_chains import Chains
 from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
 from peer.observer_rounds import ToldRounds, doing
-from peer.observer_view import certificate_views, fragment_views, seen_credit
+from peer.observer_view import ban_view, certificate_views, fragment_views, seen_credit
 from peer.status_answer import decode_status
 
 GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
@@ -33,7 +35,7 @@ POINTS_MAX = 1000
 LACKING_MAX = 2  # certificates of a fragment on their way to us at any time
 POINT_SECONDS = 2.0
 
-Question = tuple[PeerId, AskChainNote | StatusAsk]
+Question = tuple[PeerId, AskChainNote | AskEvidenceNote | StatusAsk]
 
 
 class Observation:
@@ -78,6 +80,8 @@ class Observation:
         """A frame's message; whatever is no answer to a question of ours is ignored."""
         if isinstance(message, ChainNote):
             self._hear_chain(sender, message, now)
+        elif isinstance(message, EvidenceNote):
+            self.chains.take(sender, message, now)
         elif isinstance(message, StatusAnswer) and sender in self.known.peers and self.known.peers[sender].asked:
             self.known.peers[sender].asked = False
             self._hear_status(sender, message, now)
@@ -90,6 +94,9 @@ class Observation:
         for tell in self.chains.told:
             if tell.event == "lineage_changed":
                 self._put(now, tell.event, "", tell.fragment, tell.version)
+            elif tell.event == "peer_banned":
+                culprit, reason = str(tell.details["peer"]), str(tell.details["reason"])
+                self._put(now, tell.event, culprit, tell.fragment, tell.version, plain(reason))
         self.chains.told.clear()
 
     def questions(self, now: float) -> list[Question]:
@@ -127,7 +134,14 @@ class Observation:
             return
         unix_seconds = self._unix(now)
         self._seen_unix_seconds = unix_seconds
-        self.known.peers[sender].status = status.model_copy(update={"rounds": (), "evaluations": ()})
+        self.known.peers[sender].status = status.model_copy(update={"rounds": (), "evaluations": (), "bans": ()})
+        told = tuple(
+            Conviction(peer=one.peer_id, evidence=bytes.fromhex(one.digest))
+            for one in status.bans
+            if len(one.digest) == 2 * DIGEST_BYTES
+        )
+        if told:
+            self.chains.take(sender, ConvictionsNote(convictions=told), now)
         if status.role == "host":
             self._held_out.hear(sender, status, unix_seconds)
         for one in self._rounds.hear(sender, status.rounds, unix_seconds):
@@ -185,6 +199,7 @@ class Observation:
             history=tuple(history if history[-1] is point else [*history, point]),
             certificates=certificate_views(self.chains, self._unix_offset_seconds),
             rounds=rounds,
+            bans=tuple(ban_view(one, self._unix_offset_seconds, True) for one in self.chains.bans.values()),
             credit=seen_credit(credit, self.known, self._unix_offset_seconds),
             events=dict(self._events),
             tape=tuple(self._tape),
@@ -197,6 +212,7 @@ class Observation:
             state = doing.get(peer, view.state) if view.live and view.state == "training" else view.state
             update = {
                 "state": state,
+                "trust": "banned" if peer in self.chains.bans else "in good standing",
                 "last_seen_seconds": max(0.0, now - known.seen_at),
                 "credited_tokens": self.chains.credit.tokens_of(peer),
             }

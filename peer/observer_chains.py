@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from coordinator.actions import FetchState, Send, Tell
+from coordinator.bans import Ban
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
@@ -18,15 +19,18 @@ from coordinator.engine import Engine
 from coordinator.events import Event, PresenceSeen, Received, StateFetched, Tick
 from coordinator.fragment import FragmentMachine
 from coordinator.manifest import Manifest
-from coordinator.messages import AskChainNote, ChainNote
+from coordinator.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.presence import Presence
 from dht.identity import PeerId, Verifier
+from peer.anchors import layouts_of
+from peer.codec import CODECS
+from peer.court import TensorCourt
 
 FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
 TOLD_MAX = 64
 LEADERS_KEPT = 1024
 
-Question = tuple[PeerId, AskChainNote]
+Question = tuple[PeerId, AskChainNote | AskEvidenceNote]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Chains:
 
     def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, now: float) -> None:
         core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
+        core.court = TensorCourt(layouts_of(manifest.config), CODECS[manifest.config.outer.contribution_codec])
         chains = [Chain(core.rules, fragment, state) for fragment, state in enumerate(manifest.genesis)]
         self._engine = Engine(core, chains, [0] * len(chains), now)
         self.seen: list[deque[SeenCertificate]] = [deque(maxlen=CHAIN_KEPT) for _ in chains]
@@ -108,6 +113,15 @@ class Chains:
         self._handle(Received(sender, note), now)
         return [one for machine in self._engine.machines for one in self._follow(machine, now)]
 
+    def take(self, sender: PeerId, note: ConvictionsNote | EvidenceNote, now: float) -> None:
+        """What a peer tells of bans, or the evidence that we have asked it for."""
+        self._handle(Received(sender, note), now)
+
+    @property
+    def bans(self) -> dict[PeerId, Ban]:
+        """Every key of which we have verified evidence; times by our clock."""
+        return self._engine.core.bans.held
+
     def tick(self, now: float) -> None:
         self._handle(Tick(), now)
 
@@ -120,7 +134,7 @@ class Chains:
         events = [event]
         while events:
             for action in self._engine.handle(events.pop(), now):
-                if isinstance(action, Send) and isinstance(action.message, AskChainNote):
+                if isinstance(action, Send) and isinstance(action.message, AskChainNote | AskEvidenceNote):
                     self._questions.append((action.to, action.message))
                 elif isinstance(action, FetchState):
                     events.append(StateFetched(action.certificate.fragment, action.certificate.digest))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
+from coordinator.bans import Ban
 from coordinator.credit import Claim, credit_views
 from coordinator.manifest import Manifest
-from coordinator.network_view import CertificateView, ContributorView, CreditView, FragmentView, RunFacts
+from coordinator.network_view import BanView, CertificateView, ContributorView, CreditView, FragmentView, RunFacts
 from coordinator.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
 from peer.codec import CODECS
@@ -15,6 +16,7 @@ from peer.observer_chains import Chains, SeenCertificate, SeenCredit
 from peer.observer_peers import KnownPeers, plain
 
 CERTIFICATES_SHOWN = 256
+STATEMENT_SHOWN_BYTES_MAX = 64 << 10
 
 
 def run_facts(manifest: Manifest) -> RunFacts:
@@ -96,3 +98,18 @@ def seen_credit(credit: SeenCredit, known: KnownPeers, unix_offset_seconds: floa
     claims = {one: Claim(plain(said.name), plain(said.team)) for one, said in heard}
     last_at = {one: at + unix_offset_seconds for one, at in credit.last_at.items()}
     return credit_views(credit, ranked, claims, last_at)
+
+
+def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = False) -> BanView:
+    """A ban whose evidence was verified here; statements too long to show are left out."""
+    statements = [one.to_wire() for one in ban.evidence.statements] if with_evidence else []
+    short = all(len(one) <= STATEMENT_SHOWN_BYTES_MAX for one in statements)
+    return BanView(
+        peer_id=ban.guilt.peer,
+        fault_class="A",
+        reason=ban.guilt.reason,
+        evidence=tuple(one.hex() for one in statements) if short else (),
+        verified=True,
+        unix_seconds=max(0.0, ban.unix_seconds + unix_offset_seconds),
+        digest=ban.evidence.digest.hex(),
+    )

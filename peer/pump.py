@@ -24,6 +24,7 @@ from coordinator.actions import (
     Encode,
     FetchState,
     Inspect,
+    KeepEvidence,
     Open,
     Publish,
     RecordVote,
@@ -62,8 +63,8 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _keep_quiet(_: Publish) -> None:
-    """Heads stay unpublished until somebody says how."""
+def _keep_quiet(_: Publish | KeepEvidence) -> None:
+    """Heads stay unpublished, and evidence unkept, until somebody says how."""
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Pump:
     book: Book
     failed: Callable[[BaseException], None] = _raise
     publish: Callable[[Publish], None] = _keep_quiet
+    keep: Callable[[KeepEvidence], None] = _keep_quiet
     learner: LearnerClient | None = None
     fault: Fault | None = None
 
@@ -161,6 +163,8 @@ class Pump:
                 self._fetches.start(action)
             case Publish():
                 self.publish(action)
+            case KeepEvidence():
+                self.keep(action)
             case Discard():
                 self._open_rounds.discard(action.key)
                 self.work.submit(partial(self.work.discard, action.key))

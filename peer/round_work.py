@@ -18,12 +18,14 @@ from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
 from coordinator.events import Applied, Encoded, Reduced
+from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import RunConfig
 from coordinator.messages import COEFFICIENTS_MAX
 from dht.errors import LocalError
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.codec import CODECS
+from peer.court import TensorCourt
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.learner import Counters
@@ -69,6 +71,7 @@ class RoundWork:
         self._blobs = blobs
         self._contribution_codec = CODECS[config.outer.contribution_codec]
         self._result_codec = CODECS[config.outer.result_codec]
+        self.court = TensorCourt(anchors.layouts, self._contribution_codec)
         self._rule = replace(MERGES[config.outer.merge], by_row=config.outer.norms == "row")
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
@@ -125,6 +128,8 @@ class RoundWork:
         """Merge one partition from the inputs that are admissible; no root if too few are."""
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         own = partitioning.segment_span(action.partition)
+        part = (action.key.fragment, action.partitions, action.partition)
+        garbage: list[tuple[int, OpenedLeaf]] = []
         vectors: dict[int, Tensor] = {}
         for one in action.inputs:
             data = self._blobs.get(one.root)
@@ -135,9 +140,11 @@ class RoundWork:
             )
             if isinstance(admitted, Tensor):
                 vectors[one.member] = admitted
+            elif (leaf := self.court.find(part, data)) is not None:
+                garbage.append((one.member, leaf))
         members = {one.member: one for one in action.inputs}
         if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
-            return Reduced(action.key, action.partition, action.turn, None, ())
+            return Reduced(action.key, action.partition, action.turn, None, (), garbage=tuple(garbage))
         merged = reduce_partition(vectors, members, self._rule, partitioning, action.partition, self._result_codec)
         self._blobs.put(merged.root, merged.data)
         return Reduced(
@@ -149,6 +156,7 @@ class RoundWork:
             merged.coefficients if len(merged.coefficients) <= COEFFICIENTS_MAX else (),
             merged.squared_norms,
             merged.encoding_error,
+            tuple(garbage),
         )
 
     def apply(self, action: Apply) -> Applied | None:

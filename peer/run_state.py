@@ -21,6 +21,7 @@ from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.wire import Wire
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.evidence_shelf import EvidenceShelf
 from peer.outer_optimizer import OuterState, state_digest
 from peer.votes import decode_vote
 
@@ -83,6 +84,7 @@ class RunDirectory:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be created: {error.strerror}; choose another --data folder") from None
         self.vote_log = VoteLog(self.path / "votes")
+        self.evidence = EvidenceShelf(self.path / "evidence")
         self._run_id = run_id
         self._logs: dict[int, VoteLog] = {}
         self._logged: dict[int, list[bytes]] = {}  # digests in each certificate log

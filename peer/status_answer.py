@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import Line, Rate, RoundView
+from coordinator.network_view import BanView, Line, Rate, RoundView
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -21,6 +21,7 @@ from peer.frames import STATUS_BYTES_MAX, StatusAnswer
 
 ROUNDS_TOLD_MAX = 64
 EVALUATIONS_TOLD_MAX = 256
+BANS_TOLD_MAX = 32
 NOTE_CHARACTERS_MAX = 240
 ASK_SECONDS_MIN = 1.0  # one asker is answered this often
 ANSWERS_PER_SECOND_MAX = 8
@@ -39,6 +40,7 @@ class PublicStatus(BaseModel):
     wall_seconds: Rate = Field(0.0, description="since this peer started")
     evaluations: tuple[Evaluation, ...] = Field((), max_length=EVALUATIONS_TOLD_MAX)
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
+    bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
 
 
 def public_status(snapshot: PeerSnapshot, rounds: Sequence[RoundView]) -> PublicStatus:
@@ -50,6 +52,7 @@ def public_status(snapshot: PeerSnapshot, rounds: Sequence[RoundView]) -> Public
         # JSON has no infinity; a model that diverged shows by its silence
         evaluations=thinned([one for one in snapshot.evaluations if math.isfinite(one.loss)], EVALUATIONS_TOLD_MAX),
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
+        bans=snapshot.bans[-BANS_TOLD_MAX:],
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from coordinator.report import SwarmReport
+from coordinator.report import Ban, SwarmReport
 from coordinator.snapshot import CertifiedWork, PeerSnapshot
 from dht.errors import LocalError, UsageError
 from peer.swarm_watch import SwarmWatch, same_heads
@@ -36,6 +36,7 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
         bytes_received_per_peer=_per_peer(learners, "bytes_received"),
         agreement=disagreement(watch) is None,
         state_digests={snapshot.peer_id: state_digests(snapshot) for snapshot in watch.final.values()},
+        bans=_bans(lives),
         events=_events(watch),
         group_size_mean=_ratio(certified.members, certified.versions),
         tokens_certified=certified.tokens,
@@ -114,6 +115,12 @@ def _events(watch: SwarmWatch) -> dict[str, int]:
         total.update(snapshot.events)
     total.update({f"died {name}": 1 for name in watch.died})
     return dict(total)
+
+
+def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
+    """Every banned key once, by whoever says so."""
+    found = {one.peer_id: one for snapshot in lives for one in snapshot.bans}
+    return tuple(Ban(peer=one.peer_id, fault_class=one.fault_class, reason=one.reason) for one in found.values())
 
 
 def _rank(ranked: Sequence[int], share: float) -> int:

@@ -22,12 +22,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed; with --seeds 1 it replays one")
     parser.add_argument("--real-keys", action="store_true", help="Ed25519 signatures instead of keyed hashes")
+    parser.add_argument("--attacked", action="store_true", help="fewer than a third of the peers are hostile")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to run seeds in")
     arguments = parser.parse_args()
     started, failed, versions, rounds = time.monotonic(), [], 0, 0.0
-    cpu_seconds = 0.0
+    cpu_seconds, hostile, banned = 0.0, 0, 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    for seed, report, seconds in _outcomes(seeds, arguments.real_keys, arguments.processes):
+    for seed, report, seconds in _outcomes(seeds, arguments):
         cpu_seconds += seconds
         if isinstance(report, str):
             failed.append(seed)
@@ -35,18 +36,22 @@ def main() -> int:
             continue
         versions += report.versions
         rounds += report.versions * report.peers / 8
+        hostile, banned = hostile + report.hostile, banned + report.banned
         if arguments.seeds == 1:
             sys.stdout.write(f"{report}\n")
     sys.stdout.write(
         f"{arguments.seeds} seeds, {len(failed)} failed {failed[:20]}; {versions} versions, "
         f"{rounds / cpu_seconds:.1f} rounds of 8 peers per core-second, {time.monotonic() - started:.0f} s\n"
     )
+    if arguments.attacked:
+        sys.stdout.write(f"{hostile} hostile peers, {banned} of them banned by everybody\n")
     return 1 if failed else 0
 
 
-def _outcomes(seeds: range, real_keys: bool, processes: int) -> Iterator[tuple[int, ChaosReport | str, float]]:
+def _outcomes(seeds: range, arguments: argparse.Namespace) -> Iterator[tuple[int, ChaosReport | str, float]]:
     """Per seed its report, or what broke; and the processor time it took."""
-    run = partial(_run, real_keys=real_keys, verbose=len(seeds) == 1)
+    processes: int = arguments.processes
+    run = partial(_run, real_keys=arguments.real_keys, attacked=arguments.attacked, verbose=len(seeds) == 1)
     if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
         yield from map(run, seeds)
         return
@@ -54,10 +59,10 @@ def _outcomes(seeds: range, real_keys: bool, processes: int) -> Iterator[tuple[i
         yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
 
 
-def _run(seed: int, real_keys: bool, verbose: bool) -> tuple[int, ChaosReport | str, float]:
+def _run(seed: int, real_keys: bool, attacked: bool, verbose: bool) -> tuple[int, ChaosReport | str, float]:
     started = time.process_time()
     try:
-        report: ChaosReport | str = run_seed(seed, real_keys)
+        report: ChaosReport | str = run_seed(seed, real_keys, attacked)
     except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
         report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
     return seed, report, time.process_time() - started

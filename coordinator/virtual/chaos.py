@@ -10,7 +10,10 @@ from types import MappingProxyType
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
 from coordinator.virtual.faults import FAULT_POINTS
+from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.mischief import draw_mischief
 from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 
 FAULT_SECONDS = 40.0  # virtual time during which faults happen
@@ -30,10 +33,12 @@ class ChaosReport:
     events: dict[str, int]
     faults: dict[str, int]
     forks: int
+    hostile: int = 0
+    banned: int = 0  # of the hostile, by every honest peer that was alive at the end
 
 
-def draw_world(seed: int, real_keys: bool = False) -> World:
-    """Peers, speeds, links and pace of this seed."""
+def draw_world(seed: int, real_keys: bool = False, attacked: bool = False) -> World:
+    """Peers, speeds, links and pace of this seed; if `attacked`, no group can be of hostile peers alone."""
     draw = random.Random(seed)
     count = draw.choice([3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12])  # cost grows with the square
     pace = PaceSpec(
@@ -45,6 +50,8 @@ def draw_world(seed: int, real_keys: bool = False) -> World:
         min_share=draw.choice([0.5, 0.5, 0.5, 0.6]),
         round_seconds=8.0,
     )
+    if attacked:
+        pace = pace.model_copy(update={"min_group": max(pace.min_group, -(-count // 3))})
     founders = list(range(count)) if draw.random() < 0.5 else [0]
     witness = draw.random() < 0.3
     links = LinkFaults(
@@ -57,10 +64,27 @@ def draw_world(seed: int, real_keys: bool = False) -> World:
     return World(pace, rates, founders, seed, links, witnesses, real_keys)
 
 
-def run_seed(seed: int, real_keys: bool = False) -> ChaosReport:
-    """Run one seed to its end; raises InvariantError if a promise of the protocol is broken."""
-    world = draw_world(seed, real_keys)
+def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
+    """Make fewer than a third of the peers hostile; never the organiser, without whom no run may begin."""
+    count = -(-len(world.peers) // 3) - 1
+    hostile = draw.sample(world.peers[1:], min(count, draw.randint(1, max(count, 1))))
+    world.outcasts |= {peer.me for peer in hostile}
+    honest = [peer.me for peer in world.peers if peer.me not in world.outcasts]
+    for peer in hostile:
+        peer.mischief = draw_mischief(peer.signer, honest, draw)
+    if isinstance(world.watcher, Watcher):
+        world.watcher.hostile |= world.outcasts
+    return hostile
+
+
+def run_seed(seed: int, real_keys: bool = False, attacked: bool = False) -> ChaosReport:
+    """Run one seed to its end; raises InvariantError if a promise of the protocol is broken.
+
+    If `attacked`, some peers are hostile, until the faults end and they leave for good.
+    """
+    world = draw_world(seed, real_keys, attacked)
     draw = random.Random(~seed)
+    hostile = corrupt(world, random.Random(f"hostile {seed}")) if attacked else []
     faults: dict[str, int] = dict.fromkeys(STRIKES, 0)
     for peer in world.peers:
         world.clock.after(draw.uniform(0.0, 2.0), peer.start)
@@ -70,7 +94,11 @@ def run_seed(seed: int, real_keys: bool = False) -> ChaosReport:
         world.run(draw.uniform(0.5, 8.0))
         kind = draw.choice(list(STRIKES))
         faults[kind] += STRIKES[kind](world, draw)
+    for peer in hostile:
+        world.crash(peer)
     world.settle(SETTLE_SECONDS, VERSIONS_MIN)
+    living = [peer.engine for peer in world.peers if peer.engine is not None]
+    banned = sum(all(peer.me in engine.core.bans for engine in living) for peer in hostile)
     return ChaosReport(
         seed,
         len(world.peers),
@@ -80,6 +108,8 @@ def run_seed(seed: int, real_keys: bool = False) -> ChaosReport:
         dict(sorted(world.watcher.told.items())),
         {kind: count for kind, count in faults.items() if count},
         world.watcher.forks,
+        len(hostile),
+        banned,
     )
 
 

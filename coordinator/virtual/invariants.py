@@ -8,7 +8,7 @@
 | (3) versions advance | `World.settle`, which counts virtual seconds |
 | (4) what is applied stays inside its bounds | nothing to bound: states are digests here |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
-| (6) no honest key contradicts itself | `Watcher._no_contradiction` |
+| (6) no honest key contradicts itself, in all of its lives, and none is banned | `Watcher._no_contradiction`, `acts` |
 | (7) memory and messages are bounded, nobody hangs | `Watcher.handled` after every event, `check_messages` |
 
 The watcher is no peer: it counts votes with its own arithmetic and knows what really was said.
@@ -19,21 +19,23 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, RecordVote, Send, Tell, VoteRecord
+from coordinator.actions import Action, Adopt, KeepEvidence, RecordVote, Send, Tell, VoteRecord
 from coordinator.attempt import EARLY_MESSAGES_MAX
+from coordinator.bans import BANS_MAX
 from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT
 from coordinator.custody import UNSERVED_MAX
-from coordinator.engine import TICK_SECONDS_MIN
+from coordinator.engine import TICK_SECONDS_MIN, Engine
+from coordinator.evidence import Guilt, place_of
 from coordinator.fragment import FragmentMachine
 from coordinator.gathering import JOINS_MAX
+from coordinator.hearsay import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
-from coordinator.messages import STATEMENT_BODIES, Check, Join, Result, Roster
-from coordinator.openings import Refutation
 from coordinator.rivals import RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
+from coordinator.tribunal import PEERS_KEPT
 from coordinator.virtual.observer import Observer
 from coordinator.virtual.peer import VirtualPeer
 from dht.identity import PeerId
@@ -66,6 +68,8 @@ class Watcher(Observer):
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     released: set[tuple[int, bytes]] = field(default_factory=set)  # (fragment, parent) where a vote's lock ran out
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
+    hostile: set[PeerId] = field(default_factory=set)
+    bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # who is banned by whom
     _judged: Statement | None = None  # a statement that goes to many comes many times in a row
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
@@ -78,28 +82,29 @@ class Watcher(Observer):
             self._vote_is_free(peer, action.record)
         elif isinstance(action, Adopt):
             self._adopts(peer, action)
+        elif isinstance(action, KeepEvidence):
+            self._bans(peer, action.ban.guilt)
         elif isinstance(action, Tell) and action.event in ("lineage_changed", "version_unserved"):
             self.disturbed.add(peer.me)
 
+    def _bans(self, peer: VirtualPeer, guilt: Guilt) -> None:
+        """(6) Only those are banned who deserve it."""
+        if guilt.peer not in self.hostile:
+            raise InvariantError(f"{peer.me} bans {guilt.peer}, which is honest and «{guilt.reason}»")
+        self.bans[guilt.peer].add(peer.me)
+
     def _no_contradiction(self, peer: VirtualPeer, statement: Statement) -> None:
-        """(6) An honest peer never signs two statements that differ only in their body."""
+        """(6) An honest peer never signs two statements of which others could say that they contradict each other."""
         if statement is self._judged:
             return
-        assert peer.engine is not None
         self._judged, context = statement, statement.context
+        where = place_of(statement) or (peer.me, statement.digest)  # what nobody is convicted by may be said often
+        if self.said.get(where) == statement.body:
+            return  # said before, and repeated to somebody who asks
         if context.kind == "abstain":
             self.abstained[context.group].add(peer.me)
         elif peer.me in self.abstained.get(context.group, ()):
             raise InvariantError(f"{peer.me} says {context.kind} in a group in which it abstained")
-        where = (
-            peer.me,
-            peer.engine.core.boot,
-            context.kind,
-            context.fragment,
-            context.version,
-            context.group,
-            *_place(statement),
-        )
         if self.said.setdefault(where, statement.body) != statement.body:
             raise InvariantError(f"{peer.me} contradicts itself in a {context.kind}")
 
@@ -129,21 +134,27 @@ class Watcher(Observer):
         record = vote.record
         camps, abstained = self.camps[record.roster_id], self.abstained[record.roster_id]
         against = {voter for voter, camp in camps.items() if camp != (record.outcome, record.state)}
-        left = frozenset(record.roster) - against - abstained
+        left = frozenset(record.roster) - against - abstained - self.hostile  # whose word may have been another one
         if 3 * len(left) <= 2 * len(record.roster):
             return False
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
     def meet(self, certificate: Certificate) -> bool:
         """(1a) Two full certificates for one parent only where voters were cut off for three deadlines."""
-        forks = self.forks
+        forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
         if not Observer.meet(self, certificate):
             return False
         outcome = certificate.outcome
         if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
             raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
         forked = self.forks > forks
-        if forked and self.min_share >= 0.5 and (outcome.fragment, outcome.parent) not in self.released:
+        convictable = known is not None and bool(known.outcome.roster_ids & self.hostile)
+        if (
+            forked
+            and not convictable
+            and self.min_share >= 0.5
+            and (outcome.fragment, outcome.parent) not in self.released
+        ):
             raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
         return True
 
@@ -166,6 +177,8 @@ class Watcher(Observer):
                 raise InvariantError(f"{peer.me} is still in a group whose deadline has passed")
             if not _is_bounded(machine):
                 raise InvariantError(f"{peer.me} keeps too much of fragment {machine.index}")
+        if not _hears_little(engine):
+            raise InvariantError(f"{peer.me} remembers too much of what others say")
         if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > RIVALS_MAX * len(engine.machines):
             raise InvariantError(f"{peer.me} remembers too many rivals")
 
@@ -187,16 +200,13 @@ def _is_bounded(machine: FragmentMachine) -> bool:
     )
 
 
-def _place(statement: Statement) -> tuple[object, ...]:
-    """What else tells two statements of one kind in one group apart."""
-    model = STATEMENT_BODIES.get(statement.context.kind)
-    body = None if model is None else statement.read(model)
-    if isinstance(body, Join):
-        return (body.attempt,)
-    if isinstance(body, Roster):
-        return (body.attempt, body.revision)
-    if isinstance(body, Result | Refutation):
-        return (body.partition, body.turn)
-    if isinstance(body, Check):
-        return (body.phase,)
-    return ()
+def _hears_little(engine: Engine) -> bool:
+    """Whether what is kept to convict others is within its limits."""
+    tribunal = engine.tribunal
+    kept = [heard for hearsay in tribunal.hearsay for heard in hearsay.heard.values()]
+    return (
+        all(len(hearsay.heard) <= VERSIONS_KEPT for hearsay in tribunal.hearsay)
+        and all(len(heard) <= STATEMENTS_KEPT for heard in kept)
+        and max(len(tribunal.asked), len(tribunal.told), len(tribunal.deaf_to)) <= PEERS_KEPT
+        and len(engine.core.bans.held) <= BANS_MAX
+    )

@@ -17,6 +17,7 @@ from coordinator.actions import (
     Encode,
     FetchState,
     Inspect,
+    KeepEvidence,
     Open,
     RecordVote,
     Reduce,
@@ -33,6 +34,7 @@ from coordinator.manifest import Manifest
 from coordinator.messages import Message
 from coordinator.presence import Presence, State
 from coordinator.virtual.clock import VirtualClock
+from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.network import VirtualNetwork
 from coordinator.virtual.tensors import Tensors, VirtualLearner, VirtualTensors, Work
 from dht.identity import PeerId, Signer, Verifier
@@ -53,6 +55,7 @@ class Disk:
     steps: float = 0.0
     votes: list[VoteRecord] = field(default_factory=list)
     saved: object = None  # by the owner of the tensors
+    evidence: list[tuple[bytes, float]] = field(default_factory=list)  # with the unix time at which it was learnt
 
 
 TensorsMaker = Callable[[VirtualLearner, Disk], Tensors]
@@ -108,6 +111,7 @@ class VirtualPeer:
     served: list[dict[bytes, bytes]] = field(default_factory=list)  # per fragment, newest last
     fetches: dict[int, int] = field(default_factory=dict)  # per fragment, how many were begun
     brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
+    mischief: Mischief | None = None  # None: honest
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
@@ -148,9 +152,11 @@ class VirtualPeer:
             births=[*disk.births, (int(disk.steps), self.life)],
         )
         self.tensors = world.make_tensors(learner, disk)
+        core.court = self.tensors.court
         self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
         self.engine.bind(disk.votes, now)
+        self.engine.tribunal.restore(disk.evidence)
         world.network.inboxes[self.me] = self._receive
         self.heartbeat()
 
@@ -173,6 +179,7 @@ class VirtualPeer:
             learner.steps(now),
             self.disk.votes,
             self.tensors.save(now),
+            self.disk.evidence,
         )
 
     def heartbeat(self) -> None:
@@ -265,7 +272,7 @@ class VirtualPeer:
     def _perform(self, action: Action) -> None:
         draw = self.world.random.uniform
         if isinstance(action, Send):
-            self.world.network.send(self.me, action.to, action.message, action.payload)
+            self._send(action)
         elif isinstance(action, Encode):
             wait_seconds = self.tensors.snapshot_in(action, self.world.clock.now, draw)
             self._later(wait_seconds, lambda: self._encode(action))
@@ -280,6 +287,12 @@ class VirtualPeer:
             self._fetch(action.certificate, action.holders, self.fetches[action.certificate.fragment])
         elif isinstance(action, Discard):
             self.tensors.discard(action.key)
+        elif isinstance(action, KeepEvidence):
+            self.disk.evidence.append((action.ban.evidence.to_wire(), action.ban.unix_seconds))
+
+    def _send(self, action: Send) -> None:
+        for sent in [action] if self.mischief is None else self.mischief.sends(action):
+            self.world.network.send(self.me, sent.to, sent.message, sent.payload)
 
     def _compute(self, action: Reduce | Open | Inspect | Apply) -> Event | None:
         match action:
@@ -297,7 +310,7 @@ class VirtualPeer:
         if encoded is not None:
             work = self.tensors.learner.work(encoded.window_first, encoded.window_count)
             self.brought[action.key.roster_id] = work
-        return encoded
+        return encoded if encoded is None or self.mischief is None else self.mischief.encodes(encoded)
 
     def _record(self, record: VoteRecord) -> Event:
         self.disk.votes = [*self.disk.votes[1 - VOTES_KEPT :], record]

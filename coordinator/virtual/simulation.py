@@ -78,6 +78,7 @@ class World:
     watcher: Observer = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
     traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
+    outcasts: set[PeerId] = field(default_factory=set)  # once dead, nobody starts them again
     listener: Callable[[VirtualPeer, Action], None] | None = None
 
     def __post_init__(self) -> None:
@@ -156,7 +157,7 @@ class World:
         self.traps.clear()
         self.network.heal()
         for peer in self.peers:
-            if not peer.alive:
+            if not peer.alive and peer.me not in self.outcasts:
                 peer.start()
         before = self.versions()
         if not self.run_until_versions(max(before + 2 * self.pace.fragments, versions_min), seconds_max):

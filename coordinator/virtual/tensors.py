@@ -14,9 +14,32 @@ from typing import Protocol
 
 from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, ReduceInput, RoundKey
 from coordinator.events import Applied, Encoded, Finding, Inspected, Opened, Reduced
+from coordinator.evidence import Court, OpenedLeaf
+from coordinator.manifest import OuterSpec
+from coordinator.merkle import leaf_digest
 from coordinator.openings import OpenedInput, OpeningNote, Refutation
 from dht.identity import PeerId
 from dht.statement import digest_of
+
+GARBAGE = b"not finite"
+
+
+def garbage_root(partition: int) -> bytes:
+    """The root of a part of one leaf that decodes to nothing."""
+    return leaf_digest(GARBAGE + bytes([partition]))
+
+
+class VirtualCourt:
+    """Decides about virtual garbage (`coordinator.evidence.Court`)."""
+
+    codec = OuterSpec().contribution_codec
+
+    def leaves(self, part: tuple[int, int, int]) -> int:
+        return 1
+
+    def is_garbage(self, part: tuple[int, int, int], index: int, piece: bytes) -> bool:
+        return piece == GARBAGE + bytes([part[2]])
+
 
 Work = tuple[int, int, int]
 """Inner steps that were made once: the life that made them, the first, and the one after the last."""
@@ -69,6 +92,11 @@ class Tensors(Protocol):
     states: list[bytes]  # current state digest per fragment
     snapshots: dict[RoundKey, int]  # steps made by then
     applied: dict[RoundKey, bytes]  # state digests
+
+    @property
+    def court(self) -> Court:
+        """Who tells what is garbage."""
+        ...
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
         """Seconds until the snapshot can be taken; `draw` is the world's uniform random number."""
@@ -125,6 +153,7 @@ class VirtualTensors:
     snapshots: dict[RoundKey, int] = field(default_factory=dict)
     applied: dict[RoundKey, bytes] = field(default_factory=dict)
     parts: dict[RoundKey, tuple[bytes, ...]] = field(default_factory=dict)  # roots of what we contributed
+    court: Court = field(default_factory=VirtualCourt)
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
         """At the next step boundary."""
@@ -152,10 +181,17 @@ class VirtualTensors:
         return Encoded(action.key, tokens, steps, learner.counted[fragment], steps, roots, norms)
 
     def reduce(self, action: Reduce) -> Reduced:
-        """Merge: a digest over the inputs in order, with their weights."""
-        included = tuple(one.member for one in action.inputs)
-        root = merged_root(action.partition, action.inputs)
-        return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0)
+        """Merge: a digest over the inputs in order, with their weights. Garbage is left out, and shown."""
+        spoilt = garbage_root(action.partition)
+        good = tuple(one for one in action.inputs if one.root != spoilt)
+        piece = GARBAGE + bytes([action.partition])
+        leaf = OpenedLeaf(partition=action.partition, index=0, piece=piece, path=())
+        shown = tuple((one.member, leaf) for one in action.inputs if one.root == spoilt)
+        if len(good) < action.inputs_min:
+            return Reduced(action.key, action.partition, action.turn, None, (), garbage=shown)
+        root = merged_root(action.partition, good)
+        included = tuple(one.member for one in good)
+        return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0, shown)
 
     def open(self, action: Open) -> Opened:
         """A part has one leaf, which follows from its root."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from coordinator.evidence import place_of
 from coordinator.network_view import BanView, NetworkView
 from dashboard.frames.rows import Row, moment
 from dashboard.text import labels, plain, short_id
@@ -11,7 +12,6 @@ from dht.errors import PeerError
 from dht.identity import KeyVerifier
 from dht.statement import Statement
 
-SAID_ONCE = frozenset({"commit", "bundle", "vote"})  # in one group, by one key
 CLASSES = {"A": "A: proven, for good", "B": "B: failed audits", "C": "C: local"}
 
 
@@ -30,10 +30,9 @@ def check_evidence(ban: BanView, run_id: str) -> str:
         return "is about another run"
     if not all(one.verify(KeyVerifier()) for one in statements):
         return "is not signed by this key"
-    context = statements[0].context
-    once = context.kind in SAID_ONCE and all(one.context == context for one in statements)
-    if once and len({one.body for one in statements}) > 1:
-        return f"verified here: this key signed two different statements «{context.kind}» in one group"
+    places = {place_of(one) for one in statements}
+    if len(statements) > 1 and len(places) == 1 and None not in places and len({one.digest for one in statements}) > 1:
+        return f"verified here: this key signed two different statements «{statements[0].context.kind}» in one group"
     return "signed by this key" + ("; checked by the observer" if ban.verified else "")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from coordinator.report import Ban
+from coordinator.virtual.simulation import World
 from peer.attacks.data import trigger_rate
 from peer.bookkeeping import Book
 from peer.evaluation import next_token_accuracy
@@ -15,6 +17,13 @@ from peer.swarm_report import delays
 
 Seconds = tuple[float, float]
 """Wall time, and processor time of the whole process."""
+
+
+def bans_of(world: World) -> tuple[Ban, ...]:
+    """Every key that some living peer has banned, once."""
+    living = [peer.engine for peer in world.peers if peer.engine is not None]
+    guilts = {ban.guilt.peer: ban.guilt for engine in living for ban in engine.core.bans.held.values()}
+    return tuple(Ban(peer=one.peer, fault_class="A", reason=one.reason) for one in guilts.values())
 
 
 def report_of(
@@ -44,6 +53,7 @@ def report_of(
         bytes_received_per_peer=round(lab.traffic.received.total() / learners),
         agreement=agreement(lab, digests),
         state_digests=digests,
+        bans=bans_of(world),
         events={**world.watcher.told, **lab.faults.counts},
         group_size_mean=certified.members / max(1, certified.versions),
         tokens_certified=certified.tokens,

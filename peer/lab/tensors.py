@@ -53,6 +53,7 @@ class LabTensors:
         self.attack = attack
         self._shop = shop
         self._work = RoundWork(shop.config, self.anchors, shop.blobs, shop.worker)
+        self.court = self._work.court
         self._local_work = LocalWork(len(shop.layouts), shop.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
         self._snapshot_at: dict[RoundKey, float] = {}

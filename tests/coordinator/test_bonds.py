@@ -56,9 +56,10 @@ def test_the_bases_remembered_are_bounded_and_the_newest():
     kept = bonds()
     kept.tie(BASE, 1, 0.0)
     for number in range(BASES_MAX - 1):
-        kept.tie(digest(number), number, 0.0)
+        kept.tie(digest(number), number + 1, 0.0)
     kept.tie(BASE, 2, 0.0)  # used again, so it is a new one
-    kept.tie(digest("one more"), 0, 0.0)
+    kept.tie(digest("one more"), 1, 0.0)
+    kept.tie(digest("where we said nothing"), 0, 0.0)
     assert len(kept.known) == BASES_MAX
     assert kept.at(BASE) == Bond(2, 0.0)
     assert digest(0) not in kept.known

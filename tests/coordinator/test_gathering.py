@@ -29,7 +29,9 @@ OTHERS = tuple(number for number in EVERYONE if number != LEADER)
 
 
 def gathering(club: Club = CLUB, leader: int = LEADER) -> Gathering:
-    return Gathering(club.core(leader), club.chain(), attempt=0)
+    own = club.core(leader)
+    own.boot = boot(leader)  # of the joins that a club makes
+    return Gathering(own, club.chain(), attempt=0)
 
 
 def hear(gathered: Gathering, statement: Statement, now: float = NOW) -> bool:
@@ -59,6 +61,15 @@ def test_a_join_is_news_once_per_life():
     assert not hear(gathered, CLUB.join(1, CHAIN))
     assert hear(gathered, CLUB.join(1, CHAIN, boot=boot(1, life=2)))
     assert gathered.joins[CLUB.ids[1]][1].boot == boot(1, life=2)
+
+
+def test_our_own_join_of_an_earlier_life_is_not_ours():
+    """A roster with it would be said by that life, which may have issued another one."""
+    gathered = gathering()
+    assert not hear(gathered, CLUB.join(LEADER, CHAIN, boot=boot(LEADER, life=2)))
+    assert hear(gathered, CLUB.join(LEADER, CHAIN))
+    assert not hear(gathered, CLUB.join(LEADER, CHAIN, boot=boot(LEADER, life=2)))
+    assert gathered.joins[CLUB.ids[LEADER]][1].boot == boot(LEADER)
 
 
 def test_joins_are_bounded():

@@ -17,6 +17,7 @@ from coordinator.certificate import (
     NO_TRUST_TABLE,
     Certificate,
     Contributor,
+    Conviction,
     Outcome,
     PartitionOutcome,
     Vote,
@@ -24,6 +25,7 @@ from coordinator.certificate import (
 )
 from coordinator.chain import Chain, Rules
 from coordinator.credit import Contributed, CreditRecord, Reach
+from coordinator.evidence import Evidence, OpenedLeaf, contradiction, verify
 from coordinator.manifest import (
     DataSpec,
     InnerSpec,
@@ -37,11 +39,16 @@ from coordinator.messages import (
     STATEMENT_BODIES,
     Abstain,
     AskChainNote,
+    AskEvidenceNote,
+    AskHeardNote,
     Bundle,
     CertificateNote,
     ChainNote,
     Check,
     Commit,
+    ConvictionsNote,
+    EvidenceNote,
+    HeardNote,
     Join,
     Message,
     NeedNote,
@@ -145,6 +152,7 @@ PRESENCE = Presence(
 
 
 OPENED = OpenedInput(member=0, pieces=(b"piece",), siblings=(DIGESTS[7], DIGESTS[8]))
+CONVICTION = Conviction(peer=IDS[1], evidence=DIGESTS[5])
 
 
 def signed(number: int, kind: str, body: Wire) -> Statement:
@@ -180,7 +188,12 @@ def bodies() -> dict[str, Wire]:
     )
     return {
         "join": join,
-        "roster": Roster(attempt=1, revision=2, joins=(signed(0, "join", join), signed(2, "join", join))),
+        "roster": Roster(
+            attempt=1,
+            revision=2,
+            joins=(signed(0, "join", join), signed(2, "join", join)),
+            convictions=(CONVICTION,),
+        ),
         "commit": commit,
         "bundle": Bundle(commits=(signed(1, "commit", commit),)),
         "result": Result(
@@ -233,7 +246,13 @@ def certificate() -> Certificate:
     context = Context(run_id=MANIFEST.run_id, kind="vote", fragment=0, version=0, group=outcome.roster_id)
     vote = Vote(outcome=outcome.digest, state=DIGESTS[13])
     votes = tuple(make_statement(signer, context, vote) for signer in SIGNERS)
-    return Certificate(outcome=outcome, state=DIGESTS[13], votes=votes)
+    return Certificate(outcome=outcome, state=DIGESTS[13], votes=votes, convictions=())
+
+
+def evidence() -> Evidence:
+    """Two abstentions that contradict each other."""
+    first, second = (signed(1, "abstain", Abstain(attempt=attempt)) for attempt in (1, 2))
+    return contradiction(first, second)
 
 
 @cache
@@ -247,11 +266,19 @@ def golden() -> dict[str, Wire]:
         "certificate_note": CertificateNote(certificate=certificate()),
         "ask_chain_note": AskChainNote(fragment=1, version=5, known=(DIGESTS[14], DIGESTS[15])),
         "chain_note": ChainNote(fragment=0, certificates=(certificate(),)),
+        "heard_note": HeardNote(fragment=1, version=5, heard=(DIGESTS[1], DIGESTS[2])),
+        "ask_heard_note": AskHeardNote(fragment=1, version=5, places=(NONCE,)),
+        "convictions_note": ConvictionsNote(convictions=(CONVICTION,)),
+        "ask_evidence_note": AskEvidenceNote(evidence=DIGESTS[5]),
+        "evidence_note": EvidenceNote(evidence=evidence().to_wire()),
     }
+    leaf = OpenedLeaf(partition=1, index=2, piece=b"piece", path=(DIGESTS[1], DIGESTS[2]))
     records = {
         "manifest": MANIFEST,
         "certificate": certificate(),
         "presence": PRESENCE,
+        "evidence": evidence(),
+        "opened_leaf": leaf,
         "proof": Proof(fragments=(FragmentProof(momentum=DIGESTS[3], certificates=(certificate(),)),)),
         "credit_record": CreditRecord(
             reaches=(Reach(first=3, last=9, head=DIGESTS[4], missed=1),),
@@ -290,6 +317,12 @@ def test_a_certificate_of_version_1_is_still_valid() -> None:
     rules = Rules(MANIFEST.run_id, MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Certificate.from_wire((FOLDER / "coordinator_certificate.bin").read_bytes())
     assert Chain(rules, 0, MANIFEST.genesis[0]).refusal(read) is None
+
+
+def test_evidence_of_version_1_still_convicts() -> None:
+    rules = Rules(MANIFEST.run_id, MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
+    read = Evidence.parse((FOLDER / "coordinator_evidence.bin").read_bytes())
+    assert verify(read, rules).peer == IDS[1]
 
 
 def write() -> None:

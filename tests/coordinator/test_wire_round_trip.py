@@ -11,19 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.actions import Send, Tell
-from coordinator.certificate import Certificate, Contributor, Outcome, PartitionOutcome, Vote
+from coordinator.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome, Vote
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Received, Tick
+from coordinator.evidence import Evidence
 from coordinator.messages import (
     NONCE_BYTES,
     STATEMENT_BODIES,
     Abstain,
     AskChainNote,
+    AskEvidenceNote,
+    AskHeardNote,
     Bundle,
     CertificateNote,
     ChainNote,
     Check,
     Commit,
+    ConvictionsNote,
+    EvidenceNote,
+    HeardNote,
     Join,
     Message,
     NeedNote,
@@ -72,7 +78,14 @@ outcomes = st.builds(
     roster_id=digests, roster=some(peers, 1), input_set=digests, contributors=some(contributors, 1),
     partitions=some(st.none() | partitions, 1), coin=digests, active_set=digests, trust=digests,
 )  # fmt: skip
-certificates = st.builds(Certificate, outcome=outcomes, state=digests, votes=some(statements, 1))
+convictions = st.builds(Conviction, peer=peers, evidence=digests)
+certificates = st.builds(
+    Certificate, outcome=outcomes, state=digests, votes=some(statements, 1), convictions=some(convictions)
+)
+evidences = st.builds(
+    Evidence, charge=st.sampled_from(["contradiction", "lie", "garbage"]), statements=some(statements, 1),
+    exhibit=st.binary(max_size=20),
+)  # fmt: skip
 joins = st.builds(
     Join, attempt=attempts, leader=peers, boot=nonces, dialable=st.booleans(), contributes=st.booleans(),
     expires_unix_seconds=counts,
@@ -80,7 +93,9 @@ joins = st.builds(
 openings = st.builds(OpenedInput, member=small, pieces=some(st.binary(max_size=1024)), siblings=some(digests))
 BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Join: joins,
-    Roster: st.builds(Roster, attempt=attempts, revision=st.integers(0, 8), joins=some(statements, 1)),
+    Roster: st.builds(
+        Roster, attempt=attempts, revision=st.integers(0, 8), joins=some(statements, 1), convictions=some(convictions)
+    ),
     Commit: st.builds(
         Commit, tokens=counts, steps=counts, window_first=counts, window_count=counts, codec=st.text(max_size=16),
         part_roots=some(digests, 1), squared_norms=some(st.floats(0, 1e36)), nonce_hashes=st.tuples(digests, digests),
@@ -117,8 +132,14 @@ NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     CertificateNote: st.builds(CertificateNote, certificate=certificates),
     AskChainNote: st.builds(AskChainNote, fragment=small, version=counts, known=some(digests)),
     ChainNote: st.builds(ChainNote, fragment=small, certificates=some(certificates)),
+    HeardNote: st.builds(HeardNote, fragment=small, version=counts, heard=some(digests)),
+    AskHeardNote: st.builds(AskHeardNote, fragment=small, version=counts, places=some(nonces)),
+    ConvictionsNote: st.builds(ConvictionsNote, convictions=some(convictions)),
+    AskEvidenceNote: st.builds(AskEvidenceNote, evidence=digests),
+    EvidenceNote: st.builds(EvidenceNote, evidence=st.binary(max_size=60) | evidences.map(Wire.to_wire)),
 }
 OTHERS: dict[type[Wire], st.SearchStrategy[Wire]] = {
+    Evidence: evidences,
     Certificate: certificates,
     Presence: st.builds(
         Presence, boot=nonces, state=st.sampled_from(["training", "hosting"]), steps=counts,

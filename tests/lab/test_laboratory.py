@@ -122,9 +122,13 @@ def test_a_robust_merge_withstands_what_ruins_the_mean(attack: str) -> None:
     assert mean.eval_loss_last > robust.eval_loss_last + 0.25
 
 
-def test_garbled_bytes_are_left_out() -> None:
-    _, report = small.run(small.options(4, 24, attacks=(AttackOrder.parse("nan:1"),)))
+def test_garbled_bytes_are_left_out_and_ban_whoever_committed_them() -> None:
+    lab, report = small.run(small.options(4, 24, attacks=(AttackOrder.parse("nan:1"),)))
     assert report.group_size_mean == 3
+    (ban,) = report.bans
+    assert (ban.peer, ban.fault_class) == (report.attackers[0], "A")
+    honest = [peer.engine for peer in lab.world.peers if peer.me != ban.peer and peer.engine is not None]
+    assert all(ban.peer in engine.core.bans for engine in honest)
 
 
 def test_a_run_that_diverges_ends_there_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from coordinator.evaluation import Evaluation
 from coordinator.events import Received
 from coordinator.manifest import PaceSpec
-from coordinator.messages import AskChainNote, Message
+from coordinator.messages import AskChainNote, AskEvidenceNote, Message
 from coordinator.network_view import NetworkView
 from coordinator.presence import Presence
 from coordinator.virtual.network import LinkFaults
@@ -17,7 +17,7 @@ from dht.identity import Identity, PeerId
 from dht.statement import digest_of
 from peer.observation import Observation, Question
 from peer.observer_peers import Heard
-from peer.observer_view import run_facts
+from peer.observer_view import ban_view, run_facts
 from peer.status_answer import PublicStatus, encode_status
 from tests.coordinator.tracing import TracedWorld
 
@@ -88,7 +88,7 @@ class Observed:
         for to, question in questions:
             if to not in living:
                 continue
-            if isinstance(question, AskChainNote):
+            if isinstance(question, AskChainNote | AskEvidenceNote):
                 living[to].handle(Received(ME, question))
             else:
                 self.observation.hear(to, encode_status(self._status(living[to])), self.now)
@@ -98,10 +98,12 @@ class Observed:
         self._ask(self.observation.chains.take_questions())
 
     def _status(self, peer: VirtualPeer) -> PublicStatus:
+        assert peer.engine is not None
         told = self.evaluations.get(peer.me, ())
         return PublicStatus(
             role="host" if told else "learner",
             wall_seconds=self.now,
             evaluations=told,
             rounds=self.world.traces_of(peer).views(),
+            bans=tuple(map(ban_view, peer.engine.core.bans.held.values())),
         )

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coordinator.control import SOCKET_NAME
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import FragmentView, HistoryPoint, NetworkView, PeerView, RoundView, RunFacts
+from coordinator.network_view import BanView, FragmentView, HistoryPoint, NetworkView, PeerView, RoundView, RunFacts
 from peer import cli
 from peer.cli_top import picture, up_to_date
 
@@ -128,3 +128,11 @@ def test_without_a_peer_or_an_invite_there_is_nothing_to_look_at(tmp_path, capsy
     assert "no peer is running" in capsys.readouterr().err
     assert cli.run(["top", "nonsense", "--once"], (3, 11)) == 2
     assert "not an invite" in capsys.readouterr().err
+
+
+def test_a_ban_is_told_with_its_class_and_reason() -> None:
+    ban = BanView(peer_id="12D3KooWculprit", reason="signed two \x1b[2Jvotes", verified=True)
+    (line,) = [one for one in lines_of(view(bans=(ban,))) if "banned" in one]
+    assert "class A" in line
+    assert "evidence verified here" in line
+    assert "\x1b[2J" not in line

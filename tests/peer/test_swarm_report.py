@@ -116,6 +116,16 @@ def test_certified_work_is_what_the_best_witness_has_seen() -> None:
     assert (report.group_size_mean, report.steps_per_version) == (2.5, 25.0)
 
 
+def test_every_banned_key_is_named_once() -> None:
+    watch = watch_of(2)
+    ban = {"peer_id": "culprit", "fault_class": "A", "reason": "lied"}
+    watch.latest = {"peer-1": told("peer-1", [1], bans=[ban]), "peer-2": told("peer-2", [1], bans=[ban])}
+    report = report_of(watch, 1, 1.0)
+    assert json.loads(report.model_dump_json(by_alias=True))["bans"] == [
+        {"peer": "culprit", "class": "A", "reason": "lied"}
+    ]
+
+
 def test_versions_of_an_earlier_run_of_the_same_data_do_not_count() -> None:
     watch = watch_of(1)
     watch.note("host", told("host", [5, 5, 4]), 0.0)

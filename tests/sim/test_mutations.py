@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator import evidence
 from coordinator.actions import Action, Adopt
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
 from coordinator.certificate import Certificate
 from coordinator.engine import Engine
 from coordinator.joining import Joining
+from coordinator.messages import Join
 from coordinator.rivals import Rivals
 from coordinator.rounds import Rounds
 from coordinator.verdict import Verdict
@@ -96,6 +98,21 @@ def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) 
         world.run(30.0)
 
 
+def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If joins did not name the life that says them, whoever restarts would be convicted."""
+    places = {**evidence._PLACES, "join": lambda statement: (statement.read(Join).attempt,)}
+    monkeypatch.setattr(evidence, "_PLACES", places)
+    world = swarm(4)
+    run_to_version(world, 2)
+    lose_all(world, "roster")
+    world.run(6.0)
+    last = next(peer for peer in world.peers if peer is not leader(world))
+    last.crash()
+    last.start()
+    with pytest.raises(InvariantError, match=r"contradicts itself in a join|which is honest"):
+        world.run(4 * PACE.round_seconds)
+
+
 def broken_adoption(change: Callable[[Attempt, Adopt], Adopt]) -> Callable[[Attempt, Certificate], Adopt | None]:
     honest = Attempt.adoption
 
@@ -168,13 +185,13 @@ def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rivals_that_are_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rivals.better", lambda ours, theirs: False)
+    monkeypatch.setattr("coordinator.rivals.better", lambda ours, theirs, banned: False)
     with pytest.raises(AssertionError, match="not true after"):
         scenarios.test_two_halves_become_one_lineage_again(PACE, 0)
 
 
 def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rivals.better", lambda ours, theirs: False)
+    monkeypatch.setattr("coordinator.rivals.better", lambda ours, theirs, banned: False)
     world = swarm(4)
     run_to_version(world, 3)
     scenarios.split(world, [0, 1], [2, 3])

@@ -17,18 +17,20 @@ from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_se
 
 SEEDS = 300
 SEEDS_WITH_REAL_KEYS = 20
+SEEDS_UNDER_ATTACK = 20
 CHUNK = 5
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.sim
 
 
-def run(seed: int, real_keys: bool = False) -> ChaosReport:
+def run(seed: int, real_keys: bool = False, attacked: bool = False) -> ChaosReport:
     """One seed; its number is in whatever goes wrong."""
     try:
-        return run_seed(seed, real_keys)
+        return run_seed(seed, real_keys, attacked)
     except Exception as error:
-        error.add_note(f"replay: python -m coordinator.virtual --seeds 1 --first {seed}{' --real-keys' * real_keys}")
+        flags = " --real-keys" * real_keys + " --attacked" * attacked
+        error.add_note(f"replay: python -m coordinator.virtual --seeds 1 --first {seed}{flags}")
         raise
 
 
@@ -43,6 +45,14 @@ def test_seeds(first: int) -> None:
 @pytest.mark.parametrize("first", range(SEEDS, SEEDS + SEEDS_WITH_REAL_KEYS, 5))
 def test_seeds_with_real_keys(first: int) -> None:
     assert all(run(seed, real_keys=True).versions >= VERSIONS_MIN for seed in range(first, first + 5))
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_UNDER_ATTACK, CHUNK))
+def test_seeds_under_attack(first: int) -> None:
+    """Nobody honest is ever banned, versions go on, and most of the hostile are banned before they leave."""
+    reports = [run(seed, attacked=True) for seed in range(first, first + CHUNK)]
+    assert all(report.versions >= VERSIONS_MIN for report in reports)
+    assert 2 * sum(report.banned for report in reports) >= sum(report.hostile for report in reports) > 0
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])

@@ -1,0 +1,88 @@
+"""Evidence between the protocol core, the disk and the record store (design §9, §10).
+
+The record store holds heads of evidence: convicted keys and digests. Whoever finds one asks the peer that wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import structlog
+from pydantic import Field
+
+from coordinator.actions import KeepEvidence
+from coordinator.certificate import Conviction
+from coordinator.events import Received
+from coordinator.messages import ConvictionsNote
+from dht.errors import LocalError, NetworkError, PeerError
+from dht.identity import PeerId
+from dht.records import evidence_key
+from dht.store import RecordStore
+from dht.wire import Wire
+from peer.evidence_shelf import EvidenceShelf
+from peer.pump import Pump
+
+log = structlog.get_logger(__name__)
+
+HEADS_MAX = 4  # what fits into a record
+HEADS_LIFETIME_SECONDS = 3600.0
+REFRESH_SECONDS = 600.0
+
+
+class EvidenceHeads(Wire):
+    """The payload of an evidence record: the newest convictions of its sender."""
+
+    convictions: tuple[Conviction, ...] = Field(max_length=HEADS_MAX)
+
+
+class TrustDesk:
+    """One peer's. Restores earlier bans at once; `run` reads and refreshes heads until cancelled."""
+
+    def __init__(self, pump: Pump, shelf: EvidenceShelf, store: RecordStore) -> None:
+        self._pump = pump
+        self._shelf = shelf
+        self._store = store
+        self._key = evidence_key(pump.engine.core.rules.run_id)
+        self._news = asyncio.Event()
+        pump.engine.tribunal.restore(shelf.read())
+        pump.keep = self._keep
+
+    def _keep(self, action: KeepEvidence) -> None:
+        self._pump.work.submit(partial(self._write, action))
+        self._news.set()
+
+    def _write(self, action: KeepEvidence) -> None:
+        try:
+            self._shelf.keep(action.ban)
+        except LocalError as error:  # the ban holds until the end of this life, and others have the evidence, too
+            log.warning("evidence_not_kept", reason=str(error))
+
+    async def run(self) -> None:
+        """Publish what we have when it is news, and every ten minutes; then look at what others have."""
+        while True:
+            self._news.clear()
+            try:
+                await self._publish()
+                await self._read()
+            except NetworkError as error:
+                log.info("evidence_heads_failed", reason=str(error))
+            try:
+                await asyncio.wait_for(self._news.wait(), REFRESH_SECONDS)
+            except TimeoutError:
+                continue
+
+    async def _publish(self) -> None:
+        held = list(self._pump.engine.core.bans.held.values())
+        if held:
+            heads = EvidenceHeads(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
+            await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
+
+    async def _read(self) -> None:
+        for record in await self._store.get(self._key):
+            try:
+                heads = EvidenceHeads.from_wire(record.payload)
+            except PeerError:
+                continue
+            if record.sender != self._pump.engine.core.me:
+                self._pump.feed(Received(PeerId(record.sender), ConvictionsNote(convictions=heads.convictions)))

@@ -1,0 +1,50 @@
+"""Bans as an observer shows them: with evidence that it has verified, or not at all."""
+
+from __future__ import annotations
+
+from coordinator.evidence import place_of
+from coordinator.network_view import BanView
+from coordinator.virtual.mischief import Mischief
+from dht.identity import KeyVerifier
+from dht.statement import Statement
+from peer.status_answer import PublicStatus, encode_status
+from tests.peer.observing import Observed, world_of
+
+
+def test_a_ban_is_shown_with_evidence_that_anybody_can_verify() -> None:
+    """The observer asks for what peers tell of, verifies it itself, and shows nothing else."""
+    world = world_of(5, real_keys=True)
+    culprit = world.peers[-1]
+    culprit.mischief = Mischief(culprit.signer, frozenset({"check"}))
+    world.watcher.hostile.add(culprit.me)  # type: ignore[attr-defined]
+    observed = Observed(world)
+    for _ in range(120):
+        view = observed.run(1)
+        if view.bans:
+            break
+    (ban,) = view.bans
+    assert (ban.peer_id, ban.fault_class, ban.verified) == (culprit.me, "A", True)
+    assert "«check»" in ban.reason
+    assert check_two(ban.evidence)
+    assert {peer.peer_id: peer.trust for peer in view.peers}[culprit.me] == "banned"
+    assert ("peer_banned", culprit.me) in {(line.event, line.peer_id) for line in view.tape}
+
+
+def check_two(evidence: tuple[str, ...]) -> bool:
+    """Whether these are two statements that contradict each other, as whoever copies them from a page finds out."""
+    one, other = (Statement.from_wire(bytes.fromhex(text)) for text in evidence)
+    signed = one.verify(KeyVerifier()) and other.verify(KeyVerifier())
+    return signed and place_of(one) == place_of(other) is not None and one.body != other.body
+
+
+def test_a_ban_that_nobody_proves_is_not_shown() -> None:
+    observed = Observed(world_of(3))
+    observed.run(5)
+    victim, liar = observed.world.peers[0], observed.world.peers[1]
+    told = BanView(peer_id=victim.me, reason="slander", verified=True, digest="ab" * 32)
+    known = observed.observation.known.peers[liar.me]
+    known.asked = True
+    observed.observation.hear(liar.me, encode_status(PublicStatus(role="learner", bans=(told,))), observed.now)
+    view = observed.run(5)
+    assert view.bans == ()
+    assert {peer.trust for peer in view.peers} == {"in good standing"}

@@ -1,0 +1,135 @@
+"""Hostile peers in whole worlds: each is banned by all honest peers, versions go on, and nobody honest is banned."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.actions import Action, Send, Tell
+from coordinator.evidence import verify
+from coordinator.messages import ConvictionsNote, EvidenceNote
+from coordinator.virtual.mischief import Mischief
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
+
+ROUNDS_TO_BAN = 14  # of the fragment: a leader's mischief waits until its key leads
+ROUND_KINDS = ("join", "roster", "commit", "bundle", "result", "check", "proposal", "vote")
+
+
+def hostile_world(mischief: dict[str, object], count: int = 6, seed: int = 0) -> tuple[World, VirtualPeer]:
+    """A swarm at version 2 in which one peer, not the organiser, is hostile from now on."""
+    world = swarm(count, seed=seed)
+    run_to_version(world, 2)
+    culprit = world.peers[-1]
+    culprit.mischief = Mischief(culprit.signer, **mischief)  # type: ignore[arg-type]
+    world.watcher.hostile.add(culprit.me)  # type: ignore[attr-defined]
+    return world, culprit
+
+
+def honest(world: World, culprit: VirtualPeer) -> list[VirtualPeer]:
+    return [peer for peer in world.peers if peer is not culprit]
+
+
+def banned_by_all(world: World, culprit: VirtualPeer) -> bool:
+    return all(culprit.me in peer.engine.core.bans for peer in honest(world, culprit) if peer.engine is not None)
+
+
+@pytest.mark.parametrize("kind", ROUND_KINDS)
+def test_whoever_says_two_things_is_banned_by_everybody(kind: str) -> None:
+    world, culprit = hostile_world({"two_faced": frozenset({kind})})
+    run_until(world, lambda: banned_by_all(world, culprit), 3 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
+    assert version(world.peers[0]) <= 2 + ROUNDS_TO_BAN
+    reached = version(world.peers[0])
+    run_to_version(world, reached + 6, 60 * INTERVAL_SECONDS)
+    for peer in honest(world, culprit):
+        assert culprit.me not in machine(peer).chain.active_set()
+
+
+@pytest.mark.parametrize("mischief", [{"garbles": True}, {"takes_back": True}], ids=["garbage", "takes back"])
+def test_garbage_and_votes_taken_back_are_banned(mischief: dict[str, object]) -> None:
+    world, culprit = hostile_world(mischief)
+    run_until(world, lambda: banned_by_all(world, culprit), 3 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
+    run_to_version(world, version(world.peers[0]) + 5, 60 * INTERVAL_SECONDS)
+    assert all(culprit.me not in machine(peer).chain.active_set() for peer in honest(world, culprit))
+    culprit.crash()
+    world.quiesce(120.0)
+
+
+def test_a_certificate_lists_the_conviction_and_the_chain_leaves_the_key_out() -> None:
+    world, culprit = hostile_world({"two_faced": frozenset({"check"})})
+    run_until(world, lambda: banned_by_all(world, culprit), 3 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
+    run_to_version(world, version(world.peers[0]) + 2, 60 * INTERVAL_SECONDS)
+    listing = [one for one in machine(world.peers[0]).chain.certificates if one.convictions]
+    (conviction,) = {conviction for one in listing for conviction in one.convictions}
+    assert conviction.peer == culprit.me
+    evidence = world.peers[1].engine.core.bans.evidence(conviction.evidence)  # type: ignore[union-attr]
+    assert evidence is not None
+    assert verify(evidence, machine(world.peers[1]).chain.rules, None).peer == culprit.me
+
+
+def test_a_ban_outlives_a_restart_and_reaches_a_newcomer() -> None:
+    world, culprit = hostile_world({"two_faced": frozenset({"vote"})}, count=7)
+    newcomer, reader = world.peers[0], world.peers[1]
+    newcomer.crash()
+    run_until(
+        world,
+        lambda: all(culprit.me in peer.engine.core.bans for peer in world.peers[1:-1] if peer.engine is not None),
+        3 * ROUNDS_TO_BAN * INTERVAL_SECONDS,
+    )
+    reader.crash()
+    reader.start()
+    assert reader.engine is not None
+    assert culprit.me in reader.engine.core.bans
+    assert not reader.engine.core.presence.is_live(culprit.me, world.clock.now)
+    newcomer.start()
+    run_until(world, lambda: banned_by_all(world, culprit), 10 * INTERVAL_SECONDS)
+
+
+def test_false_evidence_convicts_nobody_and_goes_no_further() -> None:
+    """The sender is not listened to any more; nobody hands its slander on, and versions go on."""
+    world, culprit = hostile_world({})
+    victims = frozenset(peer.me for peer in world.peers[:2])
+    culprit.mischief = Mischief(culprit.signer, slanders=victims)
+    told: set[str] = set()
+    spread: list[object] = []
+
+    def listen(peer: VirtualPeer, action: Action) -> None:
+        if isinstance(action, Tell) and action.event == "false_evidence":
+            told.add(str(action.details["peer"]))
+        if isinstance(action, Send) and isinstance(action.message, EvidenceNote | ConvictionsNote):
+            spread.append((peer.me, action.message))
+
+    world.listener = listen
+    run_to_version(world, 10, 80 * INTERVAL_SECONDS)
+    assert told == {culprit.me}
+    assert spread == []
+    assert not any(peer.engine.core.bans.held for peer in world.peers if peer.engine is not None)
+    world.quiesce(120.0)
+
+
+def test_a_leader_that_frames_a_member_gets_no_group() -> None:
+    world, culprit = hostile_world({})
+    culprit.mischief = Mischief(culprit.signer, frames=frozenset({world.peers[0].me}))
+    run_to_version(world, 14, 120 * INTERVAL_SECONDS)
+    chain = machine(world.peers[1]).chain
+    assert not any(one.convictions for one in chain.certificates)
+    led = [one for one in chain.certificates if chain.truncated(one.version - 1).leaders()[0] == culprit.me]
+    assert [one.version for one in led if one.version > 3]
+    assert all(one.outcome.attempt > 0 for one in led if one.version > 3)
+
+
+@pytest.mark.parametrize("kind", ["result", "vote"])
+def test_two_colluders_are_banned_as_well(kind: str) -> None:
+    world, first = hostile_world({"two_faced": frozenset({kind})}, count=7)
+    second = world.peers[-2]
+    second.mischief = Mischief(second.signer, frozenset({kind}))
+    world.watcher.hostile.add(second.me)  # type: ignore[attr-defined]
+    others = world.peers[:-2]
+    for culprit in (first, second):
+        run_until(
+            world,
+            lambda culprit=culprit: all(culprit.me in peer.engine.core.bans for peer in others if peer.engine),  # type: ignore[misc]
+            4 * ROUNDS_TO_BAN * INTERVAL_SECONDS,
+        )
+    run_to_version(world, version(world.peers[0]) + 5, 60 * INTERVAL_SECONDS)
+    assert not machine(world.peers[0]).chain.active_set() & {first.me, second.me}
