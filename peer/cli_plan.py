@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dht.errors import UsageError
 
 if TYPE_CHECKING:
     from peer.plan.tables import Table
@@ -178,6 +182,39 @@ def bandwidth(
         )
     if gbit is not None:
         typer.echo(f"{gbit:g} Gbit/s allow a utilisation of {found['utilisation_at_gbit_full_payload']:.1%}")
+
+
+@app.command(epilog="Example: muster plan swarm examples/plan/homes.toml --plot homes.html")
+def swarm(
+    config: Annotated[Path, typer.Argument(help="What the swarm is like: a TOML file, see docs/plan.md.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw useful compute against line speed: .html or .png.")] = None,
+    mbit: Annotated[
+        str | None, typer.Option(help="Instead, for a [local] plan: a table over these line speeds, as 1000,100,20,5.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate volunteers with their lines, speeds and absences; predict, recommend, and compare with other ways."""
+    from peer.plan import swarm_report as reports
+    from peer.plan.swarm_plan import PlanFile
+
+    if mbit is not None:
+        rows = reports.lines_table(PlanFile.load(config), config, _speeds(mbit))
+        typer.echo(json.dumps(rows) if as_json else reports.as_markdown(rows))
+        return
+    report = reports.report_of(PlanFile.load(config), config)
+    if plot is not None:
+        reports.write_plot(report, plot)
+    typer.echo(json.dumps(reports.as_json(report)) if as_json else reports.text(report))
+
+
+def _speeds(text: str) -> list[float]:
+    try:
+        speeds = [float(one) for one in text.split(",")]
+    except ValueError:
+        speeds = []
+    if not speeds or not all(0 < one < math.inf for one in speeds):
+        raise UsageError(f"{text} is no list of line speeds in Mbit/s, such as 1000,100,20,5")
+    return speeds
 
 
 def _show_tables(tables: Sequence[Table], as_json: bool) -> None:

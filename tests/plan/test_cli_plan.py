@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_every_option_of_bandwidth_matters(option) -> None:
         ("goodput --paper-table 4", ["0.833 (0.83)", "ours (the paper's)"]),
         ("goodput --paper-table 5", ["87 (84)", "100 (100)"]),
         ("bandwidth --paper-table 13", ["(198)", "1.39"]),
-        ("", ["goodput", "bandwidth", "Example:"]),
+        ("", ["goodput", "bandwidth", "swarm", "Example:"]),
     ],
 )
 def test_what_people_read(line, words) -> None:
@@ -86,6 +87,78 @@ def test_tables_as_json() -> None:
     tables = found("bandwidth --paper-table 13")
     assert [len(cells) for cells in tables.values()] == [60, 40]
     assert set(tables["Gbit/s, as the paper counts"][0]) == {"row", "column", "ours", "paper"}
+
+
+PLANS = Path(__file__).resolve().parents[2] / "examples/plan"
+SMALL = "parameters = 1e6\n[swarm]\npeers = 8\nstep_seconds = 5.0\n"
+
+
+@pytest.fixture
+def plan(tmp_path) -> Path:
+    path = tmp_path / "plan.toml"
+    path.write_text("hours = 1.0\n" + SMALL)
+    return path
+
+
+def test_swarm(plan) -> None:
+    answer = found(f"swarm {plan}")
+    shares = ("utilisation", "certified_share", "uptime", "goodput_ideal")
+    assert [name for name in shares if not 0 <= answer[name] <= 1.01] == []
+    assert answer["peers"] == 8
+    assert answer["tokens_per_day"] > 0
+    assert {one["name"] for one in answer["alternatives"]} >= {"hivemind-style averaging", "hub (one merging peer)"}
+    assert set(answer["captured"]) == {"third", "half"}
+    assert len(answer["recommended"]["reasons"]) == 7
+    assert answer == found(f"swarm {plan}")
+
+
+def test_swarm_to_read(plan, tmp_path) -> None:
+    page = tmp_path / "plot.html"
+    text = run(f"swarm {plan} --plot {page}")
+    words = ("8 peers", "as configured", "recommended", "tokens per day", "round_seconds =", "to be trusted")
+    assert [word for word in words if word not in text] == []
+    assert "useful share of compute" in page.read_text()
+
+
+def test_swarm_over_line_speeds() -> None:
+    line = f"swarm {PLANS / 'shaped.toml'} --mbit 100,20"
+    assert [row["mbit_per_second"] for row in json.loads(run(f"{line} --json"))] == [100, 20]
+    assert run(line).count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("peers = 3", "peers is not a known key"),
+        ("seed = 1", "either .swarm. or .local."),
+        (SMALL + "up_mbit = 0.0", "swarm.up_mbit"),
+        (SMALL + "preset = 'moon'", "swarm.preset"),
+        ("group_max = 99\n" + SMALL, "group_max"),
+        ("run = 'nowhere.toml'\n" + SMALL, "there is no file at"),
+        ("pace = {fragments = 0}\n" + SMALL, "pace.fragments.*docs/config.md"),
+        ("no toml", "not valid TOML"),
+        ("[local]\npeers = 2\nstep_seconds = 1.0\nchaos = 'nowhere.toml'", "there is no plan at"),
+    ],
+)
+def test_a_plan_that_is_none_is_the_users(tmp_path, text, words) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        run(f"swarm {path}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nowhere.toml", "there is no file at"),
+        (f"{PLANS / 'homes.toml'} --mbit 20", "for plans with .local."),
+        (f"{PLANS / 'shaped.toml'} --mbit fast", "no list of line speeds"),
+        (f"{PLANS / 'shaped.toml'} --plot plot.pdf", ".html or a .png"),
+    ],
+)
+def test_a_question_that_is_none_is_the_users(line, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(f"swarm {line}")
 
 
 def test_numbers_that_cannot_be_are_the_users() -> None:

@@ -1,0 +1,114 @@
+"""What other ways to train together would get out of the same peers: closed forms, each with what it leaves out.
+
+* data-parallel: gradients of the whole model at every step, around a ring; the slowest peer and line set the pace, and
+  whenever somebody leaves or comes back all of them start again. Nothing overlaps.
+* hivemind-style: H local steps, then everybody stops and averages the whole model in groups of 16 with fp16, as
+  OpenDiLoCo does; a peer that leaves meanwhile costs its group the time-out and the round.
+* hub, as gradientmail has it: fragments through an object store, one peer merges. Learners never wait; the line of
+  the merging peer carries everybody's fragments, and everybody has to believe it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from peer.plan.cost import CODEC_BITS, Workload, transfer_seconds
+from peer.plan.population import Floats, Population, Timetable
+
+HIVEMIND_GROUP = 16
+HIVEMIND_TIMEOUT_SECONDS = 15.0  # an `allreduce_timeout` with which a frozen peer ends in an error, not in a hang
+REFORM_SECONDS = 30.0  # to notice that a member of a data-parallel job is gone and to begin again without it
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One other method: useful tokens per second of all peers, bytes one peer sends a day, and whom one must trust."""
+
+    name: str
+    tokens_per_second: float
+    bytes_sent_per_peer_day: float
+    trust: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What the closed forms need to know of a scenario: who is there on average, and how often somebody leaves."""
+
+    work: Workload
+    people: Population
+    present_share: float
+    leaves_per_second: float  # of all peers together
+
+    @classmethod
+    def of(cls, work: Workload, people: Population, timetable: Timetable, seconds: float) -> Surface:
+        away, _ = timetable.away_seconds(len(people), seconds)
+        leaves = sum(0 < one.start_seconds < seconds for one in timetable.absences)
+        return cls(work, people, 1 - float(away.mean()) / seconds, leaves / seconds)
+
+    @property
+    def present(self) -> float:
+        """Peers that are there at a time."""
+        return max(1.0, len(self.people) * self.present_share)
+
+    @property
+    def slowest_step_seconds(self) -> float:
+        return float(1 / self.people.steps_per_second.min())
+
+    @property
+    def hop_seconds(self) -> float:
+        return 2 * float(np.median(self.people.latency_seconds))
+
+    @property
+    def lines(self) -> Floats:
+        return np.minimum(self.people.up, self.people.down)
+
+
+def alternatives(surface: Surface) -> tuple[Alternative, ...]:
+    """All of them, data-parallel with two kinds of gradient."""
+    return (data_parallel(surface, 32), data_parallel(surface, 16), hivemind(surface), hub(surface))
+
+
+def data_parallel(surface: Surface, bits: int) -> Alternative:
+    """Synchronous, gradients of so many bits."""
+    n, work = surface.present, surface.work
+    sent = work.parameters * bits * 2 * (n - 1) / n
+    rtt = 2 * surface.hop_seconds
+    sending = float(transfer_seconds(sent, float(surface.lines.min()), rtt)) + 2 * (n - 1) * surface.hop_seconds
+    step = surface.slowest_step_seconds + (sending if n > 1 else 0.0)
+    going = 1 / (1 + surface.leaves_per_second * REFORM_SECONDS)
+    steps_per_second = going / step
+    return Alternative(
+        f"data-parallel, {bits} bit",
+        n * work.tokens_per_step * steps_per_second,
+        sent / 8 * steps_per_second * 86_400,
+        "everybody",
+    )
+
+
+def hivemind(surface: Surface) -> Alternative:
+    """H steps, then a pause in which groups average the whole model."""
+    n, work = surface.present, surface.work
+    group = min(float(HIVEMIND_GROUP), n)
+    sent = work.parameters * 16 * 2 * (group - 1) / group
+    averaging = float(transfer_seconds(sent, float(surface.lines.min()), 2 * surface.hop_seconds)) if n > 1 else 0.0
+    cycle = work.pace.steps_per_version * surface.slowest_step_seconds + averaging
+    broken = 1 - float(np.exp(-surface.leaves_per_second / n * group * averaging))
+    cycle += HIVEMIND_TIMEOUT_SECONDS * (1 - float(np.exp(-surface.leaves_per_second * averaging)))
+    tokens = n * work.tokens_per_step * work.pace.steps_per_version / cycle * (1 - broken)
+    return Alternative("hivemind-style averaging", tokens, sent / 8 / cycle * 86_400, "everybody")
+
+
+def hub(surface: Surface) -> Alternative:
+    """One merging peer, the one with the best line; learners beyond what it can take in are left out."""
+    n, work = surface.present, surface.work
+    bits = CODEC_BITS[work.outer.contribution_codec]
+    rate = float(np.median(surface.people.steps_per_second))
+    best = float(np.minimum(surface.people.down, surface.people.up).max())
+    seconds = n * work.parameters * bits / best  # to take in everybody's model once
+    taken = min(1.0, work.pace.steps_per_version / rate / seconds)
+    own = min(1.0, float(np.median(surface.people.up)) * work.pace.steps_per_version / rate / (work.parameters * bits))
+    tokens = n * work.tokens_per_step * float(surface.people.steps_per_second.mean()) * min(taken, own)
+    sent = work.parameters * bits / 8 * rate / work.pace.steps_per_version * 86_400
+    return Alternative("hub (one merging peer)", tokens, sent * min(taken, own), "the hub and its store")

@@ -1,0 +1,158 @@
+"""What one round costs its members in bytes and seconds (design §6.2): who sends what to whom, over which line.
+
+A round is seven messages that wait for each other and two transfers. Times are those of the slowest member that the
+others wait for. What it leaves out: lost packets, other people's traffic, and processors busy with something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
+from peer.plan.population import Flags, Floats, Population
+
+CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
+STATE_BITS = 64.0  # anchor and momentum, float32
+HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
+ELEMENTS_PER_SECOND = 2e7  # encoding, hashing, merging and applying on one core (docs/experiments.md)
+FIRST_FLIGHT_BYTES = 14_480  # ten segments: what TCP sends before the first acknowledgement (RFC 6928)
+WINDOW_BYTES = 3 << 20  # half of Linux' largest receive buffer: what one connection keeps in flight
+STATEMENT_BYTES = 330  # context, sender, signature, small body; measured on the simulator's messages
+VOTE_BYTES = 300
+PER_ROOT_BYTES = 34  # one more digest in a commitment, check or proposal
+
+Peers = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained, and how it is cut and encoded. `parameters` of the whole model."""
+
+    parameters: float
+    tokens_per_step: int
+    pace: PaceSpec
+    outer: OuterSpec
+    group_max: int = PEERS_PER_GROUP_MAX
+
+    @property
+    def elements(self) -> float:
+        """Of one fragment."""
+        return self.parameters / self.pace.fragments
+
+    @property
+    def contribution_bits(self) -> float:
+        """Of one fragment's outer gradient."""
+        return self.elements * CODEC_BITS[self.outer.contribution_codec]
+
+    @property
+    def result_bits(self) -> float:
+        return self.elements * CODEC_BITS[self.outer.result_codec]
+
+    @property
+    def state_bits(self) -> float:
+        """Of one fragment's state, as whoever missed a version fetches it."""
+        return self.elements * STATE_BITS
+
+
+def transfer_seconds(bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float) -> Floats:
+    """Time of sending over one connection that was idle: slow start, then the line or the window, whichever is less.
+
+    Every round trip doubles what is in flight until the line is full; until then a share of the line stays empty.
+    """
+    size, rtt = np.asarray(bits, dtype=float) / 8, np.asarray(rtt_seconds, dtype=float)
+    rate = np.asarray(bits_per_second, dtype=float) / 8
+    rate = np.where(rtt > 0, np.minimum(rate, WINDOW_BYTES / np.maximum(rtt, 1e-9)), rate)
+    full = np.maximum(rate * rtt / FIRST_FLIGHT_BYTES, 1.0)  # flights until the line is full, in units of the first
+    trips = np.ceil(np.log2(full))
+    ramp_bytes = FIRST_FLIGHT_BYTES * (2.0**trips - 1)
+    few_trips = np.ceil(np.log2(size / FIRST_FLIGHT_BYTES + 1)) - 1
+    in_ramp = np.maximum(few_trips, 0) * rtt + size / rate
+    seconds = np.where(size <= ramp_bytes, in_ramp, trips * rtt + (size - ramp_bytes) / rate)
+    return np.asarray(np.where(size <= 0, 0.0, np.maximum(seconds, size / rate)))
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of one round, as arrays; rates are what the line leaves to this round."""
+
+    up: Floats
+    down: Floats
+    latency_seconds: Floats
+    snapshot_seconds: Floats  # until each one's next step boundary
+    reduces: Flags
+
+    def __len__(self) -> int:
+        return len(self.up)
+
+    @classmethod
+    def of(cls, people: Population, roster: Peers, snapshot_seconds: Floats, share: float) -> Members:
+        """These peers, with this share of their lines; if none can be dialled, whoever it is reduces."""
+        dialable = people.dialable[roster]
+        return cls(
+            people.up[roster] * share,
+            people.down[roster] * share,
+            people.latency_seconds[roster],
+            snapshot_seconds,
+            dialable if dialable.any() else ~dialable,
+        )
+
+    def only(self, chosen: Flags) -> Members:
+        """Some of them."""
+        lines = self.up[chosen], self.down[chosen], self.latency_seconds[chosen]
+        return Members(*lines, self.snapshot_seconds[chosen], self.reduces[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """Seconds since the roster went out, per member (its inputs at the reducers, its results) and for all."""
+
+    inputs_at: Floats
+    results_at: Floats
+    voted_after_seconds: float  # after the last result: check, proposal, outer step, vote
+    sent_bits: Floats
+    received_bits: Floats
+
+    @property
+    def seconds(self) -> float:
+        """From the roster to the certificate."""
+        return float(self.results_at.max()) + self.voted_after_seconds
+
+
+def round_cost(work: Workload, members: Members) -> RoundCost:
+    """One round of these members (steps 4–9); the reducers are those of `members.reduces`, each with an equal part."""
+    n, reducers = len(members), max(int(members.reduces.sum()), 1)
+    hop = members.latency_seconds + np.median(members.latency_seconds)  # to a typical other member, one way
+    own = members.reduces / reducers  # share of the fragment that a member keeps or makes itself
+    up_parts, down_parts = (1 - own) * work.contribution_bits, own * (n - 1) * work.contribution_bits
+    up_results, down_results = own * (n - 1) * work.result_bits, (1 - own) * work.result_bits
+    statements_up, statements_down = statement_bits(n, reducers)
+    committed = members.snapshot_seconds + work.elements / ELEMENTS_PER_SECOND + hop + HANDLE_SECONDS
+    bundled = committed.max() + hop + HANDLE_SECONDS
+    inputs_at = bundled + _both(members, up_parts, down_parts, hop) + hop + HANDLE_SECONDS
+    merged = inputs_at.max() + n * work.elements / reducers / ELEMENTS_PER_SECOND
+    results_at = merged + _both(members, up_results, down_results, hop) + hop + HANDLE_SECONDS
+    after = 3 * (float(np.median(hop)) + HANDLE_SECONDS) + float(hop.max()) + work.elements / ELEMENTS_PER_SECOND
+    return RoundCost(
+        inputs_at,
+        results_at,
+        after,
+        up_parts + up_results + statements_up,
+        down_parts + down_results + statements_down,
+    )
+
+
+def _both(members: Members, up: Floats, down: Floats, hop: Floats) -> Floats:
+    """Seconds of sending and receiving so much at once."""
+    return np.maximum(transfer_seconds(up, members.up, 2 * hop), transfer_seconds(down, members.down, 2 * hop))
+
+
+def statement_bits(members: int, reducers: int) -> tuple[float, float]:
+    """What a member sends and gets beside parts and results: join, roster, commitments, checks, proposal, votes."""
+    each = STATEMENT_BYTES + PER_ROOT_BYTES * reducers
+    leaders = members * members * (STATEMENT_BYTES + 2 * each)  # roster, bundle and proposal hold everybody's
+    small = 3 * STATEMENT_BYTES + 2 * each + members * (VOTE_BYTES + STATEMENT_BYTES)
+    received = members * (2 * VOTE_BYTES + STATEMENT_BYTES + 2 * each)
+    return 8 * (leaders / members + small), 8.0 * (received + STATEMENT_BYTES)

@@ -1,0 +1,125 @@
+"""What `muster plan swarm` predicts for one workload and scenario."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from peer.plan.alternatives import Alternative, Surface, alternatives
+from peer.plan.cost import CODEC_BITS, Workload
+from peer.plan.population import Population
+from peer.plan.risk import Capture, capture
+from peer.plan.scenario import Scenario
+from peer.plan.swarm import Swarm
+
+WARMUP_PERIODS = 3.0  # H-step periods that are not counted: in the first, fragments are not due all at once
+ROUNDS_MAX = 20_000
+SECONDS_PER_DAY = 86_400
+LEARNER_BYTES = (
+    4 + 4 + 2.03
+)  # per parameter: value, gradient, 8-bit AdamW (docs/experiments.md); activations come on top
+HOST_BYTES = 8.0  # per parameter: anchor and momentum, float32
+PLANE_BYTES = 8.0  # per parameter of a fragment in flight: snapshot and new anchor
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Everything about one set-up. Times in seconds, shares 0…1; bytes are of the mean peer."""
+
+    simulated_seconds: float
+    round_seconds: float | None  # from the roster to the certificate, median
+    steps_per_version: float | None  # effective H, mean
+    versions_per_hour: float
+    void_per_hour: float
+    minor_share: float
+    utilisation: float  # of the time that peers are there, spent in inner steps
+    uptime: float
+    certified_share: float  # of all inner steps made
+    goodput_ideal: float  # certified against what the peers could make when nothing but planned absence took them
+    tokens_per_second: float
+    tokens_per_day: float
+    group_size: float
+    bytes_sent_per_peer_day: float
+    bytes_received_per_peer_day: float
+    longest_gap_seconds: float
+    recovery_seconds: float | None  # from return to the next certified contribution, median
+    captured: Capture
+    learner_bytes: float
+    host_bytes: float
+    alternatives: tuple[Alternative, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def warmup_seconds(work: Workload, step_seconds: float) -> float:
+    """Of a simulation."""
+    return WARMUP_PERIODS * work.pace.steps_per_version * step_seconds
+
+
+def predict(
+    work: Workload, scenario: Scenario, warmup: float, hostile_share: float, rng: np.random.Generator
+) -> Prediction:
+    """Simulate a scenario whose timetable begins after the warm-up."""
+    people, end = scenario.population, warmup + scenario.seconds
+    swarm = Swarm(work, people, scenario.timetable, rng)
+    made_before = _steps_possible(people, scenario, warmup)
+    seconds = swarm.run(end, warmup, ROUNDS_MAX)
+    stop = warmup + seconds
+    away, excused = scenario.timetable.away_seconds(len(people), stop)
+    away_before, excused_before = scenario.timetable.away_seconds(len(people), warmup)
+    present = len(people) * seconds - float((away - away_before).sum())
+    scheduled = len(people) * seconds - float((excused - excused_before).sum())
+    made = _steps_possible(people, scenario, stop) - made_before
+    rate, tally = float(people.steps_per_second.mean()), swarm.tally
+    steps = tally.steps / work.pace.fragments
+    per_day = SECONDS_PER_DAY / seconds if seconds else 0.0
+    times = [warmup, *tally.certified_at, stop]
+    n = min(work.group_max, max(1, round(present / seconds) if seconds else 1))
+    return Prediction(
+        simulated_seconds=seconds,
+        round_seconds=statistics.median(tally.round_seconds) if tally.round_seconds else None,
+        steps_per_version=statistics.mean(tally.interval_steps) if tally.interval_steps else None,
+        versions_per_hour=3600 * tally.versions / seconds if seconds else 0.0,
+        void_per_hour=3600 * tally.void / seconds if seconds else 0.0,
+        minor_share=tally.minor / max(tally.versions, 1),
+        utilisation=present / scheduled if scheduled else 0.0,
+        uptime=present / (len(people) * seconds) if seconds else 0.0,
+        certified_share=min(1.0, steps / made) if made > 0 else 0.0,
+        goodput_ideal=steps / (scheduled * rate) if scheduled else 0.0,
+        tokens_per_second=steps * work.tokens_per_step / seconds if seconds else 0.0,
+        tokens_per_day=steps * work.tokens_per_step * per_day,
+        group_size=tally.contributions / max(tally.versions, 1),
+        bytes_sent_per_peer_day=float(swarm.sent_bits.mean()) / 8 * per_day,
+        bytes_received_per_peer_day=float(swarm.received_bits.mean()) / 8 * per_day,
+        longest_gap_seconds=max((b - a for a, b in pairwise(times)), default=0.0),
+        recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
+        captured=capture(n, hostile_share, len(people)),
+        learner_bytes=LEARNER_BYTES * work.parameters,
+        host_bytes=_host_bytes(work, n),
+        alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
+    )
+
+
+def _steps_possible(people: Population, scenario: Scenario, until: float) -> float:
+    """Inner steps that all learners make by then, those lost with a kill included."""
+    away, _ = scenario.timetable.away_seconds(len(people), until)
+    return float((people.steps_per_second * (until - away)).sum())
+
+
+def _host_bytes(work: Workload, members: int) -> float:
+    """Memory beside the learner's: state of the whole model, and what rounds in flight hold of their fragments."""
+    codec = CODEC_BITS[work.outer.contribution_codec] / 8
+    parts = work.elements * (PLANE_BYTES + 3 * codec + codec * (members - 1) / members)
+    return HOST_BYTES * work.parameters + work.pace.overlap * parts
+
+
+def scaled(scenario: Scenario, factor: float) -> Scenario:
+    """The same peers with lines this much faster."""
+    people = replace(scenario.population, up=scenario.population.up * factor, down=scenario.population.down * factor)
+    return replace(scenario, population=people)

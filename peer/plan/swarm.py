@@ -1,0 +1,322 @@
+"""A volunteer swarm in virtual time, round by round: what is certified, what is lost, what the lines carry.
+
+The rules are the protocol's (design §6): a fragment is due when its active set has made H steps, at most τ rounds are
+in flight, a roster takes at most 32 of whoever is there, a certificate needs two thirds of it and more than `min_share`
+of the active set, learners never wait. What a round costs is `peer.plan.cost`. numpy works on all peers at once, a
+heap on rounds and absences one after the other; all randomness comes from one generator.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordinator.certificate import more_than_share, votes_needed
+from coordinator.chain import ACTIVE_CERTIFICATES
+from coordinator.core import DEADLINE_DOUBLINGS_MAX
+from coordinator.joining import VOID_BACKOFF_SHARE
+from coordinator.pacing import MINOR_INTERVALS
+from coordinator.quorum import GraceEstimates, grace_seconds
+from coordinator.schedule import SPACING_SHARE
+from coordinator.timeline import CHECK_SHARE, GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
+from peer.plan.attendance import Attendance, Change
+from peer.plan.cost import Members, Peers, RoundCost, Workload, round_cost
+from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
+
+NEW_SEATS_SHARE = 1 / 8  # of a full roster, for peers outside the active set (`coordinator.gathering`)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round in flight that will be certified."""
+
+    fragment: int
+    roster: Peers
+    included: Peers
+    snapshots: Floats  # steps made by then, of `included`
+    started: float
+    minor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A round in flight from which nothing will come."""
+
+    fragment: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted since the warm-up."""
+
+    since: float
+    versions: int = 0
+    minor: int = 0
+    void: int = 0
+    steps: float = 0.0  # certified, over all fragments
+    contributions: int = 0
+    certified_at: list[float] = field(default_factory=list)
+    round_seconds: list[float] = field(default_factory=list)
+    interval_steps: list[float] = field(default_factory=list)
+    recovery_seconds: list[float] = field(default_factory=list)
+
+
+class Swarm:
+    """One simulation: `run` it, then read `tally`, `sent_bits` and `received_bits`."""
+
+    def __init__(self, work: Workload, population: Population, timetable: Timetable, rng: np.random.Generator) -> None:
+        peers, fragments = len(population), work.pace.fragments
+        self.work, self.population, self.rng = work, population, rng
+        self.attendance, self.tally = Attendance(population, rng), Tally(0.0)
+        self.counted: Floats = np.zeros((fragments, peers))  # steps that some version holds
+        self.counted_version = np.zeros((fragments, peers), dtype=np.int64)
+        self.ready_at: Floats = np.zeros((fragments, peers))  # has the newest state from then on
+        self.version = np.zeros(fragments, dtype=np.int64)
+        self.counted_from: Floats = np.zeros(fragments)
+        self.full_at: Floats = np.zeros(fragments)
+        self.not_before: Floats = np.zeros(fragments)
+        self.voids = np.zeros(fragments, dtype=np.int64)
+        self.rosters: list[deque[Peers]] = [deque(maxlen=ACTIVE_CERTIFICATES) for _ in range(fragments)]
+        self.in_flight: set[int] = set()
+        self.opened_at, self.wake_at = -math.inf, math.inf
+        self.estimates = GraceEstimates()
+        self.sent_bits, self.received_bits = np.zeros(peers), np.zeros(peers)
+        self._heap: list[tuple[float, int, Change | Round | Void | str]] = []
+        self._pushed = 0
+        for change in self.attendance.begin(timetable):
+            self._push(change.at_seconds, change)
+        present = np.flatnonzero(self.attendance.next_away > 0)
+        self.founders: Peers = rng.permutation(present)[: work.group_max]
+
+    @property
+    def now(self) -> float:
+        return self.attendance.now
+
+    # -- time
+
+    def run(self, seconds: float, warmup_seconds: float, rounds_max: int) -> float:
+        """Simulate; returns the seconds counted, fewer than asked for if `rounds_max` rounds came first."""
+        self._push(warmup_seconds, "count")
+        self._open()
+        rounds = 0
+        while self._heap and self._heap[0][0] <= seconds and rounds < rounds_max:
+            at, _, what = heapq.heappop(self._heap)
+            self.attendance.advance(at)
+            rounds += isinstance(what, Round | Void)
+            self._handle(what)
+            self._open()
+        if rounds < rounds_max:
+            self.attendance.advance(seconds)
+        return max(self.now - self.tally.since, 0.0)
+
+    def _push(self, at: float, what: Change | Round | Void | str) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (at, self._pushed, what))
+
+    def _wake(self, at: float) -> None:
+        """Look again at this time, unless we shall do so before."""
+        if at < self.wake_at or self.wake_at <= self.now:
+            self.wake_at = at
+            self._push(at, "wake")
+
+    def _handle(self, what: Change | Round | Void | str) -> None:
+        if isinstance(what, Round):
+            self._certify(what)
+        elif isinstance(what, Void):
+            self._void(what.fragment)
+        elif isinstance(what, Change):
+            self._change(what)
+        elif what == "count":
+            self.tally = Tally(self.now)
+            self.sent_bits[:] = self.received_bits[:] = 0.0
+
+    # -- peers come and go
+
+    def _change(self, change: Change) -> None:
+        what = change.what
+        for following in self.attendance.apply(change):
+            self._push(following.at_seconds, following)
+        if isinstance(what, Cut) and change.kind == "heal":
+            self._heal(what)
+        elif isinstance(what, Absence) and change.kind == "back":
+            self._fetch(np.array([what.peer]), range(self.work.pace.fragments))
+        elif isinstance(what, Absence) and what.kills:
+            lost = self.attendance.lost_steps(what.peer)
+            self.counted[:, what.peer] += np.minimum(self._pending()[:, what.peer], lost)
+
+    def _pending(self) -> Floats:
+        return self.attendance.made - self.counted
+
+    def _heal(self, cut: Cut) -> None:
+        """The smaller side certified on its own once three intervals had passed; what it did is dropped (design §8)."""
+        peers = len(self.population)
+        small = sorted(cut.side if 2 * len(cut.side) <= peers else set(range(peers)) - cut.side)
+        alone = self.now - cut.start_seconds - MINOR_INTERVALS * self._interval_seconds()
+        if alone > 0 and len(small) >= self.work.pace.min_group:
+            lost = np.minimum(alone * self.population.steps_per_second[small], self._pending()[:, small])
+            self.counted[:, small] += np.maximum(lost, 0.0)
+        self._fetch(np.array(small, dtype=np.intp), range(self.work.pace.fragments))
+
+    def _fetch(self, peers: Peers, fragments: range) -> None:
+        """These peers get the newest states, one after the other, from everybody else who is there."""
+        alive = self.attendance.alive
+        holders, live = max(int(alive.sum()) - len(peers), 1), max(int(alive.sum()), 1)
+        given = float(self.population.up[alive].sum()) * holders / live / max(len(peers), 1)
+        rate = np.minimum(self.population.down[peers], max(given, 1.0))
+        seconds = self.work.state_bits / rate + 4 * self.population.latency_seconds[peers]
+        for place, fragment in enumerate(fragments):
+            self.ready_at[fragment, peers] = self.now + (place + 1) * seconds
+        bits = self.work.state_bits * len(fragments)
+        self.received_bits[peers] += bits
+        self.sent_bits[alive] += bits * len(peers) / live
+
+    # -- rounds
+
+    def _interval_seconds(self) -> float:
+        return self.work.pace.steps_per_version / float(np.median(self.population.steps_per_second))
+
+    def _active(self, fragment: int) -> Flags:
+        """The fragment's active set; at version 0 the founders."""
+        active = np.zeros(len(self.population), dtype=bool)
+        for roster in self.rosters[fragment] or (self.founders,):
+            active[roster] = True
+        return active
+
+    def _open(self) -> None:
+        """Open what is due; else wake when the next fragment is."""
+        pace = self.work.pace
+        while len(self.in_flight) < pace.overlap:
+            reach = self.attendance.reach()
+            if not reach.any():
+                return
+            interval = pace.steps_per_version / float(np.median(self.population.steps_per_second[reach]))
+            first = (np.arange(pace.fragments) + 1) / pace.fragments
+            due = self.counted_from + interval * np.where(self.version == 0, first, 1.0)
+            spaced = self.opened_at + SPACING_SHARE * interval / pace.fragments
+            due = np.maximum(due, np.maximum(self.not_before, spaced))
+            due[list(self.in_flight)] = math.inf
+            ready = np.flatnonzero(due <= self.now + 1e-9)
+            if not len(ready):
+                self._wake(float(due.min()))
+                return
+            self._begin(int(ready[np.argmin(self.version[ready])]), reach)
+
+    def _begin(self, fragment: int, reach: Flags) -> None:
+        """Gather a roster; a leader that cannot answer, or too few that could vote, make the attempt void."""
+        pace, active = self.work.pace, self._active(fragment)
+        self.opened_at = self.now
+        self.in_flight.add(fragment)
+        ready = reach & (self.ready_at[fragment] <= self.now) & (self._pending()[fragment] >= 1)
+        joined, hidden = np.flatnonzero(ready), active & self.attendance.believed(pace.presence_lifetime_seconds)
+        newest = self.rosters[fragment][-1] if self.rosters[fragment] else self.founders
+        roster = choose(joined, newest, self.work.group_max, self.rng)
+        minor = not more_than_share(int(active[roster].sum()), int(active.sum()), pace.min_share)
+        patient = self.now - self.full_at[fragment] < MINOR_INTERVALS * self._interval_seconds()
+        leaderless = self.rng.random() * (hidden.sum() + (reach & active).sum()) < hidden.sum()
+        impossible = minor and (patient or not self.version[fragment])
+        if len(joined) < pace.min_group or leaderless or impossible:
+            self._push(self.now + JOIN_SHARE * pace.round_seconds, Void(fragment))
+            return
+        latency = self.population.latency_seconds[roster]
+        asked = float(2 * latency.max() + 2 * np.median(latency)) + (self._grace(reach) if hidden.any() else 0.0)
+        self._play(fragment, roster, self.now + asked, minor)
+
+    def _grace(self, reach: Flags) -> float:
+        """How long a leader waits for somebody who is listed as there and does not join."""
+        step_seconds = 1 / float(np.median(self.population.steps_per_second[reach]))
+        waits = grace_seconds(self.work.pace, step_seconds, self.estimates)
+        return min(waits, GRACE_SHARE_MAX * self.work.pace.round_seconds)
+
+    def _play(self, fragment: int, roster: Peers, start: float, minor: bool) -> None:
+        """The attempt, from its roster on: who delivers in time, who is gone before the votes, when it is over."""
+        people, doublings = self.population, min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
+        deadline = self.work.pace.round_seconds * 2.0**doublings
+        until_step = self.rng.random(len(roster)) / people.steps_per_second[roster]
+        members = Members.of(people, roster, until_step, share=1 / len(self.in_flight))
+        cost = round_cost(self.work, members)
+        if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # its leader
+            self._push(start + GONE_SHARE * deadline, Void(fragment))
+            return
+        end, late = start + cost.seconds, 0.0
+        present = (self.attendance.next_away[roster] > end) & (cost.inputs_at <= INPUTS_SHARE * deadline)
+        if present.any() and not present.all():  # the others go on as soon as they know
+            cost, late = round_cost(self.work, members.only(present)), GONE_SHARE * deadline
+            end = start + cost.seconds + late
+        if self._slow_reducers(cost, deadline):  # the next in order do their part again
+            end = start + RECHECK_SHARE * deadline + cost.voted_after_seconds
+        if end > start + deadline or not self._certifies(fragment, roster, roster[present], minor):
+            self._push(start + deadline, Void(fragment))
+            return
+        included = roster[present]
+        ahead = start - self.now + until_step[present]
+        snapshots = np.floor(self.attendance.made[included] + people.steps_per_second[included] * ahead)
+        self.sent_bits[included] += cost.sent_bits
+        self.received_bits[included] += cost.received_bits
+        self._push(end, Round(fragment, roster, included, snapshots, start, minor))
+
+    def _slow_reducers(self, cost: RoundCost, deadline: float) -> bool:
+        """Whether some, but no more than a third, are too late for the first check (design §6.2 step 8)."""
+        late = int((cost.results_at > CHECK_SHARE * deadline).sum())
+        return 0 < 3 * late <= len(cost.results_at)
+
+    def _certifies(self, fragment: int, roster: Peers, voters: Peers, minor: bool) -> bool:
+        active = self._active(fragment)
+        if len(voters) < max(votes_needed(len(roster)), self.work.pace.min_group):
+            return False
+        return minor or more_than_share(int(active[voters].sum()), int(active.sum()), self.work.pace.min_share)
+
+    def _void(self, fragment: int) -> None:
+        self.in_flight.discard(fragment)
+        self.voids[fragment] += 1
+        self.tally.void += 1
+        self.not_before[fragment] = self.now + VOID_BACKOFF_SHARE * self.work.pace.round_seconds
+
+    def _certify(self, done: Round) -> None:
+        """A version exists: count what it holds; whoever was not there fetches it."""
+        fragment, included, pace = done.fragment, done.included, self.work.pace
+        pending = np.maximum(done.snapshots - self.counted[fragment, included], 0.0)
+        stale = self.version[fragment] - self.counted_version[fragment, included] > pace.max_stale
+        self._note(done, float(np.where(stale, np.minimum(pending, pace.steps_per_version), pending).sum()))
+        self.in_flight.discard(fragment)
+        self.counted[fragment, included] += pending
+        self.version[fragment] += 1
+        self.counted_version[fragment, included] = self.version[fragment]
+        self.counted_from[fragment], self.voids[fragment] = done.started, 0
+        if done.minor:
+            self.rosters[fragment].clear()
+        else:
+            self.full_at[fragment] = done.started
+        self.rosters[fragment].append(done.roster)
+        self.estimates = self.estimates.with_round(0.0, self.now - done.started)
+        outside = self.attendance.reach() & (self.ready_at[fragment] <= self.now)
+        outside[done.roster] = False
+        if outside.any():
+            self._fetch(np.flatnonzero(outside), range(fragment, fragment + 1))
+
+    def _note(self, done: Round, steps: float) -> None:
+        tally, rate = self.tally, float(np.median(self.population.steps_per_second[done.included]))
+        tally.interval_steps.append((done.started - float(self.counted_from[done.fragment])) * rate)
+        tally.versions += 1
+        tally.minor += done.minor
+        tally.steps += steps
+        tally.contributions += len(done.included)
+        tally.certified_at.append(self.now)
+        tally.round_seconds.append(self.now - done.started)
+        tally.recovery_seconds += self.attendance.recovered(done.included, tally.since)
+
+
+def choose(joined: Peers, newest: Peers, limit: int, rng: np.random.Generator) -> Peers:
+    """A roster of whoever joined, in random order: everybody, or as many as a group takes.
+
+    Then seven eighths are from the newest roster, so that enough of the active set is there to certify.
+    """
+    order = rng.permutation(joined)
+    if len(order) <= limit:
+        return order
+    stay = order[np.isin(order, newest)][: limit - int(limit * NEW_SEATS_SHARE)]
+    others = order[~np.isin(order, stay)]
+    return rng.permutation(np.concatenate([stay, others[: limit - len(stay)]]))

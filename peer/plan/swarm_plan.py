@@ -1,0 +1,132 @@
+"""What somebody wants to know about a swarm that does not exist yet: a TOML file, checked, in words if it is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from dht.errors import UsageError
+from peer.plan.cost import Workload
+
+PEERS_MAX = 20_000
+HOURS_MAX = 24.0 * 365
+
+Preset = Literal["homes", "fibre", "cable", "university", "datacentres"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class CrowdPart(_Strict):
+    """Volunteers: a preset says what their lines and sessions are like, the other keys replace parts of it."""
+
+    peers: int = Field(ge=1, le=PEERS_MAX)
+    step_seconds: float = Field(gt=0, le=1e6, description="of the median peer")
+    preset: Preset = "homes"
+    speed_sigma: float = Field(0.5, ge=0, le=3, description="spread of speeds: lognormal")
+    up_mbit: float | None = Field(None, gt=0, le=1e6, description="every uplink instead of the preset's")
+    down_mbit: float | None = Field(None, gt=0, le=1e6)
+    latency_seconds: float | None = Field(None, ge=0, le=10, description="between two peers, one way")
+    usable_share: float = Field(0.8, gt=0, le=1, description="of each line; the rest is for those who live there")
+    session_hours: float | None = Field(None, ge=0, le=HOURS_MAX, description="mean; 0: nobody ever leaves")
+    on_share: float | None = Field(None, gt=0, le=1, description="of a peer's time that it is there")
+    kill_share: float | None = Field(None, ge=0, le=1, description="of sessions that end without a goodbye")
+    undialable_share: float | None = Field(None, ge=0, lt=1)
+    restart_seconds: float = Field(30.0, ge=0, le=86_400, description="from the start of a peer to its first step")
+
+
+class LocalPart(_Strict):
+    """Machines that are all alike, as `muster chaos` and the shaped-link benchmark have them."""
+
+    peers: int = Field(ge=1, le=PEERS_MAX)
+    step_seconds: float = Field(gt=0, le=1e6)
+    mbit_per_second: float = Field(1000.0, gt=0, le=1e7, description="of each line, each way")
+    rtt_seconds: float = Field(0.001, ge=0, le=10)
+    restart_seconds: float = Field(12.0, ge=0, le=86_400, description="from the start of a process to its first step")
+    chaos: str | None = Field(None, description="a plan of `muster chaos`, relative to this file")
+
+
+class PlanFile(_Strict):
+    """The whole file."""
+
+    run: str | None = Field(None, description="a run file, relative to this one; without it, the defaults of a run")
+    seed: int = Field(0, ge=0)
+    hours: float | None = Field(None, gt=0, le=HOURS_MAX, description="simulated time; else the chaos plan's, or a day")
+    parameters: float | None = Field(None, ge=1, le=1e15, description="instead of what the run's model has")
+    tokens_per_step: int | None = Field(None, ge=1, le=1 << 40)
+    gpu_gigabytes: float | None = Field(None, gt=0, le=1e5, description="what the smallest peer has")
+    group_max: int = Field(PEERS_PER_GROUP_MAX, ge=1, le=PEERS_PER_GROUP_MAX)
+    hostile_share: float = Field(0.1, ge=0, lt=1, description="of all peers, for the risk of a captured group")
+    pace: dict[str, Any] = Field(default_factory=dict, description="keys of a run's [pace] instead of the run file's")
+    outer: dict[str, Any] = Field(default_factory=dict)
+    swarm: CrowdPart | None = None
+    local: LocalPart | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.swarm is None) == (self.local is None):
+            raise ValueError("a plan has either [swarm] or [local]")
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> PlanFile:
+        """Read a plan; raises UsageError with one sentence that names what is wrong."""
+        text = _read(path)
+        try:
+            return cls.model_validate(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path} is not valid TOML: {error}") from None
+        except ValidationError as error:
+            raise UsageError(f"{path}: {_fault(error)}; see docs/plan.md") from None
+
+    def workload(self, path: Path) -> Workload:
+        """What is trained; `path` is where this file lies. Raises UsageError."""
+        source = path if self.run is None else path.parent / self.run
+        sections = {} if self.run is None else _toml(source)
+        for name, part in (("pace", self.pace), ("outer", self.outer)):
+            sections[name] = {**sections.get(name, {}), **part}
+        try:
+            config = RunConfig.model_validate(sections)
+        except ValidationError as error:
+            raise UsageError(f"{source}: {_fault(error)}; see docs/config.md") from None
+        tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
+        parameters = _parameters(config) if self.parameters is None else self.parameters
+        return Workload(parameters, tokens, config.pace, config.outer, self.group_max)
+
+
+def _parameters(config: RunConfig) -> float:
+    from peer.model import parameter_specs
+
+    return float(sum(tensor.elements for tensor in parameter_specs(config.model)))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read(path))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"there is no file at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read as text: {error}") from None
+
+
+def _fault(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"] == "extra_forbidden":
+        return f"{place} is not a known key"
+    return f"{place}: {first['msg'].lower()}"
