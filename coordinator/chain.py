@@ -80,6 +80,10 @@ class Chain:
                 break
         return window
 
+    def newest_roster(self) -> frozenset[PeerId]:
+        """Voters of the newest certificate; the founders at version 0."""
+        return self.certificates[-1].outcome.roster_ids if self.certificates else self.rules.founders
+
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
         if self.certificates:

@@ -213,7 +213,7 @@ class Engine:
             return []
         if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
             return self.rivals.ask(sender, machine.index, now)
-        return machine.learn(certificate, now)
+        return machine.learn(certificate, now) + machine.spread(certificate, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
         """Besides who is there, presence shows who is ahead of us or on another branch."""

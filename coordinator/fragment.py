@@ -11,13 +11,19 @@ from coordinator.actions import Action, Adopt, Discard, Publish, Send, Tell
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
 from coordinator.certificate import Certificate
-from coordinator.chain import Chain
+from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
 from coordinator.custody import FETCH_RETRY_SECONDS, Custody
 from coordinator.ledger import Ledger
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import CertificateNote
 from coordinator.pacing import Tempo
 from coordinator.rounds import Rounds
+from dht.identity import PeerId
+from dht.statement import digest_of
+
+TOLD_BY_LEADER_MAX = 2 * PEERS_PER_GROUP_MAX
+RUMOUR_PEERS = 4  # told by each who learns: all but e⁻⁴ of a swarm hear it, the rest see it in somebody's presence
 
 
 class FragmentMachine:
@@ -101,14 +107,32 @@ class FragmentMachine:
             certificate = attempt.certificate
             if certificate is not None and not self.rounds.shall_hold(certificate, now):
                 led = attempt.group.leader == self.core.me
-                return self.learn(certificate, now) + (self._announce(certificate, now) if led else [])
+                told = self._announce(certificate, now) if led else []
+                return self.learn(certificate, now) + told + self.spread(certificate, now)
         return self.rounds.leave_pointless(now)
 
+    def _outsiders(self, certificate: Certificate, now: float) -> frozenset[PeerId]:
+        """Live peers that were not there."""
+        return self.core.presence.live(now) - certificate.outcome.roster_ids - {self.core.me}
+
+    def _crowded(self, now: float) -> bool:
+        """Whether there are more peers than one leader can tell."""
+        return self.core.presence.population(now) > TOLD_BY_LEADER_MAX
+
     def _announce(self, certificate: Certificate, now: float) -> list[Action]:
-        """Tell everyone who was not there."""
-        outsiders = self.core.presence.live(now) - certificate.outcome.roster_ids - {self.core.me}
+        """The leader tells everyone who was not there; where they are many, rumour does."""
+        if self._crowded(now):
+            return [Publish(certificate)]
         note = CertificateNote(certificate=certificate)
-        return [Publish(certificate), *(Send(peer, note) for peer in sorted(outsiders))]
+        return [Publish(certificate), *(Send(peer, note) for peer in sorted(self._outsiders(certificate, now)))]
+
+    def spread(self, certificate: Certificate, now: float) -> list[Action]:
+        """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
+        if not self._crowded(now):
+            return []
+        note = CertificateNote(certificate=certificate)
+        drawn = beacon_order(digest_of(certificate.digest, self.core.me.encode()), self._outsiders(certificate, now))
+        return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:
         """The next version exists; whoever calls, or our own ballot, has verified it."""

@@ -12,6 +12,7 @@ from coordinator.core import Core
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
 from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_size
+from coordinator.tickets import seated
 from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -74,7 +75,8 @@ class Gathering:
         return [self.joins[peer][0] for peer in self._order(silent) if peer not in members]
 
     def _order(self, silent: Set[PeerId]) -> tuple[PeerId, ...]:
-        return beacon_order(self.chain.beacon(), self.joins.keys() - silent)[:PEERS_PER_GROUP_MAX]
+        order = beacon_order(self.chain.beacon(), self.joins.keys() - silent)
+        return seated(order, self.chain.newest_roster())
 
     def grace_seconds(self) -> float:
         """How long to wait for more peers once the quorum has joined."""

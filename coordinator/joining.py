@@ -17,6 +17,7 @@ from coordinator.gathering import REVISIONS_MAX, Gathering
 from coordinator.group import Group, leader_of, read_join
 from coordinator.messages import Join
 from coordinator.quorum import quorum_size
+from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -62,6 +63,11 @@ class Joining:
         return leader_of(self.chain, attempt) == self.core.me
 
     # -- asking
+
+    def has_ticket(self, peer: PeerId, now: float) -> bool:
+        """Whether this peer's turn has come, where not everybody's can (`coordinator.tickets`)."""
+        population = self.core.presence.population(now)
+        return has_ticket(self.chain.beacon(), peer, self.chain.newest_roster(), population)
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader we believe to be there."""
@@ -191,7 +197,8 @@ class Joining:
 
     def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
-        expected = self.core.presence.trainers(now) | (self.chain.active_set() & gathering.joins.keys())
+        asking = {peer for peer in self.core.presence.trainers(now) if self.has_ticket(peer, now)}
+        expected = asking | (self.chain.active_set() & gathering.joins.keys())
         return gathering.close(expected, silent, minor_allowed, now)
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:

@@ -75,7 +75,10 @@ class PresenceTable:
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
     shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
+    sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
     revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
+
+    _counted: tuple[tuple[int, int], int] | None = field(init=False, default=None)
 
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
         """Note a presence record, unless it is the one that we know or there is no room."""
@@ -121,6 +124,13 @@ class PresenceTable:
     def trainers(self, now: float) -> frozenset[PeerId]:
         """Live peers whose learners are running."""
         return frozenset(peer for peer in self.live(now) if self.sightings[peer].presence.state == "training")
+
+    def population(self, now: float) -> float:
+        """How many peers train, as far as what we see tells; counted anew when that may have changed."""
+        basis = (self.revision, int(now))
+        if self._counted is None or self._counted[0] != basis:
+            self._counted = (basis, len(self.trainers(now)))
+        return self._counted[1] / self.sampled_share
 
     def says_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
         """Whether a peer says that this version is its newest one."""

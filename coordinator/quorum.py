@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, PaceSpec
+from coordinator.manifest import PaceSpec
 from dht.identity import PeerId
 
 AVERAGE_WEIGHT = 0.1  # of a new measurement in the moving averages
@@ -61,8 +61,6 @@ def close_roster(gathered: Gathered, pace: PaceSpec, now: float) -> tuple[bool, 
     share_reached = len(gathered.joined & gathered.active) > pace.min_share * len(gathered.active)
     if not share_reached and not gathered.minor_allowed:
         return False, f"no more than {pace.min_share:.0%} of the active set has joined"
-    if len(gathered.joined) >= PEERS_PER_GROUP_MAX:
-        return True, "the group is full"
     missing = len(gathered.expected - gathered.joined)
     if missing == 0 and share_reached:
         return True, "everyone live has joined"

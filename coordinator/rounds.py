@@ -88,13 +88,13 @@ class Rounds:
         if self.core.draining or self.core.withdrawn or now < self.core.unable_until:
             return False
         if self.core.contributes:
-            return True
+            return self.joining.has_ticket(self.core.me, now) or self.tempo.minor_allowed(self.chain, now)
         active = self.chain.active_set()
         return self.core.me in active and self.core.witnesses_needed(active, now)
 
     def may_open(self, now: float) -> bool:
         """Whether we are free to ask into a group."""
-        return self.custody.complete and not self.busy and self.wanted(now) and not self.bound(now)
+        return self.custody.complete and not self.busy and not self.bound(now) and self.wanted(now)
 
     # -- into a group
 

@@ -16,6 +16,7 @@ from coordinator.group import leader_of, read_group, read_join
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, Joining
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Roster
+from coordinator.tickets import NEW_SEATS, seated
 from coordinator.timeline import GRACE_SHARE_MAX, JOIN_SHARE, QUORUM_SHARE
 from dht.errors import PeerError
 from dht.statement import Statement
@@ -161,15 +162,19 @@ def test_late_joins_revise_the_roster_a_bounded_number_of_times():
     assert close(gathered, EVERYONE) is None
 
 
-def test_of_too_many_the_first_32_in_beacon_order_are_taken():
-    club = Club.of(PEERS_PER_GROUP_MAX + 8)
+def test_of_too_many_the_newest_roster_keeps_most_seats():
+    club = Club.of(PEERS_PER_GROUP_MAX + 8, founders=PEERS_PER_GROUP_MAX)
     chain = club.chain()
     gathered = gathering(club, club.number(leader_of(chain, 0)))
     for number in range(PEERS_PER_GROUP_MAX + 8):
         hear(gathered, club.join(number, chain))
     actions = gathered.close(frozenset(club.ids), frozenset(), minor_allowed=False, now=NOW)
     group = read_group(actions[0].message, chain, NOW)
-    assert group.members == beacon_order(chain.beacon(), club.ids)[:PEERS_PER_GROUP_MAX]
+    order = beacon_order(chain.beacon(), club.ids)
+    staying = [peer for peer in order if peer in chain.newest_roster()][: PEERS_PER_GROUP_MAX - NEW_SEATS]
+    assert set(staying) < group.voters
+    assert group.members == seated(order, chain.newest_roster())
+    assert not group.minor
     assert gathered.lacking(group.voters, frozenset()) == []  # no place left, so nobody is lacking
 
 

@@ -91,10 +91,11 @@ def test_a_roster_closes_with_a_reason(changes: dict[str, object], now: float, c
     assert (closed, why.startswith(reason)) == (closes, True), why
 
 
-def test_a_full_group_does_not_wait() -> None:
+def test_a_full_group_waits_for_those_whose_turn_has_come_but_not_beyond_the_grace_window() -> None:
     many = frozenset(PeerId(f"peer {number}") for number in range(PEERS_PER_GROUP_MAX))
     gathered = replace(ALL_JOINED, joined=many | ALL_JOINED.active, contributors=40, expected=many | {PeerId("late")})
-    assert close_roster(gathered, PACE, 0.0) == (True, "the group is full")
+    end = gathered.grace_since + gathered.grace_seconds
+    assert [close_roster(gathered, PACE, now)[0] for now in (end - 0.01, end)] == [False, True]
 
 
 peer_sets = st.frozensets(st.sampled_from(PEERS))
