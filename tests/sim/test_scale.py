@@ -1,0 +1,40 @@
+"""More peers than a group takes: versions come, seats turn over, nobody stores or sends what grows with the swarm."""
+
+from __future__ import annotations
+
+from coordinator.manifest import PEERS_PER_GROUP_MAX, PaceSpec
+from coordinator.virtual.board import RECORDS_PER_SHARD, Board
+from coordinator.virtual.keys import virtual_peer_id
+from coordinator.virtual.scale import KNOWN_SHARE, Crowd
+
+PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
+PEERS, VERSIONS = 40, 2
+
+
+def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody() -> None:
+    crowd = Crowd(PEERS, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd.run(VERSIONS)
+    certified = list(crowd.meter.certified.values())
+    assert len(certified) >= VERSIONS
+    assert [one for one in certified if one.outcome.minor or len(one.outcome.roster) < PEERS_PER_GROUP_MAX] == []
+    assert len({peer for one in certified for peer in one.outcome.roster}) > PEERS_PER_GROUP_MAX
+    assert min(len(crowd.heard[one.version]) for one in certified) >= KNOWN_SHARE * PEERS
+    report = crowd.report()
+    assert report["versions"] == len(certified)
+    assert crowd.meter.checks.total() > 0
+    assert crowd.meter.sent.total() == crowd.meter.received.total() == sum(crowd.meter.kinds.values())
+
+
+def test_a_board_shows_each_reader_a_part_whatever_the_swarm() -> None:
+    crowd = Crowd(1, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd.peers[0].start()
+    presence = crowd.board.records[crowd.peers[0].me][0]
+    for size in (100, 2000):
+        board = Board(size)
+        names = [virtual_peer_id(number, 1) for number in range(size)]
+        for name in names:
+            board.put(name, presence, 0.0)
+        seen = [len(board.get(name, frozenset(names[:5]), 0, 1.0, 45.0)) for name in names[:50]]
+        assert min(seen) >= 5
+        assert max(seen) < 4 * RECORDS_PER_SHARD
+        assert board.get(names[0], frozenset(names), 0, 50.0, 45.0) == []  # all have gone silent
