@@ -67,6 +67,7 @@ def _help(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
+Plot = Annotated[Path | None, typer.Option(help="Also draw the paper's table and ours: .html or .png.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 
 
@@ -95,6 +96,7 @@ def goodput(
     days: Annotated[float, typer.Option(help="Simulated days.")] = 30.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
     paper_table: Annotated[GoodputTable | None, typer.Option(help="Instead, this table beside the paper's.")] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate chips that fail, and say how much of the time trains the model."""
@@ -102,12 +104,13 @@ def goodput(
     from peer.plan import tables
     from peer.plan.goodput import simulate
 
-    if paper_table is GoodputTable.availability:
-        _show_tables(tables.availability_tables(days, seed), as_json)
-        return
     if paper_table is not None:
-        of_speed = paper_table is GoodputTable.straggler
-        _show_tables(tables.straggler_tables(seed) if of_speed else tables.scavenging_tables(), as_json)
+        of_time = {
+            GoodputTable.availability: lambda: tables.availability_tables(days, seed),
+            GoodputTable.straggler: lambda: tables.straggler_tables(seed),
+            GoodputTable.scavenging: tables.scavenging_tables,
+        }
+        _show_tables(of_time[paper_table](), as_json, plot)
         return
     absence = parts.ExponentiatedWeibull.with_mean(absence_seconds, parts.ABSENCE_SHAPE, parts.ABSENCE_EXPONENT)
     cluster = parts.Cluster(
@@ -149,6 +152,7 @@ def bandwidth(
     group: Annotated[int, typer.Option(help="Homes that reduce together; data-parallel takes all.")] = 16,
     gbit: Annotated[float | None, typer.Option(help="Also say what this rate of each line allows.")] = None,
     paper_table: Annotated[BandwidthTable | None, typer.Option(help="Instead, this table beside the paper's.")] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what rate each site's line needs, as the paper counts and with the whole model sent once in H steps."""
@@ -156,7 +160,7 @@ def bandwidth(
     from peer.plan import tables
 
     if paper_table is not None:
-        _show_tables(tables.bandwidth_tables(), as_json)
+        _show_tables(tables.bandwidth_tables(), as_json, plot, log=True)
         return
     work = links.Workload(params, step_seconds, bits)
     lines = links.Link(sites, link.value, latency_seconds, group if method is BandwidthMethod.decoupled else sites)
@@ -217,7 +221,11 @@ def _speeds(text: str) -> list[float]:
     return speeds
 
 
-def _show_tables(tables: Sequence[Table], as_json: bool) -> None:
+def _show_tables(tables: Sequence[Table], as_json: bool, plot: Path | None, log: bool = False) -> None:
+    if plot is not None:
+        from peer.plan.plots import table_plot
+
+        table_plot(tables, log, plot)
     if as_json:
         typer.echo(json.dumps({table.title: [cell._asdict() for cell in table.cells] for table in tables}))
     else:

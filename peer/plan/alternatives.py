@@ -1,6 +1,7 @@
 """What other ways to train together would get out of the same peers: closed forms, each with what it leaves out.
 
-* data-parallel: gradients of the whole model at every step, around a ring; the slowest peer and line set the pace, and
+* data-parallel: gradients of the whole model at every step, around a ring with one connection to each neighbour, as
+  gloo has it; the slowest peer and line set the pace, and
   whenever somebody leaves or comes back all of them start again. Nothing overlaps.
 * hivemind-style: H local steps, then everybody stops and averages the whole model in groups of 16 with fp16, as
   OpenDiLoCo does; a peer that leaves meanwhile costs its group the time-out and the round.
@@ -92,7 +93,8 @@ def hivemind(surface: Surface) -> Alternative:
     n, work = surface.present, surface.work
     group = min(float(HIVEMIND_GROUP), n)
     sent = work.parameters * 16 * 2 * (group - 1) / group
-    averaging = float(transfer_seconds(sent, float(surface.lines.min()), 2 * surface.hop_seconds)) if n > 1 else 0.0
+    rtt, others = 2 * surface.hop_seconds, max(round(group) - 1, 1)
+    averaging = float(transfer_seconds(sent, float(surface.lines.min()), rtt, others)) if n > 1 else 0.0
     cycle = work.pace.steps_per_version * surface.slowest_step_seconds + averaging
     broken = 1 - float(np.exp(-surface.leaves_per_second / n * group * averaging))
     cycle += HIVEMIND_TIMEOUT_SECONDS * (1 - float(np.exp(-surface.leaves_per_second * averaging)))

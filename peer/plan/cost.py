@@ -17,7 +17,9 @@ from peer.plan.population import Flags, Floats, Population
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
 STATE_BITS = 64.0  # anchor and momentum, float32
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
-ELEMENTS_PER_SECOND = 2e7  # encoding, hashing, merging and applying on one core (docs/experiments.md)
+ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/experiments.md: codecs)
+MERGED_PER_SECOND = 4e7  # elements × members of the default merge on one core (design §7: 0.4 s for 16 × 2²⁰)
+APPLIED_PER_SECOND = 5e7  # elements decoded, stepped, and hashed as anchor and momentum, on one core
 FIRST_FLIGHT_BYTES = 14_480  # ten segments: what TCP sends before the first acknowledgement (RFC 6928)
 WINDOW_BYTES = 3 << 20  # half of Linux' largest receive buffer: what one connection keeps in flight
 STATEMENT_BYTES = 330  # context, sender, signature, small body; measured on the simulator's messages
@@ -57,18 +59,21 @@ class Workload:
         return self.elements * STATE_BITS
 
 
-def transfer_seconds(bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float) -> Floats:
-    """Time of sending over one connection that was idle: slow start, then the line or the window, whichever is less.
+def transfer_seconds(
+    bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float, connections: int = 1
+) -> Floats:
+    """Time of sending over connections that were idle: slow start, then the line or the windows, whichever is less.
 
     Every round trip doubles what is in flight until the line is full; until then a share of the line stays empty.
     """
+    flight, window = FIRST_FLIGHT_BYTES * connections, WINDOW_BYTES * connections
     size, rtt = np.asarray(bits, dtype=float) / 8, np.asarray(rtt_seconds, dtype=float)
     rate = np.asarray(bits_per_second, dtype=float) / 8
-    rate = np.where(rtt > 0, np.minimum(rate, WINDOW_BYTES / np.maximum(rtt, 1e-9)), rate)
-    full = np.maximum(rate * rtt / FIRST_FLIGHT_BYTES, 1.0)  # flights until the line is full, in units of the first
+    rate = np.where(rtt > 0, np.minimum(rate, window / np.maximum(rtt, 1e-9)), rate)
+    full = np.maximum(rate * rtt / flight, 1.0)  # flights until the line is full, in units of the first
     trips = np.ceil(np.log2(full))
-    ramp_bytes = FIRST_FLIGHT_BYTES * (2.0**trips - 1)
-    few_trips = np.ceil(np.log2(size / FIRST_FLIGHT_BYTES + 1)) - 1
+    ramp_bytes = flight * (2.0**trips - 1)
+    few_trips = np.ceil(np.log2(size / flight + 1)) - 1
     in_ramp = np.maximum(few_trips, 0) * rtt + size / rate
     seconds = np.where(size <= ramp_bytes, in_ramp, trips * rtt + (size - ramp_bytes) / rate)
     return np.asarray(np.where(size <= 0, 0.0, np.maximum(seconds, size / rate)))
@@ -129,12 +134,12 @@ def round_cost(work: Workload, members: Members) -> RoundCost:
     up_parts, down_parts = (1 - own) * work.contribution_bits, own * (n - 1) * work.contribution_bits
     up_results, down_results = own * (n - 1) * work.result_bits, (1 - own) * work.result_bits
     statements_up, statements_down = statement_bits(n, reducers)
-    committed = members.snapshot_seconds + work.elements / ELEMENTS_PER_SECOND + hop + HANDLE_SECONDS
+    committed = members.snapshot_seconds + work.elements / ENCODED_PER_SECOND + hop + HANDLE_SECONDS
     bundled = committed.max() + hop + HANDLE_SECONDS
     inputs_at = bundled + _both(members, up_parts, down_parts, hop) + hop + HANDLE_SECONDS
-    merged = inputs_at.max() + n * work.elements / reducers / ELEMENTS_PER_SECOND
+    merged = inputs_at.max() + n * work.elements / reducers / MERGED_PER_SECOND
     results_at = merged + _both(members, up_results, down_results, hop) + hop + HANDLE_SECONDS
-    after = 3 * (float(np.median(hop)) + HANDLE_SECONDS) + float(hop.max()) + work.elements / ELEMENTS_PER_SECOND
+    after = 3 * (float(np.median(hop)) + HANDLE_SECONDS) + float(hop.max()) + work.elements / APPLIED_PER_SECOND
     return RoundCost(
         inputs_at,
         results_at,
@@ -146,7 +151,9 @@ def round_cost(work: Workload, members: Members) -> RoundCost:
 
 def _both(members: Members, up: Floats, down: Floats, hop: Floats) -> Floats:
     """Seconds of sending and receiving so much at once."""
-    return np.maximum(transfer_seconds(up, members.up, 2 * hop), transfer_seconds(down, members.down, 2 * hop))
+    others = max(len(members) - 1, 1)
+    sending = transfer_seconds(up, members.up, 2 * hop, others)
+    return np.maximum(sending, transfer_seconds(down, members.down, 2 * hop, others))
 
 
 def statement_bits(members: int, reducers: int) -> tuple[float, float]:

@@ -19,15 +19,18 @@ from coordinator.certificate import more_than_share, votes_needed
 from coordinator.chain import ACTIVE_CERTIFICATES
 from coordinator.core import DEADLINE_DOUBLINGS_MAX
 from coordinator.joining import VOID_BACKOFF_SHARE
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.pacing import MINOR_INTERVALS
 from coordinator.quorum import GraceEstimates, grace_seconds
 from coordinator.schedule import SPACING_SHARE
+from coordinator.tickets import NEW_SEATS
 from coordinator.timeline import CHECK_SHARE, GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
 from peer.plan.attendance import Attendance, Change
 from peer.plan.cost import Members, Peers, RoundCost, Workload, round_cost
 from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
 
-NEW_SEATS_SHARE = 1 / 8  # of a full roster, for peers outside the active set (`coordinator.gathering`)
+NEW_SEATS_SHARE = NEW_SEATS / PEERS_PER_GROUP_MAX
+STATES_SHARE = 0.5  # of all uplinks, for states that others fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Swarm:
         self.rosters: list[deque[Peers]] = [deque(maxlen=ACTIVE_CERTIFICATES) for _ in range(fragments)]
         self.in_flight: set[int] = set()
         self.opened_at, self.wake_at = -math.inf, math.inf
+        self.served_until = 0.0  # states that somebody waits for are on their way until then
         self.estimates = GraceEstimates()
         self.sent_bits, self.received_bits = np.zeros(peers), np.zeros(peers)
         self._heap: list[tuple[float, int, Change | Round | Void | str]] = []
@@ -163,13 +167,12 @@ class Swarm:
 
     def _fetch(self, peers: Peers, fragments: range) -> None:
         """These peers get the newest states, one after the other, from everybody else who is there."""
-        alive = self.attendance.alive
-        holders, live = max(int(alive.sum()) - len(peers), 1), max(int(alive.sum()), 1)
-        given = float(self.population.up[alive].sum()) * holders / live / max(len(peers), 1)
-        rate = np.minimum(self.population.down[peers], max(given, 1.0))
-        seconds = self.work.state_bits / rate + 4 * self.population.latency_seconds[peers]
+        alive, live = self.attendance.alive, max(int(self.attendance.alive.sum()), 1)
+        given = STATES_SHARE * float(self.population.up[alive].sum())
+        taken = self.work.state_bits / self.population.down[peers] + 4 * self.population.latency_seconds[peers]
         for place, fragment in enumerate(fragments):
-            self.ready_at[fragment, peers] = self.now + (place + 1) * seconds
+            self.served_until = max(self.now, self.served_until) + self.work.state_bits * len(peers) / max(given, 1.0)
+            self.ready_at[fragment, peers] = np.maximum(self.now + (place + 1) * taken, self.served_until)
         bits = self.work.state_bits * len(fragments)
         self.received_bits[peers] += bits
         self.sent_bits[alive] += bits * len(peers) / live

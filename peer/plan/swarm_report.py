@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dht.errors import LocalError, UsageError
+from dht.errors import UsageError
 from peer.plan.advice import Advice, advise
 from peer.plan.alternatives import Surface, alternatives
 from peer.plan.cost import Workload
+from peer.plan.plots import lines_plot
 from peer.plan.prediction import Prediction, predict, scaled, warmup_seconds
 from peer.plan.scenario import Scenario, scenario_of
 from peer.plan.swarm_plan import PlanFile
@@ -193,11 +194,7 @@ def sweep(report: SwarmReport, factors: Sequence[float] = FACTORS) -> list[dict[
         speeds = {"Muster": own.tokens_per_second}
         speeds |= {one.name: one.tokens_per_second for one in alternatives(surface)}
         rows += [
-            {
-                "median uplink, Mbit/s": median * factor,
-                "useful share of compute": min(1.0, speed / best),
-                "method": name,
-            }
+            {"mbit": median * factor, "useful": min(1.0, float(speed / best)), "method": name}
             for name, speed in speeds.items()
         ]
     return rows
@@ -238,23 +235,5 @@ def as_markdown(rows: Sequence[dict[str, float]]) -> str:
 
 
 def write_plot(report: SwarmReport, path: Path) -> None:
-    """The sweep as a web page (.html) or a picture (.png); raises UsageError or LocalError."""
-    import altair
-
-    if path.suffix not in (".html", ".png"):
-        raise UsageError(f"a plot is a .html or a .png file, not {path.name}")
-    chart = (
-        altair.Chart({"values": sweep(report)}, width=640, height=360, title=report.name)
-        .mark_line(point=True)
-        .encode(
-            x=altair.X("median uplink, Mbit/s:Q", scale=altair.Scale(type="log")),
-            y=altair.Y("useful share of compute:Q", scale=altair.Scale(domain=[0, 1])),
-            color=altair.Color("method:N", sort=None),
-        )
-    )
-    try:
-        chart.save(str(path))
-    except (ImportError, ValueError):
-        raise UsageError("pictures need vl-convert-python: pip install vl-convert-python, or ask for .html") from None
-    except OSError as error:
-        raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None
+    """The sweep as a web page or a picture; raises UsageError or LocalError."""
+    lines_plot(sweep(report), report.name, path)

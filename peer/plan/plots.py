@@ -1,0 +1,73 @@
+"""Plots of the planner: pages (.html, which take the script that draws them from the web) and pictures (.png)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalError, UsageError
+from peer.plan.tables import Table
+
+WIDTH, HEIGHT = 560, 320
+
+
+def table_plot(tables: Sequence[Table], log: bool, path: Path) -> None:
+    """Tables below each other: our numbers as lines, the paper's as circles. Raises UsageError or LocalError."""
+    import altair
+
+    charts = []
+    for table in tables:
+        columns = list(dict.fromkeys(cell.column for cell in table.cells))
+        base = altair.Chart(
+            {"values": [row for cell in table.cells for row in _points(cell.row, cell.column, cell.ours, cell.paper)]},
+            width=WIDTH,
+            height=HEIGHT,
+            title=table.title,
+        ).encode(
+            x=altair.X("column:N", sort=columns, title=None),
+            y=altair.Y("value:Q", title=table.title, scale=altair.Scale(type="log" if log else "linear")),
+            color=altair.Color(
+                "row:N", sort=None, title="line: ours; circle: the paper's", scale=altair.Scale(scheme="category20")
+            ),
+        )
+        charts.append(
+            base.transform_filter("datum.source === 'ours'").mark_line()
+            + base.transform_filter("datum.source === 'paper'").mark_point(size=60, filled=False)
+        )
+    write(altair.vconcat(*charts), path)
+
+
+def _points(row: str, column: str, ours: str, paper: str | None) -> list[dict[str, object]]:
+    points: list[dict[str, object]] = [{"row": row, "column": column, "source": "ours", "value": float(ours)}]
+    if paper is not None:
+        points.append({"row": row, "column": column, "source": "paper", "value": float(paper)})
+    return points
+
+
+def lines_plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
+    """Useful compute against line speed, one line per method. Raises UsageError or LocalError."""
+    import altair
+
+    chart = (
+        altair.Chart({"values": list(rows)}, width=WIDTH, height=HEIGHT, title=title)
+        .mark_line(point=True)
+        .encode(
+            x=altair.X("mbit:Q", scale=altair.Scale(type="log"), title="median uplink, Mbit/s"),
+            y=altair.Y("useful:Q", scale=altair.Scale(domain=[0, 1]), title="useful share of compute"),
+            color=altair.Color("method:N", sort=None, title=None),
+        )
+    )
+    write(chart, path)
+
+
+def write(chart: Any, path: Path) -> None:
+    """Save a chart; raises UsageError for a format that cannot be made here, LocalError if the disk refuses."""
+    if path.suffix not in (".html", ".png"):
+        raise UsageError(f"a plot is a .html or a .png file, not {path.name}")
+    try:
+        chart.save(str(path))
+    except (ImportError, ValueError):
+        raise UsageError("pictures need vl-convert-python: pip install vl-convert-python, or ask for .html") from None
+    except OSError as error:
+        raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None
