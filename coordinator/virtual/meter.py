@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.actions import Action, Send
+from coordinator.actions import Action, Publish, Send
 from coordinator.messages import Message
 from coordinator.virtual.observer import Observer
 from dht.identity import PeerId, Verifier
@@ -30,12 +30,13 @@ class Meter(Observer):
     checks: Counter[PeerId] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     kind_bytes: Counter[str] = field(default_factory=Counter)
-    fetches: Counter[PeerId] = field(default_factory=Counter)
+    publications: int = 0  # of heads, to the record store
     _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict)  # of messages on their way to many
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Count one action."""
         Observer.acts(self, peer, action)
+        self.publications += isinstance(action, Publish)
         if not isinstance(action, Send):
             return
         size = self._bytes(action.message)
@@ -69,7 +70,6 @@ class CountingVerifier:
     inner: Verifier
     meter: Meter
     current: PeerId | None = None
-    refused: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def verify(self, peer_id: PeerId, data: bytes, signature: bytes) -> bool:
         if self.current is not None:
