@@ -23,6 +23,8 @@ NO_TRUST_TABLE = digest_of(b"muster-trust", b"everybody")
 CONVICTIONS_MAX = PEERS_PER_GROUP_MAX
 
 
+VOTE_BODY_BYTES_MAX = 1 << 8  # it may hold fields that we do not know, but a certificate must fit into a log
+
 MemberIndex = Annotated[int, Field(ge=0, lt=PEERS_PER_GROUP_MAX)]
 """Position in the input set."""
 
@@ -192,10 +194,6 @@ def refusal(
         return "names another parent"
     if outcome.active_set != active_set_digest(active):
         return "names another active set"
-    if outcome.trust != trust_digest(certificate.convictions):
-        return "names another trust table"
-    if not are_convictions(certificate.convictions, outcome.roster_ids):
-        return "convicts a member of its own roster, or a key twice"
     if outcome.minor != is_minor(outcome.roster_ids, active, share):
         return "is wrong about being minor"
     if outcome.minor and outcome.version == 1:
@@ -208,6 +206,10 @@ def refusal(
 def refusal_alone(certificate: Certificate, run_id: bytes, verifier: Verifier) -> str | None:
     """What is wrong with this certificate whatever it follows: its own contents, and the signatures of its roster."""
     outcome = certificate.outcome
+    if outcome.trust != trust_digest(certificate.convictions):
+        return "names another trust table"
+    if not are_convictions(certificate.convictions, outcome.roster_ids):
+        return "convicts a member of its own roster, or a key twice"
     if len(certificate.voters & outcome.roster_ids) < votes_needed(len(outcome.roster_ids)):
         return "has too few votes"
     return _inconsistency(outcome) or _bad_vote(certificate, run_id, verifier)
@@ -241,6 +243,8 @@ def _is_vote_for(certificate: Certificate, vote: Statement, run_id: bytes, verif
     if (context.run_id, context.kind, context.group) != (run_id, "vote", outcome.roster_id):
         return False
     if (context.fragment, context.version) != (outcome.fragment, outcome.version - 1):
+        return False
+    if len(vote.body) > VOTE_BODY_BYTES_MAX:
         return False
     try:
         body = vote.read(Vote)

@@ -11,23 +11,24 @@ from dht.statement import digest_of
 
 ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
 TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
-CHAIN_KEPT = 1024  # certificates kept in memory per fragment; older ones are only needed by full replays
+CHAIN_KEPT = 1024  # certificates kept per fragment: how far somebody may have been away and still follow
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of the manifest decides whether a certificate or a commitment is valid."""
+    """What of the manifest decides whether a certificate or a commitment is valid; and how much of a chain we keep."""
 
     run_id: bytes
     founders: frozenset[PeerId]
     min_share: float
     verifier: Verifier
     tokens_per_step: int = TOKENS_PER_STEP_MAX
+    chain_kept: int = CHAIN_KEPT
 
 
 @dataclass(slots=True)
 class Chain:
-    """Certificates of one fragment from `start` on. Grows by verified certificates only."""
+    """Certificates of one fragment, without the oldest in a long run. Grows by verified certificates only."""
 
     rules: Rules
     fragment: int
@@ -109,7 +110,7 @@ class Chain:
         """Add a certificate that `refusal` accepts; the caller has checked."""
         self.certificates.append(certificate)
         self.version, self._active, self._leaders, self._convicted = certificate.version, None, None, None
-        del self.certificates[:-CHAIN_KEPT]
+        del self.certificates[: -self.rules.chain_kept]
 
     def truncated(self, version: int) -> Chain:
         """A copy of this chain that ends at `version`; raises ValueError below the first certificate kept."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import RoundKey, Send
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
-from coordinator.chain import Rules
+from coordinator.chain import CHAIN_KEPT, Rules
 from coordinator.evidence import Court
 from coordinator.manifest import Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
@@ -36,6 +36,7 @@ class Core:
     unix_offset_seconds: float  # unix time = monotonic time + this
     contributes: bool = True
     dialable: bool = True
+    chain_kept: int = CHAIN_KEPT
     boot: bytes = field(init=False)
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
@@ -57,6 +58,7 @@ class Core:
             self.pace.min_share,
             self.verifier,
             self.manifest.config.tokens_per_step,
+            self.chain_kept,
         )
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
 

@@ -20,10 +20,14 @@ HOLDERS_MAX = 16
 
 @dataclass(slots=True)
 class Custody:
-    """Of one fragment. `behind` is the chain up to the state that we hold while we lack the newest one, else None."""
+    """Of one fragment. `behind` is the chain up to the state that we hold while we lack the newest one, else None.
+
+    `floor` is where the invite had us begin, until we hold a state from there on: we never go back to what lies before.
+    """
 
     core: Core
     behind: Chain | None = None
+    floor: Chain | None = None
     unadopted: Adopt | None = None  # a version with our work in it whose state has still to come
     included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
     again_at: float | None = None
@@ -67,6 +71,8 @@ class Custody:
     def failed(self, chain: Chain, interval_seconds: float, now: float) -> bool:
         """Nobody gave the newest state. True once it is to be treated as not existing; else we try again."""
         self.again_at = now + FETCH_RETRY_SECONDS
+        if self.floor is not None and chain.digest == self.floor.digest:
+            return False
         if now < self.lacking_since + UNSERVED_INTERVALS * interval_seconds:
             return False
         self.unserved[chain.digest] = now + UNSERVED_INTERVALS * interval_seconds
@@ -78,10 +84,13 @@ class Custody:
         """Whether this version does not exist at the moment."""
         return now < self.unserved.get(version, 0.0)
 
-    def turn_back(self) -> tuple[Chain, list[Action]]:
-        """Forget what we lack; returns the chain of what we hold."""
+    def turn_back(self, now: float) -> tuple[Chain, list[Action]]:
+        """Forget what we lack; returns the chain of what we hold, or the one with which we began."""
         held, dropped = self.behind, self.drop_unadopted()
         assert held is not None
+        if self.floor is not None:
+            self.lacking_since = now
+            return self.floor.truncated(self.floor.version), dropped
         self._caught_up()
         return held, dropped
 
@@ -91,4 +100,4 @@ class Custody:
         return [] if dropped is None or dropped.snapshot is None else [Discard(dropped.snapshot)]
 
     def _caught_up(self) -> None:
-        self.behind, self.unadopted, self.included_unseen, self.again_at = None, None, False, None
+        self.behind, self.floor, self.unadopted, self.included_unseen, self.again_at = None, None, None, False, None

@@ -273,13 +273,25 @@ class Engine:
     def in_flight(self) -> int:
         return sum(machine.busy for machine in self.machines)
 
+    def begin_at(self, chains: Sequence[Chain], now: float) -> None:
+        """Before any event: go on from the waypoint of an invite where our own chains do not contain it."""
+        for machine, chain in zip(self.machines, chains, strict=True):
+            ours = machine.chain.digest_at(chain.version)
+            forgotten = ours is None and chain.version <= machine.chain.version
+            if ours != chain.digest and not forgotten:
+                machine.begin_at(chain, now)
+
     def bind(self, records: Sequence[VoteRecord], now: float) -> None:
         """Honour votes that an earlier life of this peer gave."""
         for record in records:
             if record.fragment < len(self.machines):
                 self.machines[record.fragment].bonds.bind(record, now)
 
+    @property
+    def chains(self) -> list[Chain]:
+        """The newest chains that we know, by fragment."""
+        return [machine.chain for machine in self.machines]
+
     def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Versions and shortened digests of all chains, as presence carries them."""
-        chains = [machine.chain for machine in self.machines]
-        return tuple(chain.version for chain in chains), tuple(chain.digest[:HEAD_BYTES] for chain in chains)
+        return tuple(one.version for one in self.chains), tuple(one.digest[:HEAD_BYTES] for one in self.chains)

@@ -222,9 +222,21 @@ class FragmentMachine:
             return []
         version = self.chain.version
         self.rounds.leave(now)
-        self.chain, actions = self.custody.turn_back()
+        self.chain, actions = self.custody.turn_back(now)
         details: dict[str, object] = {"held": self.chain.version}
         return [*actions, Tell("version_unserved", self.index, version, details), *self._begin_anew()]
+
+    def begin_at(self, chain: Chain, now: float) -> None:
+        """Before anything else: go on from a chain that the invite vouches for, whatever version we hold (design §8).
+
+        Which work of an earlier life of ours led to it nobody can tell, so none of that is brought again.
+        """
+        self.custody.fall_behind(self.chain, now)
+        self.custody.floor = chain.truncated(chain.version)
+        self.custody.included_unseen = self.held > 0
+        self.chain = chain
+        self.fetch_later(now)
+        self.rounds = self._new_rounds()
 
     def switch(self, rival: Chain, fork: int, now: float) -> list[Action]:
         """Leave our branch, from version `fork` on, for a rival one (design §8); its state has to be fetched."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coordinator.certificate import CONVICTIONS_MAX, Certificate, Conviction, MemberIndex
+from coordinator.certificate import CONVICTIONS_MAX, VOTE_BODY_BYTES_MAX, Certificate, Conviction, MemberIndex
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
 from dht.statement import Digest, PeerIdText, Statement
@@ -157,10 +157,14 @@ class AskChainNote(Wire):
 
 
 class ChainNote(Wire):
-    """Consecutive certificates of one fragment, oldest first, after the newest one that both sides know."""
+    """Consecutive certificates of one fragment, oldest first, after the newest one that both sides know.
+
+    Where there is none, `oldest` is the version from which on the sender could have helped.
+    """
 
     fragment: FragmentIndex
     certificates: tuple[Certificate, ...] = Field(max_length=LINEAGE_DEPTH_MAX)
+    oldest: Count | None = None
 
 
 class HeardNote(Wire):
@@ -207,7 +211,7 @@ BODY_BYTES_MAX: dict[str, int] = {
     "result": 64 << 10,
     "check": 4 << 10,
     "refutation": 512 << 10,  # one at a time: leaders hand it on alone
-    "vote": 1 << 8,
+    "vote": VOTE_BODY_BYTES_MAX,
     "abstain": 1 << 8,
 }
 """What members say may hold fields that we do not know, but must still fit, 32 times, into what leaders say."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send, Tell
@@ -29,6 +29,7 @@ class Rivals:
     asked: dict[tuple[PeerId, int], float] = field(default_factory=dict)
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
+    ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """Ask a peer what follows the versions of this fragment that we know; not too often."""
@@ -46,8 +47,9 @@ class Rivals:
         """Certificates after the newest version that the asker and we share; none if that lies too deep."""
         chain = self.machines[note.fragment].chain
         shared = ancestor(chain, note.known)
-        certificates = () if shared is None else chain.after(shared, CHAIN_PAGE_MAX)
-        return [Send(sender, ChainNote(fragment=note.fragment, certificates=certificates))]
+        if shared is None:
+            return [Send(sender, ChainNote(fragment=note.fragment, certificates=(), oldest=chain.first_version))]
+        return [Send(sender, ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX)))]
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
         """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""
@@ -55,19 +57,21 @@ class Rivals:
             return []
         self.awaited.discard((sender, note.fragment))
         machine = self.machines[note.fragment]
+        actions = self._note_ahead(sender, machine, note.oldest)
         found = continuation(machine.chain, note.certificates)
         if found is not None and machine.custody.is_unserved(found[1].digest, now):
             found = None
         more = len(note.certificates) == CHAIN_PAGE_MAX
         if found is not None and found[0] == machine.chain.version:
-            return self._follow(sender, machine, found, now, more)
-        return self._collect(sender, note.fragment, found, now)
+            return actions + self._follow(sender, machine, found, now, more)
+        return actions + self._collect(sender, note.fragment, found, now)
 
     def _follow(self, sender: PeerId, machine: FragmentMachine, found: Fork, now: float, more: bool) -> list[Action]:
         """Take over versions after ours. Minor ones only by the lineage rule: a few peers alone cannot lead us away.
 
         The rule is about the whole branch: its first minor version decides for all that follow, on later pages, too.
         """
+        self.ahead.clear()
         fork, rival = found
         actions: list[Action] = []
         patient_since, decided = machine.tempo.certified_at, False
@@ -83,6 +87,19 @@ class Rivals:
             machine.fetch_later(now)
             return actions + self.ask(sender, machine.index, now)
         return actions + machine.fetch_if_behind(now)
+
+    def _note_ahead(self, sender: PeerId, machine: FragmentMachine, oldest: int | None) -> list[Action]:
+        """Whether this peer cannot help us on. It may lie, so all that follows is what we tell people."""
+        too_far = oldest is not None and oldest > machine.chain.version
+        if not too_far or sender in self.ahead or len(self.ahead) >= RIVALS_MAX:
+            return []
+        self.ahead.add(sender)
+        details: dict[str, object] = {"peer": sender, "oldest": oldest}
+        return [Tell("out_of_reach", machine.index, machine.chain.version, details)]
+
+    def out_of_reach(self, live: Set[PeerId]) -> bool:
+        """Whether everybody live says to have gone on too far for us to follow without the heads of a fresh invite."""
+        return bool(live) and live <= self.ahead
 
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
         version, rival = rest

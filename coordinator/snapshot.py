@@ -51,6 +51,7 @@ class PeerSnapshot(_Frozen):
     role: Literal["host", "learner"]
     state: str = Field(description="in words: starting, training, catching up, paused, draining, finished, hosting")
     note: str = Field("", description="what is happening now, in one line")
+    advice: str = Field("", description="what somebody has to do so that this peer can go on; empty as a rule")
     pid: int
     wall_seconds: float
     steps: int = 0

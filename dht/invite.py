@@ -34,12 +34,14 @@ class _InviteBody(Wire):
     addresses: tuple[str, ...] = Field(min_length=1, max_length=ADDRESSES_MAX)
     token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)
     heads_digest: Digest | None = None
+    heads_version: int | None = Field(None, ge=0, le=2**53)
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
     """Run, organiser and where to call; a token if the run admits by invite; the heads the issuer vouches for.
 
+    The heads are one version of every fragment, `heads_version`, and a hash over their digests.
     `str(invite)` is the line of text; raises UsageError if it would not fit.
     """
 
@@ -48,6 +50,7 @@ class Invite:
     addresses: tuple[PeerAddress, ...]
     token: bytes | None = None
     heads_digest: bytes | None = None
+    heads_version: int | None = None
 
     def __str__(self) -> str:
         if not 1 <= len(self.addresses) <= ADDRESSES_MAX:
@@ -58,10 +61,16 @@ class Invite:
             addresses=tuple(address.text.removesuffix(self.organiser) for address in self.addresses),
             token=self.token,
             heads_digest=self.heads_digest,
+            heads_version=self.heads_version,
         ).to_wire()
         if len(body) > INVITE_BYTES_MAX:
             raise UsageError("the invite is too long; name fewer addresses")
         return f"{_PREFIX}{INVITE_VERSION}{_encode(_framed(body))}"
+
+    @property
+    def peers(self) -> frozenset[PeerId]:
+        """Whom it names."""
+        return frozenset(address.peer_id for address in self.addresses)
 
     @classmethod
     def parse(cls, text: str) -> Invite:
@@ -72,7 +81,7 @@ class Invite:
             raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
         organiser = peer_id_of(body.organiser_key)
         addresses = tuple(_address_of(address, organiser) for address in body.addresses)
-        return cls(body.run_id, organiser, addresses, body.token, body.heads_digest)
+        return cls(body.run_id, organiser, addresses, body.token, body.heads_digest, body.heads_version)
 
 
 def _address_of(address: str, organiser: PeerId) -> PeerAddress:

@@ -1,23 +1,29 @@
-"""The parts of a peer before it runs: key and folder, manifest, and the pump around its protocol core."""
+"""The parts of a peer before it runs: key and folder, manifest, the pump around its protocol core, where it begins."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import structlog
 import torch
 
+from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.manifest import Manifest, RunConfig
-from dht.errors import LocalError, UsageError
+from coordinator.waypoint import knows
+from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
+from dht.invite import Invite
 from peer.anchors import genesis_states
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
 from peer.data import TokenData
 from peer.golden import self_check
+from peer.inquiry import fetch_chains
+from peer.introduction import Introduction, waypoint_of
 from peer.options import Fault, NodeOptions
 from peer.outer_optimizer import state_digest
 from peer.pump import Pump
@@ -25,6 +31,8 @@ from peer.round_work import RoundWork
 from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
 from peer.throttle import Throttle
 from peer.transport import Transport
+
+log = structlog.get_logger(__name__)
 
 BLOB_BYTES_MIN = 64 << 20
 GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
@@ -59,6 +67,28 @@ def make_manifest(config: RunConfig, data: TokenData, options: NodeOptions, me: 
         genesis=tuple(state_digest(state.anchor, state.momentum) for state in states),
         created_unix_seconds=int(unix_seconds()),
     )
+
+
+async def begin_at_invite(engine: Engine, invite: Invite, transport: Transport) -> None:
+    """Begin at the heads of the invite unless our own chains contain them; raises NetworkError for a newcomer.
+
+    A lineage without them is refused: it could be one that old keys have made (design §8). Whoever comes back goes on
+    with what it holds if nobody keeps these heads any more.
+    """
+    own, waypoint = engine.chains, waypoint_of(invite)
+    if waypoint is None or knows(own, waypoint):
+        return
+    if knows(own, waypoint) is None and all(chain.version >= waypoint.version for chain in own):
+        return  # so much older than what we hold that we no longer keep it
+    introduction = Introduction(waypoint, [Chain(chain.rules, chain.fragment, chain.genesis) for chain in own])
+    try:
+        chains = await fetch_chains(transport, invite.peers, introduction)
+    except NetworkError as error:
+        if not any(chain.version for chain in own):
+            raise
+        log.warning("heads_not_found", reason=str(error))
+        return
+    engine.begin_at(chains, asyncio.get_running_loop().time())
 
 
 def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:

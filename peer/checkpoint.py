@@ -36,6 +36,7 @@ META_BYTES_MAX = 1 << 24
 META_ENTRIES_MAX = 4096
 VOTE_BYTES_MAX = 1 << 16
 VOTE_LOG_BYTES_MAX = 1 << 26
+RECORDS_KEPT = 1024  # of a log that is full; votes that still bind are among the newest
 
 _FILE_NAME = re.compile(r"checkpoint-(\d{12})-([0-9a-f]{64})\.safetensors")
 _UNFINISHED = "unfinished"  # a folder: safetensors leaves temporary files of its own beside the one it writes
@@ -134,14 +135,17 @@ class VoteLog:
         self._end = sum(_VOTE_HEAD.size + len(record) for record in records)
         return records
 
-    def append(self, payload: bytes) -> None:
-        """Add a record; it is on disk when this returns. Raises LocalError if the disk refuses or the log is full."""
-        record = _vote_record(payload)
+    def append(self, *payloads: bytes) -> None:
+        """Add records; they are on disk when this returns. Raises LocalError if the disk refuses.
+
+        A log that is full keeps the newest RECORDS_KEPT and what is added.
+        """
+        record = b"".join(map(_vote_record, payloads))
         if self._end is None:
             self.read()
+        if (self._end or 0) + len(record) > VOTE_LOG_BYTES_MAX:
+            self.replace(self.read()[-RECORDS_KEPT:])
         end = self._end or 0
-        if end + len(record) > VOTE_LOG_BYTES_MAX:
-            raise LocalError(f"the vote log {self._path} is full; call `replace` with the votes that still matter")
         with _disk_errors(f"the vote cannot be written to {self._path}"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new = not self._path.exists()

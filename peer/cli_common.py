@@ -27,6 +27,7 @@ Limit = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
+ChainKept = Annotated[int | None, typer.Option(min=8, hidden=True)]
 
 
 def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:

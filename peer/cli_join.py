@@ -14,6 +14,7 @@ from dht.invite import INVITE_BYTES_MAX, Invite
 from peer import cli_settings
 from peer.cli_common import (
     Announce,
+    ChainKept,
     Data,
     DieWithParent,
     Limit,
@@ -57,6 +58,7 @@ def join(
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
+    chain_kept: ChainKept = None,
 ) -> None:
     """Take part in the run of an invite; first say what that takes, and ask."""
     if invite != "-":
@@ -75,6 +77,7 @@ def join(
         team=team,
         limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
         fault=fault,
+        chain_kept=chain_kept,
     )
     if not yes:
         invite = _ask_owner(invite, options)

@@ -11,6 +11,7 @@ import typer
 
 from coordinator.control import Command, ask, snapshot
 from dht.errors import LocalError, UsageError
+from dht.invite import Invite
 from peer import (
     cli_chaos,
     cli_credit,
@@ -25,6 +26,7 @@ from peer import (
 )
 from peer.cli_common import (
     Announce,
+    ChainKept,
     Data,
     DieWithParent,
     Limit,
@@ -133,16 +135,20 @@ def host(
     ] = None,
     push: cli_export.Push = None,
     licence: cli_export.Licence = "",
+    invite: Annotated[str | None, typer.Option(help="Fresh invite of this run, to come back after long.")] = None,
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
+    chain_kept: ChainKept = None,
 ) -> None:
     """Begin a run and keep it reachable: print its invite, evaluate, never train."""
     described = cli_settings.run_config(config, versions)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
+    if invite is not None:
+        Invite.parse(invite)
     options = NodeOptions(
         data_directory=cli_settings.data_directory(data),
         port=port,
@@ -152,6 +158,7 @@ def host(
         founders=cli_settings.founders(founder or ()),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
+        chain_kept=chain_kept,
     )
 
     def prepare() -> Start:
@@ -160,7 +167,7 @@ def host(
 
         if options.export is not None:
             check(options.export)
-        return lambda: Node.host(described, options)
+        return lambda: Node.host(described, options, invite)
 
     serve(
         prepare,

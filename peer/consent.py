@@ -19,6 +19,7 @@ from coordinator.manifest import Manifest
 from dht.daemon_config import DaemonConfig
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
+from peer import inquiry
 from peer.model import available_bytes
 from peer.network import Network
 from peer.options import NodeOptions
@@ -48,7 +49,7 @@ async def fetch_manifest(invite: Invite) -> Manifest:
         config = DaemonConfig(key, initial_peers=invite.addresses, client_only=True)
         network = await Network.open(config, invite.run_id, _no_addresses)
         try:
-            return await network.fetch_manifest(invite.addresses)
+            return await inquiry.fetch_manifest(network, invite.run_id, invite.peers)
         finally:
             await network.close()
 

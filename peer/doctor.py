@@ -26,6 +26,7 @@ from peer.data import load_tokens
 from peer.findings import Finding, Probed
 from peer.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.golden import self_check
+from peer.inquiry import fetch_manifest
 from peer.network import Network
 from peer.options import NodeOptions
 from peer.sensors import MachineSensors
@@ -92,7 +93,7 @@ class Probe:
             config = DaemonConfig(key, listen=listen, initial_peers=self._invite.addresses)
             network = await Network.open(config, self._invite.run_id, lambda _: [])
             try:
-                manifest = await network.fetch_manifest(self._invite.addresses)
+                manifest = await fetch_manifest(network, self._invite.run_id, self._invite.peers)
                 await network.start(self._on_frame, lambda _: None)
                 port = (await network.dht.daemon.visible_addresses())[0].port
                 return manifest, await self._probe(network, port), port

@@ -6,6 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from coordinator.certificate import Certificate
+from coordinator.chain import ACTIVE_CERTIFICATES
+from coordinator.manifest import FRAGMENTS_MAX
 from coordinator.messages import (
     AskChainNote,
     AskEvidenceNote,
@@ -13,6 +16,7 @@ from coordinator.messages import (
     CertificateNote,
     ChainNote,
     ConvictionsNote,
+    Count,
     EvidenceNote,
     FragmentIndex,
     HeardNote,
@@ -90,7 +94,50 @@ class ProbeAnswer(Wire):
     reachable: bool | None = None
 
 
-Transfer = StateAsk | StatePiece | ManifestAsk | ManifestAnswer | StatusAsk | StatusAnswer | ProbeAsk | ProbeAnswer
+class HeadsAsk(Wire):
+    """Asks for the heads behind a hash in an invite: the digests of one version of all fragments."""
+
+    version: Count
+    digest: Digest
+
+
+class HeadsAnswer(Wire):
+    """Answers HeadsAsk, by fragment; proves itself by the hash. Empty if the sender does not keep that version."""
+
+    digest: Digest
+    heads: tuple[Digest, ...] = Field(max_length=FRAGMENTS_MAX)
+
+
+class TailAsk(Wire):
+    """Asks for the certificates that determine the active set at a version, `head`."""
+
+    fragment: FragmentIndex
+    version: Count
+    head: Digest
+
+
+class TailAnswer(Wire):
+    """Answers TailAsk, oldest first; empty if the sender does not keep them."""
+
+    fragment: FragmentIndex
+    head: Digest
+    certificates: tuple[Certificate, ...] = Field(max_length=ACTIVE_CERTIFICATES)
+
+
+Transfer = (
+    StateAsk
+    | StatePiece
+    | ManifestAsk
+    | ManifestAnswer
+    | StatusAsk
+    | StatusAnswer
+    | ProbeAsk
+    | ProbeAnswer
+    | HeadsAsk
+    | HeadsAnswer
+    | TailAsk
+    | TailAnswer
+)
 
 # Position is the wire's kind byte: append only.
 _KINDS: tuple[type[Message | Transfer], ...] = (
@@ -115,6 +162,10 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     ConvictionsNote,
     AskEvidenceNote,
     EvidenceNote,
+    HeadsAsk,
+    HeadsAnswer,
+    TailAsk,
+    TailAnswer,
 )
 
 

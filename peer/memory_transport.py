@@ -127,8 +127,8 @@ class MemoryNetwork:
         return self._transports.get(transport.peer_id) is transport
 
     def join(self, transport: MemoryTransport) -> None:
-        """Make a transport reachable; raises ValueError if its peer id is in use."""
-        if transport.peer_id in self._transports:
+        """Make a transport reachable, once or again; raises ValueError if its peer id is in use by another one."""
+        if self._transports.get(transport.peer_id, transport) is not transport:
             raise ValueError(f"{transport.peer_id} is already in this network")
         self._transports[transport.peer_id] = transport
 

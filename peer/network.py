@@ -8,23 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.manifest import Manifest
 from dht.addresses import PeerAddress
 from dht.daemon_config import DaemonConfig
-from dht.errors import NetworkError, PeerError, UsageError
+from dht.errors import UsageError
 from dht.identity import KeyVerifier, PeerId
 from dht.node import Node as DhtNode
 from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
 from peer.clock import unix_seconds
-from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
 from peer.hivemind_transport import HivemindTransport
 from peer.options import NodeOptions
 from peer.throttle import Throttle
 from peer.transport import OnFrame, OnGone, Payload, Traffic, TransportConfig
 
-MANIFEST_SECONDS_MAX = 30.0
-MANIFEST_RETRY_SECONDS = 0.5
 QUEUE_SECONDS = 10.0  # of bulk to one peer at the owner's rate: what would wait longer has no reader any more
 QUEUE_BYTES_MIN = 1 << 20
 
@@ -128,31 +124,6 @@ class Network:
         await self._transport.close()
         self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
-
-    # -- what a newcomer needs first
-
-    async def fetch_manifest(self, holders: tuple[PeerAddress, ...]) -> Manifest:
-        """The run's manifest from any of `holders`; its hash is the run id. Raises NetworkError."""
-        answer: asyncio.Future[Manifest] = asyncio.get_running_loop().create_future()
-
-        def on_frame(_: PeerId, header: bytes, __: bytes) -> None:
-            try:
-                message = decode_header(header)
-                manifest = Manifest.from_wire(message.manifest) if isinstance(message, ManifestAnswer) else None
-            except PeerError:
-                return
-            if manifest is not None and manifest.run_id == self._run_id and not answer.done():
-                answer.set_result(manifest)
-
-        await self.start(on_frame, lambda peer: None)
-        deadline = asyncio.get_running_loop().time() + MANIFEST_SECONDS_MAX
-        while asyncio.get_running_loop().time() < deadline:
-            for holder in holders:
-                self.post(holder.peer_id, encode_header(ManifestAsk()))
-            done, _ = await asyncio.wait([answer], timeout=MANIFEST_RETRY_SECONDS)
-            if done:
-                return answer.result()
-        raise NetworkError("nobody named in the invite answers for this run; ask for a fresh invite")
 
 
 def daemon_config(

@@ -15,16 +15,16 @@ import structlog
 import torch
 
 from coordinator.actions import Publish
+from coordinator.chain import CHAIN_KEPT
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
-from dht.addresses import PeerAddress
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import build_pump, make_manifest, prepare, throttle_of
+from peer.assembly import begin_at_invite, build_pump, make_manifest, prepare, throttle_of
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
@@ -32,6 +32,8 @@ from peer.data import TokenData, load_tokens
 from peer.evaluation_loop import Mark
 from peer.head_publisher import publish_head
 from peer.hosting import Hosting
+from peer.inquiry import fetch_manifest
+from peer.introduction import fresh_invite
 from peer.manners_loop import MannersLoop
 from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
@@ -80,17 +82,21 @@ class Node:
     # -- starting
 
     @classmethod
-    async def host(cls, config: RunConfig, options: NodeOptions) -> Node:
-        """Begin a run as its organiser, or go on hosting it; raises MusterError with nothing left behind."""
+    async def host(cls, config: RunConfig, options: NodeOptions, invite_text: str | None = None) -> Node:
+        """Begin a run as its organiser, or go on hosting it; raises MusterError with nothing left behind.
+
+        An invite is only needed after so long an absence that nobody keeps what follows the versions held here.
+        """
+        invite = None if invite_text is None else Invite.parse(invite_text)
         check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
         node = cls(options, prepare(options), "host")
         data = await asyncio.to_thread(load_tokens, config.data)
         manifest = await asyncio.to_thread(make_manifest, config, data, options, node.identity.peer_id)
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)
-            daemon = daemon_config(options, (), directory.address_book)
+            daemon = daemon_config(options, () if invite is None else invite.addresses, directory.address_book)
             node.network = await Network.open(daemon, manifest.run_id, node._addresses_of, throttle_of(options))
-            await node._start(manifest, data)
+            await node._start(manifest, data, invite)
         except BaseException:
             await node.stop(save=False)
             raise
@@ -105,14 +111,14 @@ class Node:
             directory = RunDirectory(options.data_directory, invite.run_id)
             daemon = daemon_config(options, invite.addresses, directory.address_book)
             node.network = await Network.open(daemon, invite.run_id, node._addresses_of, throttle_of(options))
-            manifest = directory.known_manifest() or await node.network.fetch_manifest(invite.addresses)
-            await node._start(manifest, None)
+            manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
+            await node._start(manifest, None, invite)
         except BaseException:
             await node.stop(save=False)
             raise
         return node
 
-    async def _start(self, manifest: Manifest, data: TokenData | None) -> None:
+    async def _start(self, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> None:
         loop = asyncio.get_running_loop()
         self.manifest = manifest
         directory = RunDirectory(self.options.data_directory, manifest.run_id)
@@ -124,10 +130,13 @@ class Node:
             os.urandom,
             unix_offset_seconds=unix_seconds() - loop.time(),
             contributes=self.role == "learner",
+            chain_kept=self.options.chain_kept or CHAIN_KEPT,
         )
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
+        if invite is not None:
+            await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
         self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
@@ -231,9 +240,8 @@ class Node:
     # -- for whoever runs the node
 
     def invite(self) -> str:
-        """One line of text with which others join, at this peer's addresses."""
-        addresses = tuple(PeerAddress.parse(text) for text in self._addresses[:8])
-        return str(Invite(self.manifest.run_id, PeerId(self.manifest.organiser), addresses))
+        """One line of text with which others join, at this peer's addresses and from the versions that it holds."""
+        return str(fresh_invite(self.manifest, self._addresses, [one.held_chain for one in self._engine.machines]))
 
     def snapshot(self) -> PeerSnapshot:
         """This peer as it is now."""

@@ -6,11 +6,13 @@ import os
 import resource
 
 from coordinator import quantity
+from coordinator.engine import Engine
 from coordinator.fragment import FragmentMachine
 from coordinator.network_view import CertificateView
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
 from peer.evaluation_loop import Mark
+from peer.introduction import ADVICE_OUT_OF_REACH
 from peer.observer_view import ban_view
 from peer.pump import Pump
 from peer.stage import versions_certified
@@ -55,6 +57,12 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
     ]
 
 
+def advice_of(engine: Engine, now: float) -> str:
+    """What somebody has to do; nothing here can."""
+    stuck = engine.rivals.out_of_reach(engine.core.presence.live(now))
+    return f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
+
+
 def note_of(reason: str, pump: Pump) -> str:
     """What is happening now, in one line: `reason` says why nothing is."""
     if reason:
@@ -74,6 +82,7 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
     return base.model_copy(
         update={
             "note": note_of(base.note, pump),
+            "advice": advice_of(engine, now),
             "pid": os.getpid(),
             "steps": progress.steps,
             "steps_per_second": progress.steps_per_second,

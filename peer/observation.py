@@ -16,9 +16,10 @@ from coordinator.manifest import Manifest
 from coordinator.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
 from coordinator.network_view import TAPE_MAX, HistoryPoint, NetworkView, PeerView, RunFacts, TapeEvent
 from dht.errors import PeerError
-from dht.identity import PeerId, Verifier
+from dht.identity import PeerId
 from dht.statement import DIGEST_BYTES
 from peer.frames import StatusAnswer, StatusAsk
+from peer.introduction import ADVICE_OUT_OF_REACH
 from peer.observer_chains import Chains
 from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
@@ -41,15 +42,13 @@ Question = tuple[PeerId, AskChainNote | AskEvidenceNote | StatusAsk]
 class Observation:
     """Everything that one observer has seen. `now` is any monotonic clock, the one of all calls."""
 
-    def __init__(
-        self, manifest: Manifest, facts: RunFacts, me: PeerId, verifier: Verifier, unix_offset_seconds: float
-    ) -> None:
+    def __init__(self, manifest: Manifest, facts: RunFacts, chains: Chains, unix_offset_seconds: float) -> None:
         config = manifest.config
         self.manifest = manifest
         self._facts = facts
         self._unix_offset_seconds = unix_offset_seconds
         self._tokens_per_step = config.tokens_per_step
-        self.chains = Chains(manifest, me, verifier, 0.0)
+        self.chains = chains
         self.known = KnownPeers(config.pace.presence_lifetime_seconds)
         self._rounds = ToldRounds(self.chains)
         self._held_out = HeldOut(PeerId(manifest.organiser), manifest.created_unix_seconds)
@@ -220,7 +219,9 @@ class Observation:
         return tuple(found)
 
     def _lag(self) -> str:
-        """Whether most peers hold certificates that we have still to get."""
+        """Whether most peers hold certificates that we have still to get, or cannot get."""
+        if self.chains.out_of_reach:
+            return f"the run has gone on too far since this invite was made; {ADVICE_OUT_OF_REACH}"
         said = [sum(known.versions) for known in self.known.peers.values() if known.live]
         lacking = median_low(said) - sum(self.chains.versions) if said else 0
         return f"getting {lacking} certificates" if lacking > LACKING_MAX * len(self.chains.versions) else ""

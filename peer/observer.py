@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from coordinator.chain import Chain
+from coordinator.manifest import Manifest
 from coordinator.network_view import NetworkView
 from coordinator.view_file import write_view
 from dht.daemon_config import DaemonConfig
@@ -28,8 +30,11 @@ from peer import cli_log
 from peer.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from peer.clock import unix_seconds
 from peer.frames import decode_header, encode_header
+from peer.inquiry import fetch_chains, fetch_manifest
+from peer.introduction import Introduction, empty_chains, observer_rules, waypoint_of
 from peer.network import Network
 from peer.observation import Observation, Question
+from peer.observer_chains import Chains
 from peer.observer_peers import Heard
 from peer.observer_view import run_facts
 from peer.presence_loop import presences
@@ -80,15 +85,22 @@ class Observer:
     async def _connect(self) -> None:
         network = await Network.open(self._config, self._invite.run_id, self._addresses_of)
         try:
-            manifest = await network.fetch_manifest(self._invite.addresses)
+            manifest = await fetch_manifest(network, self._invite.run_id, self._invite.peers)
+            chains = Chains(manifest, self._identity.peer_id, KeyVerifier(), await self._begin(network, manifest))
         except BaseException:
             await network.close()
             raise
-        offset = unix_seconds() - self._now()
-        me, verifier = self._identity.peer_id, KeyVerifier()
-        observation = Observation(manifest, run_facts(manifest), me, verifier, offset)
+        observation = Observation(manifest, run_facts(manifest), chains, unix_seconds() - self._now())
         await network.start(self._on_frame, lambda peer: None)
         self._network, self._observation = network, observation
+
+    async def _begin(self, network: Network, manifest: Manifest) -> Sequence[Chain]:
+        """The chains up to the heads of the invite, if it has any."""
+        waypoint = waypoint_of(self._invite)
+        if waypoint is None:
+            return ()
+        empty = empty_chains(manifest, observer_rules(manifest, KeyVerifier()))
+        return await fetch_chains(network, self._invite.peers, Introduction(waypoint, empty))
 
     def _addresses_of(self, peer: PeerId) -> list[str]:
         known = None if self._observation is None else self._observation.known.peers.get(peer)

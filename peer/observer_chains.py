@@ -7,6 +7,7 @@ every state, so that it goes on to the next version at once; it has no key to si
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.actions import FetchState, Send, Tell
@@ -25,6 +26,7 @@ from dht.identity import PeerId, Verifier
 from peer.anchors import layouts_of
 from peer.codec import CODECS
 from peer.court import TensorCourt
+from peer.introduction import empty_chains
 
 FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
 TOLD_MAX = 64
@@ -48,7 +50,7 @@ class SeenCredit(Credit):
     """Credit with when its certificates were first seen, and how it grew from version to version."""
 
     last_at: dict[str, float] = field(default_factory=dict)
-    levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments
+    levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments, as far as seen
 
     def see(self, seen: SeenCertificate, sign: int) -> None:
         """Include a certificate (`sign` 1), or take it back (−1) because its branch was left."""
@@ -73,16 +75,23 @@ class _NoKey:
 class Chains:
     """All fragments' chains as far as we know them, all of it verified; grows by other peers' answers."""
 
-    def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, now: float) -> None:
+    def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, begin: Sequence[Chain] = ()) -> None:
+        """`begin` ends at the waypoint of an invite; without it we begin at version 0."""
         core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
         core.court = TensorCourt(layouts_of(manifest.config), CODECS[manifest.config.outer.contribution_codec])
-        chains = [Chain(core.rules, fragment, state) for fragment, state in enumerate(manifest.genesis)]
-        self._engine = Engine(core, chains, [0] * len(chains), now)
+        chains = list(begin) or empty_chains(manifest, core.rules)
+        self._engine = Engine(core, chains, [chain.version for chain in chains], now=0.0)
+        self._before = tuple(chain.version for chain in chains)  # what lies before is not counted
         self.seen: list[deque[SeenCertificate]] = [deque(maxlen=CHAIN_KEPT) for _ in chains]
         self.credit = SeenCredit(len(chains))
         self.told: deque[Tell] = deque(maxlen=TOLD_MAX)  # what the core has told and nobody has taken yet
         self._questions: list[Question] = []
         self._leaders: dict[bytes, tuple[PeerId, ...]] = {}  # of the version after this one, in order
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether somebody has said to have gone on too far for us to follow, and nobody has helped since."""
+        return bool(self._engine.rivals.ahead)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -146,7 +155,7 @@ class Chains:
         chain, seen = machine.chain, self.seen[machine.index]
         while seen and chain.digest_at(seen[-1].certificate.version) != seen[-1].certificate.digest:
             self.credit.see(seen.pop(), -1)
-        known = seen[-1].certificate.version if seen else 0
+        known = seen[-1].certificate.version if seen else self._before[machine.index]
         certificates = chain.after(known, chain.version - known)
         fresh = len(certificates) <= FRESH_MAX
         added = [

@@ -38,6 +38,7 @@ class NodeOptions:
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     fault: str | None = None  # tests only: see `Fault.parse`
+    chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
 
     @property
     def identity_path(self) -> Path:

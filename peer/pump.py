@@ -86,7 +86,9 @@ class Pump:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.transfers = Transfers(self.anchors, self.engine.core.manifest.to_wire(), self.post)
+        self.transfers = Transfers(
+            self.anchors, self.engine.core.manifest.to_wire(), lambda: self.engine.chains, self.post
+        )
         self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None

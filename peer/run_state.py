@@ -1,7 +1,7 @@
 """What a peer holds of a run across restarts: certificates, states, the learner, and votes (design §8).
 
-States and learner are one atomic checkpoint. Certificates are logs that only grow: they prove the states, and whoever
-joins later asks for them.
+States and learner are one atomic checkpoint. Certificates are logs beside it (`peer.certificate_log`): they prove the
+states, and whoever joins later asks for them.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from torch import Tensor
 
 from coordinator.actions import VoteRecord
 from coordinator.certificate import Certificate
-from coordinator.chain import CHAIN_KEPT, Chain, Rules
+from coordinator.chain import Chain, Rules
 from coordinator.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
+from dht.statement import Digest
 from dht.wire import Wire
 from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.certificate_log import CertificateLog
+from peer.checkpoint import RECORDS_KEPT, Checkpoint, VoteLog, load_latest, save_checkpoint
 from peer.evidence_shelf import EvidenceShelf
 from peer.outer_optimizer import OuterState, state_digest
 from peer.votes import decode_vote
 
 LEARNER_PREFIX = "learner/"
 MANIFEST_FILE = "manifest.bin"
-VOTES_KEPT = 1024  # from earlier lives; those that still bind are among the newest
 
 
 class HeldVersions(Wire):
-    """Which version of each fragment a checkpoint holds."""
+    """Which version of each fragment a checkpoint holds, and the digests of these versions."""
 
     versions: tuple[int, ...]
+    heads: tuple[Digest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Captured:
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
-    chains: tuple[tuple[Certificate, ...], ...]  # up to the held version
+    chains: tuple[tuple[Certificate, ...], ...]  # that end at the held version
 
 
 def run_path(data_directory: Path, run_id: bytes) -> Path:
@@ -86,8 +88,7 @@ class RunDirectory:
         self.vote_log = VoteLog(self.path / "votes")
         self.evidence = EvidenceShelf(self.path / "evidence")
         self._run_id = run_id
-        self._logs: dict[int, VoteLog] = {}
-        self._logged: dict[int, list[bytes]] = {}  # digests in each certificate log
+        self._logs: dict[int, CertificateLog] = {}
 
     @property
     def address_book(self) -> Path:
@@ -110,7 +111,7 @@ class RunDirectory:
 
     def load(self, manifest: Manifest, rules: Rules) -> RunState:
         """What was saved last; version 0 where nothing was. Raises LocalError if files contradict each other."""
-        recent = self.vote_log.read()[-VOTES_KEPT:]
+        recent = self.vote_log.read()[-RECORDS_KEPT:]
         self.vote_log.replace(recent)
         votes = tuple(vote for data in recent if (vote := decode_vote(data)) is not None)
         checkpoint = load_latest(self.path)
@@ -140,8 +141,9 @@ class RunDirectory:
     def _certified(self, checkpoint: Checkpoint, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains, anchors = self._begin(manifest, rules)
         try:
-            held = HeldVersions.from_wire(checkpoint.meta["held"]).versions
-            chains = tuple(self._load_chain(chain, version) for chain, version in zip(chains, held, strict=True))
+            held = HeldVersions.from_wire(checkpoint.meta["held"])
+            heads = held.heads or (None,) * len(held.versions)  # earlier checkpoints name none
+            chains = tuple(self._load_chain(*one) for one in zip(chains, held.versions, heads, strict=True))
             for chain in chains:
                 if chain.version:
                     anchors.install(chain.fragment, chain.digest, _load_state(checkpoint, chain))
@@ -149,14 +151,9 @@ class RunDirectory:
             raise LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away") from None
         return chains, anchors
 
-    def _load_chain(self, empty: Chain, version: int) -> Chain:
-        certificates = [Certificate.from_wire(data) for data in self._log(empty.fragment).read()]
-        self._logged[empty.fragment] = [certificate.digest for certificate in certificates]
-        kept = [certificate for certificate in certificates if certificate.version <= version][-CHAIN_KEPT:]
-        chain = Chain(empty.rules, empty.fragment, empty.genesis, kept)
-        if chain.version != version:
-            raise LocalError(f"the certificates of fragment {empty.fragment} end at version {chain.version}")
-        return chain
+    def _load_chain(self, empty: Chain, version: int, head: bytes | None) -> Chain:
+        kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
+        return Chain(empty.rules, empty.fragment, empty.genesis, kept)
 
     def _unpack_learner(self, checkpoint: Checkpoint) -> Path | None:
         tensors = {
@@ -183,7 +180,7 @@ class RunDirectory:
     def save(self, captured: Captured, learner_file: Path | None) -> None:
         """Write certificates, then states and learner together; raises LocalError, and then the old ones remain."""
         for fragment, certificates in enumerate(captured.chains):
-            self._save_chain(fragment, certificates)
+            self._log(fragment).add(certificates)
         tensors: dict[str, Tensor] = {}
         for fragment, state in enumerate(captured.states):
             tensors[f"anchor/{fragment}"] = state.anchor
@@ -194,29 +191,15 @@ class RunDirectory:
             except (OSError, SafetensorError) as error:
                 raise LocalError(f"what the learner saved in {learner_file} cannot be read: {error}") from None
             tensors |= {LEARNER_PREFIX + name: tensor for name, tensor in learner.items()}
-        held = HeldVersions(versions=captured.held).to_wire()
+        heads = tuple(chain[-1].digest if chain else bytes(32) for chain in captured.chains)
+        held = HeldVersions(versions=captured.held, heads=heads).to_wire()
         save_checkpoint(self.path, Checkpoint(self._run_id, tensors, {"held": held}))
         if learner_file is not None:
             learner_file.unlink(missing_ok=True)
 
-    def _save_chain(self, fragment: int, certificates: tuple[Certificate, ...]) -> None:
-        """Append what is new; write the log anew if our lineage has changed."""
-        log, logged = self._log(fragment), self._logged.setdefault(fragment, [])
-        digests = [certificate.digest for certificate in certificates]
-        if not digests:
-            return
-        start = digests.index(logged[-1]) + 1 if logged and logged[-1] in digests else 0
-        if logged and start == 0:
-            log.replace([certificate.to_wire() for certificate in certificates])
-            self._logged[fragment] = digests
-            return
-        for certificate in certificates[start:]:
-            log.append(certificate.to_wire())
-        logged += digests[start:]
-
-    def _log(self, fragment: int) -> VoteLog:
+    def _log(self, fragment: int) -> CertificateLog:
         if fragment not in self._logs:
-            self._logs[fragment] = VoteLog(self.path / f"certificates-{fragment}")
+            self._logs[fragment] = CertificateLog(self.path / f"certificates-{fragment}")
         return self._logs[fragment]
 
 

@@ -21,7 +21,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
         f"sent {quantity.size(snapshot.bytes_sent)}",
         f"received {quantity.size(snapshot.bytes_received)}",
     ]
-    return ", ".join(parts)
+    return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
 
 
 def status_page(snapshot: PeerSnapshot) -> str:
@@ -31,6 +31,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"{snapshot.name or snapshot.role} {snapshot.peer_id}",
         f"run       {snapshot.run_id}",
         f"state     {snapshot.state}" + (f": {snapshot.note}" if snapshot.note else ""),
+        *([f"to do     {snapshot.advice}"] if snapshot.advice else []),
         f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
     ]
     if snapshot.role == "learner":

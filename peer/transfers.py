@@ -1,12 +1,24 @@
-"""What peers ask each other for outside of rounds: states, the manifest, and how somebody is doing."""
+"""What peers ask each other for outside of rounds: states, the manifest, where to begin, how somebody is doing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from coordinator.chain import Chain
 from dht.identity import PeerId
 from peer.anchors import Anchors
-from peer.frames import ManifestAnswer, ManifestAsk, ProbeAsk, StateAsk, StatePiece, StatusAsk, Transfer
+from peer.frames import (
+    HeadsAsk,
+    ManifestAnswer,
+    ManifestAsk,
+    ProbeAsk,
+    StateAsk,
+    StatePiece,
+    StatusAsk,
+    TailAsk,
+    Transfer,
+)
+from peer.introduction import answer_heads, answer_tail
 from peer.probe import ProbeDesk
 from peer.state_transfer import StateTransfer
 from peer.status_answer import PublicStatus, StatusDesk
@@ -17,9 +29,10 @@ Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
 class Transfers:
     """Both ends of state transfer, and the answering end of the rest."""
 
-    def __init__(self, anchors: Anchors, manifest: bytes, post: Post) -> None:
+    def __init__(self, anchors: Anchors, manifest: bytes, chains: Callable[[], Sequence[Chain]], post: Post) -> None:
         self.states = StateTransfer(anchors, post)
         self._manifest = manifest
+        self._chains = chains
         self._post = post
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
@@ -48,6 +61,10 @@ class Transfers:
             self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
         elif isinstance(message, ProbeAsk) and self._probes is not None:
             self._probes.ask(sender, message, now)
+        elif isinstance(message, HeadsAsk):
+            self._post(sender, answer_heads(self._chains(), message), b"")
+        elif isinstance(message, TailAsk):
+            self._post(sender, answer_tail(self._chains(), message), b"")
         elif isinstance(message, StatusAsk) and self._desk is not None:
             answer = self._desk.answer(sender, now)
             if answer is not None:

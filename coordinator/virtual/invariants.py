@@ -24,7 +24,6 @@ from coordinator.attempt import EARLY_MESSAGES_MAX
 from coordinator.bans import BANS_MAX
 from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
-from coordinator.chain import CHAIN_KEPT
 from coordinator.custody import UNSERVED_MAX
 from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.evidence import Guilt, place_of
@@ -196,7 +195,7 @@ def _is_bounded(machine: FragmentMachine) -> bool:
         and len(machine.bonds.known) <= BASES_MAX
         and len(machine.custody.unserved) <= UNSERVED_MAX
         and len(machine.ledger.given) <= ROUNDS_KEPT
-        and len(machine.chain.certificates) <= CHAIN_KEPT
+        and len(machine.chain.certificates) <= machine.chain.rules.chain_kept
     )
 
 

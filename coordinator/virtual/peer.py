@@ -26,7 +26,7 @@ from coordinator.actions import (
     VoteRecord,
 )
 from coordinator.certificate import Certificate
-from coordinator.chain import Chain
+from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import Event, FetchFailed, PresenceSeen, Progress, Received, StateFetched, Tick, VoteRecorded
@@ -91,6 +91,7 @@ class Surroundings:
     directory: dict[PeerId, VirtualPeer]
     watch: Watch
     make_tensors: TensorsMaker
+    chain_kept: int = CHAIN_KEPT
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ class VirtualPeer:
             unix_offset_seconds=1e9,
             contributes=self.contributes,
             dialable=self.dialable,
+            chain_kept=world.chain_kept,
         )
         genesis = enumerate(world.manifest.genesis)
         chains = [Chain(core.rules, index, state, list(disk.certificates[index])) for index, state in genesis]

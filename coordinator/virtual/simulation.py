@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.actions import Action
+from coordinator.chain import CHAIN_KEPT
 from coordinator.events import PeerGone
 from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig
 from coordinator.virtual.clock import VirtualClock
@@ -71,6 +72,7 @@ class World:
     witnesses: frozenset[int] = frozenset()
     real_keys: bool = False
     setting: Setting | None = None
+    chain_kept: int = CHAIN_KEPT
     clock: VirtualClock = field(default_factory=VirtualClock)
     random: random.Random = field(init=False)
     manifest: Manifest = field(init=False)
@@ -93,7 +95,15 @@ class World:
         self.watcher = Watcher(min_share=self.pace.min_share) if self.setting is None else Observer()
         directory: dict[PeerId, VirtualPeer] = {}
         world = Surroundings(
-            self.manifest, self.clock, self.network, self.random, verifier, directory, self, make_tensors
+            self.manifest,
+            self.clock,
+            self.network,
+            self.random,
+            verifier,
+            directory,
+            self,
+            make_tensors,
+            self.chain_kept,
         )
         self.peers = [
             VirtualPeer(world, signer, rate, contributes=number not in self.witnesses)

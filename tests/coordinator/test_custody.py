@@ -104,10 +104,27 @@ def test_a_version_that_nobody_serves_counts_as_not_existing_after_three_interva
 def test_turning_back_gives_what_is_held_and_frees_the_work():
     custody = behind()
     custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
-    held, actions = custody.turn_back()
+    held, actions = custody.turn_back(NOW)
     assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
     assert custody.complete
     assert custody.again_at is None
+
+
+def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
+    custody = Custody(CLUB.core(0))
+    custody.fall_behind(CLUB.chain(), NOW)
+    custody.floor = OLD
+    assert not custody.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"
+    assert custody.failed(CHAIN, INTERVAL, NOW + 100.0)
+    turned, _ = custody.turn_back(NOW + 100.0)
+    assert turned.digest == OLD.digest
+    assert turned is not OLD, "it will grow"
+    assert custody.behind is not None
+    assert custody.behind.version == 0
+    assert not custody.complete
+    custody.fetched(CHAIN)
+    assert custody.complete
+    assert custody.floor is None
 
 
 def test_unserved_versions_are_bounded():

@@ -184,15 +184,15 @@ def test_a_chain_that_nobody_asked_for_counts_for_nothing():
 def test_an_asker_gets_what_follows_the_newest_version_of_both():
     engine = engine_at(EVERYONE, EVERYONE)
     chain = engine.machines[0].chain
-    for known, answer in (
-        ((stem().digest,), chain.after(1, 9)),
-        ((digest("other"), CLUB.manifest.genesis[0]), chain.after(0, 9)),
-        ((digest("other"),), ()),
-        ((), ()),
+    for known, answer, oldest in (
+        ((stem().digest,), chain.after(1, 9), None),
+        ((digest("other"), CLUB.manifest.genesis[0]), chain.after(0, 9), None),
+        ((digest("other"),), (), 0),
+        ((), (), 0),
     ):
         ask = AskChainNote(fragment=0, version=1, known=known)
         assert sent(engine.handle(Received(STRANGER, ask), NOW)) == [
-            (STRANGER, ChainNote(fragment=0, certificates=answer))
+            (STRANGER, ChainNote(fragment=0, certificates=answer, oldest=oldest))
         ]
 
 

@@ -53,6 +53,7 @@ INVITE = Invite(
     ),
     token=b"token",
     heads_digest=bytes(32),
+    heads_version=300,
 )
 
 

@@ -29,6 +29,7 @@ invites = st.builds(
     addresses=st.lists(addresses, min_size=1, max_size=ADDRESSES_MAX).map(tuple),
     token=st.none() | st.binary(max_size=TOKEN_BYTES_MAX),
     heads_digest=st.none() | st.binary(min_size=32, max_size=32),
+    heads_version=st.none() | st.integers(0, 2**53),
 )
 
 

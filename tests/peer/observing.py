@@ -16,6 +16,7 @@ from coordinator.virtual.peer import VirtualPeer
 from dht.identity import Identity, PeerId
 from dht.statement import digest_of
 from peer.observation import Observation, Question
+from peer.observer_chains import Chains
 from peer.observer_peers import Heard
 from peer.observer_view import ban_view, run_facts
 from peer.status_answer import PublicStatus, encode_status
@@ -48,7 +49,7 @@ class Observed:
     def __post_init__(self) -> None:
         shared = self.world.peers[0].world
         manifest, verifier = shared.manifest, shared.verifier
-        self.observation = Observation(manifest, run_facts(manifest), ME, verifier, UNIX)
+        self.observation = Observation(manifest, run_facts(manifest), Chains(manifest, ME, verifier), UNIX)
         self.world.network.inboxes[ME] = self._hear
         self._said: dict[PeerId, tuple[float, Presence]] = {}
 

@@ -280,9 +280,19 @@ class TestVoteLog:
                 log.append(vote)
         monkeypatch.setattr(module, "VOTE_LOG_BYTES_MAX", 20)
         log.append(b"a vote")
-        with pytest.raises(LocalError, match="full"):
-            log.append(b"a vote")
-        assert VoteLog(tmp_path / "votes").read() == [b"a vote"]
+        log.append(b"b vote")
+        assert VoteLog(tmp_path / "votes").read() == [b"a vote", b"b vote"], "a full log still takes votes"
+
+    def test_a_full_log_keeps_the_newest(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(module, "RECORDS_KEPT", 3)
+        monkeypatch.setattr(module, "VOTE_LOG_BYTES_MAX", 200)
+        log, votes = VoteLog(tmp_path / "votes"), [b"vote %d" % number for number in range(100)]
+        for count, vote in enumerate(votes, start=1):
+            log.append(vote)
+            assert (tmp_path / "votes").stat().st_size <= 200
+            kept = VoteLog(tmp_path / "votes").read()
+            assert len(kept) >= min(count, 4)
+            assert kept == votes[count - len(kept) : count]
 
     def test_a_full_disk_loses_nothing(self, tmp_path):
         log = VoteLog(tmp_path / "votes")

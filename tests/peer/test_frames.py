@@ -13,12 +13,16 @@ from dht.errors import PeerError
 from dht.identity import Identity
 from dht.statement import Context, digest_of, make_statement
 from peer.frames import (
+    HeadsAnswer,
+    HeadsAsk,
     ManifestAnswer,
     ManifestAsk,
     StateAsk,
     StatePiece,
     StatusAnswer,
     StatusAsk,
+    TailAnswer,
+    TailAsk,
     decode_header,
     encode_header,
 )
@@ -41,6 +45,10 @@ MESSAGES = [
     ManifestAnswer(manifest=b"bytes"),
     StatusAsk(),
     StatusAnswer(status=b"{}"),
+    HeadsAsk(version=9, digest=DIGEST),
+    HeadsAnswer(digest=DIGEST, heads=(DIGEST, DIGEST)),
+    TailAsk(fragment=2, version=9, head=DIGEST),
+    TailAnswer(fragment=2, head=DIGEST, certificates=()),
 ]
 
 
@@ -66,4 +74,4 @@ def test_damaged_messages_never_crash(message: object, data: st.DataObject) -> N
 
 def test_kinds_keep_their_numbers() -> None:
     """The first byte is part of the wire format: a new kind goes to the end."""
-    assert [encode_header(message)[0] for message in MESSAGES] == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [encode_header(message)[0] for message in MESSAGES] == [0, 1, 2, *range(4, 16)]

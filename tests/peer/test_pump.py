@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coordinator.actions import Reduce
-from coordinator.chain import Chain
+from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Reduced
@@ -113,6 +113,7 @@ class Swarm:
     config: RunConfig
     count: int
     folder: Path
+    chain_kept: int = CHAIN_KEPT
     network: MemoryNetwork = field(default_factory=lambda: MemoryNetwork(7))
     peers: list[Peer] = field(default_factory=list)
 
@@ -128,11 +129,21 @@ class Swarm:
             created_unix_seconds=0,
         )
         for identity in identities:
-            self.peers.append(await self._peer(identity, manifest))
+            peer = await self.add(identity, manifest)
+            await peer.pump.transport.start(peer.pump.on_frame, peer.pump.on_gone)
+            self.peers.append(peer)
 
-    async def _peer(self, identity: Identity, manifest: Manifest) -> Peer:
+    async def add(self, identity: Identity, manifest: Manifest) -> Peer:
+        """A peer that does not hear anybody yet."""
         random = iter(range(1 << 30))
-        core = Core(manifest, identity, KeyVerifier(), lambda n: digest_of(bytes(str(next(random)), "ascii"))[:n], 1e9)
+        core = Core(
+            manifest,
+            identity,
+            KeyVerifier(),
+            lambda n: digest_of(bytes(str(next(random)), "ascii"))[:n],
+            1e9,
+            chain_kept=self.chain_kept,
+        )
         chains = [Chain(core.rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis)]
         anchors = Anchors(layouts_of(self.config), genesis_states(self.config))
         blobs = BlobStore(1 << 26)
@@ -150,7 +161,6 @@ class Swarm:
             failed=failures.append,
             learner=learner,  # type: ignore[arg-type]
         )
-        await transport.start(pump.on_frame, pump.on_gone)
         return Peer(identity, pump, learner, failures)
 
     async def train(self, steps: int) -> None:

@@ -154,7 +154,7 @@ def test_a_crowd_is_answered_from_one_status_and_not_without_end() -> None:
 
 def test_a_peer_answers_who_asks_and_ignores_answers() -> None:
     sent: list[tuple[PeerId, object]] = []
-    transfers = Transfers(None, b"manifest", lambda to, message, _: sent.append((to, message)))  # type: ignore[arg-type]
+    transfers = Transfers(None, b"manifest", list, lambda to, message, _: sent.append((to, message)))  # type: ignore[arg-type]
     asker = PeerId("asker")
     transfers.handle(asker, StatusAsk(), b"", 0.0)
     assert sent == []  # not ready to tell anything

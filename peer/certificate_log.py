@@ -1,0 +1,63 @@
+"""The certificates of one fragment on disk, bounded however long the run is (design §8: checkpoints carry them).
+
+New ones are added before the checkpoint that they prove is written, and whatever branch they are on, so at every moment
+the log holds those of the newest whole checkpoint; it is cut back only before something is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from coordinator.certificate import Certificate
+from coordinator.chain import CHAIN_KEPT
+from dht.errors import LocalError
+from peer.checkpoint import VoteLog
+
+RECORDS_MAX = 4 * CHAIN_KEPT  # then the newest CHAIN_KEPT remain
+
+
+class CertificateLog:
+    """A file of certificates, every parent before its child. One process writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log = VoteLog(path)
+        self._records: int | None = None  # in the file, once we know
+        self._newest: frozenset[bytes] = frozenset()  # digests of what was read or added last
+
+    def read(self, version: int, head: bytes | None, count: int) -> list[Certificate]:
+        """At most `count` certificates, oldest first, that end at this version; `head` is its digest, where known.
+
+        Raises LocalError if it is not there.
+        """
+        found: list[Certificate] = []
+        records = self._log.read()
+        for data in reversed(records):
+            one = Certificate.from_wire(data)
+            if one.digest == head if head is not None else one.version == version:
+                found.append(one)
+                head = one.outcome.parent
+                if one.version == 1 or len(found) == count:
+                    break
+        if not found or found[0].version != version:
+            raise LocalError(f"the certificates in {self._path} do not include version {version}")
+        found.reverse()
+        self._remember(len(records), found)
+        return found
+
+    def add(self, certificates: Sequence[Certificate]) -> None:
+        """Write those that are not there yet; they are on disk when this returns. Raises LocalError."""
+        new = [one for one in certificates if one.digest not in self._newest]
+        if not new:
+            return
+        records = len(self._log.read()) if self._records is None else self._records
+        if records + len(new) > RECORDS_MAX:
+            kept = self._log.read()[-CHAIN_KEPT:]
+            self._log.replace(kept)
+            records = len(kept)
+        self._log.append(*(one.to_wire() for one in new))
+        self._remember(records + len(new), certificates)
+
+    def _remember(self, records: int, newest: Sequence[Certificate]) -> None:
+        self._records, self._newest = records, frozenset(one.digest for one in newest)

@@ -1,0 +1,81 @@
+"""Certificates on disk: those of the newest checkpoint are always there, however long the run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.chain import Chain
+from dht.errors import LocalError
+from peer import certificate_log as module
+from peer.certificate_log import CertificateLog
+from tests.coordinator.builders import Club
+
+CLUB = Club.of(3)
+EVERYONE = (0, 1, 2)
+
+
+def grown(chain: Chain, versions: int) -> Chain:
+    return CLUB.grow(chain.truncated(chain.version), *[EVERYONE] * versions)
+
+
+def test_what_was_added_comes_back_in_another_life(tmp_path: Path) -> None:
+    chain = grown(CLUB.chain(), 3)
+    log = CertificateLog(tmp_path / "log")
+    log.add(chain.certificates)
+    longer = grown(chain, 4)
+    log.add(longer.certificates)
+    size = (tmp_path / "log").stat().st_size
+    log.add(longer.certificates)
+    assert (tmp_path / "log").stat().st_size == size, "nothing is written twice"
+    later = CertificateLog(tmp_path / "log")
+    assert later.read(5, longer.digest_at(5), 2) == longer.certificates[3:5]
+    assert later.read(7, longer.digest, 99) == longer.certificates
+    assert later.read(7, None, 99) == longer.certificates, "checkpoints of earlier versions name no head"
+    later.add(longer.certificates)
+    assert (tmp_path / "log").stat().st_size == size
+    with pytest.raises(LocalError, match="do not include version 8"):
+        later.read(8, None, 99)
+    with pytest.raises(LocalError, match="do not include version 7"):
+        later.read(7, chain.digest, 99)
+
+
+@given(st.data())
+def test_at_every_moment_both_checkpoints_can_be_loaded(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """The one before the certificates were added, and the one that is about to be written; on whatever branch."""
+    path = tmp_path_factory.mktemp("log") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHAIN_KEPT", 6)
+        patch.setattr(module, "RECORDS_MAX", 16)
+        chain, log = CLUB.chain(), CertificateLog(path)
+        for _ in range(data.draw(st.integers(1, 12))):
+            before = chain
+            back = data.draw(st.integers(0, min(3, chain.version)))
+            rosters = data.draw(st.lists(st.sampled_from([EVERYONE, (0, 1)]), min_size=back + 1, max_size=6))
+            chain = CLUB.grow(chain.truncated(chain.version - back), *rosters)
+            if data.draw(st.booleans()):
+                log = CertificateLog(path)  # another life
+            log.add(chain.certificates[-6:])
+            for one in (before, chain):
+                if one.version:
+                    found = CertificateLog(path).read(one.version, one.digest, 6)
+                    assert found == one.certificates[-len(found) :]
+                    assert len(found) >= min(one.version, 1)
+            assert len(log._log.read()) <= 16
+
+
+def test_a_long_run_takes_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHAIN_KEPT", 20)
+    monkeypatch.setattr(module, "RECORDS_MAX", 80)
+    chain, log, sizes = CLUB.chain(), CertificateLog(tmp_path / "log"), []
+    for _ in range(60):
+        chain = grown(chain, 5)
+        log.add(chain.certificates[-20:])
+        sizes.append((tmp_path / "log").stat().st_size)
+    assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
+    assert CertificateLog(tmp_path / "log").read(300, chain.digest, 20) == chain.certificates[-20:]

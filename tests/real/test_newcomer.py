@@ -1,0 +1,137 @@
+"""Real processes, a run whose beginning nobody keeps: newcomer and observer begin at the heads of a fresh invite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from coordinator.control import ask, snapshot
+from coordinator.network_view import NetworkView
+from coordinator.snapshot import PeerSnapshot
+from coordinator.view_file import read_view
+from dht.errors import LocalError, UsageError
+from dht.invite import Invite
+from tests.real.conftest import ROOT, RUN
+
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
+
+KEPT = 32
+WAIT_SECONDS = 240.0
+
+
+class Machines:
+    """Peers that were started by hand, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (folder / "run.toml").write_text(RUN.format(versions=100_000, optimizer="adamw"))
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.txt").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": str(self.folder)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(process)
+        return process
+
+    def peer(self, name: str, *arguments: str) -> Path:
+        """Start one; returns its data folder."""
+        data = self.folder / name
+        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, "--chain-kept", str(KEPT))
+        return data
+
+    def learner(self, name: str, invite: str) -> Path:
+        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.1")
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.txt").read_text()
+
+    def wait(self, data: Path, wanted: Callable[[PeerSnapshot], bool]) -> PeerSnapshot:
+        deadline = time.monotonic() + WAIT_SECONDS
+        found = None
+        while time.monotonic() < deadline:
+            with suppress(LocalError, UsageError):  # not there yet
+                found = snapshot(data)
+                if wanted(found):
+                    return found
+            time.sleep(0.1)
+        raise AssertionError(f"{data.name} does not get there: {found}\n{self.said(data.name)}")
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
+        found = Machines(Path(folder))
+        try:
+            yield found
+        finally:
+            for process in reversed(found.processes):
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
+            for process in found.processes:
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def invite_of(data: Path) -> str:
+    return str(ask(data, "invite")["invite"])
+
+
+def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machines) -> None:
+    host = machines.peer("host", "host", str(machines.folder / "run.toml"))
+    machines.wait(host, lambda now: now.state == "hosting")
+    first_invite = invite_of(host)
+    assert Invite.parse(first_invite).heads_version is None
+    for number in (1, 2):
+        machines.learner(f"peer-{number}", first_invite)
+    machines.wait(host, lambda now: min(one.version for one in now.fragments) > KEPT + 8)
+
+    # with a fresh invite, from any peer
+    fresh = invite_of(machines.folder / "peer-1")
+    begun = Invite.parse(fresh).heads_version
+    assert begun is not None
+    assert begun > 4
+    newcomer = machines.learner("newcomer", fresh)
+    joined = machines.wait(newcomer, lambda now: now.credited_tokens.get(now.peer_id, 0) > 0)
+    assert joined.state == "training"
+    assert all(one.held_version > begun for one in joined.fragments)
+
+    # an observer, with an invite of the newcomer's
+    view_file = machines.folder / "view.json"
+    machines.start("observer", "peer.observer", "--invite", invite_of(newcomer), "--out", str(view_file))
+    newest = [one.head for one in machines.wait(host, lambda now: True).fragments]
+
+    def follows(view: NetworkView) -> bool:
+        return set(newest) <= {one.digest for one in view.certificates}
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    view = NetworkView()
+    while not follows(view):
+        assert time.monotonic() < deadline, f"the observer has not followed: {view.note}"
+        with suppress(LocalError):
+            view = read_view(view_file)
+        time.sleep(0.2)
+    assert min(one.version for one in view.certificates) > 1, "not from the beginning"
+
+    # an invite of the first hour leads nowhere, and says so
+    late = machines.learner("late", first_invite)
+    stuck = machines.wait(late, lambda now: bool(now.advice))
+    assert all(one.version == 0 for one in stuck.fragments)
+    assert "fresh invite" in stuck.advice
