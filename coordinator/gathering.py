@@ -34,6 +34,7 @@ class Gathering:
     roster: Statement | None = None
     members: tuple[PeerId, ...] = ()  # of `roster`
     revision: int = -1
+    voids: int = 0  # as the leader counts them
     reason: str = "nobody has joined"
 
     def add(self, statement: Statement, join: Join, now: float) -> bool:
@@ -131,8 +132,13 @@ class Gathering:
         self.revision += 1
         self.members = self._order(left_out)
         joins = tuple(self.joins[peer][0] for peer in self.members)
-        convictions = self.core.bans.among(self.chain.active_set())
-        body = Roster(attempt=self.attempt, revision=self.revision, joins=joins, convictions=convictions)
+        body = Roster(
+            attempt=self.attempt,
+            revision=self.revision,
+            joins=joins,
+            convictions=self.core.bans.among(self.chain.active_set()),
+            voids=self.voids,
+        )
         key = RoundKey(self.chain.fragment, self.chain.version, b"")
         self.roster = self.core.say("roster", key, self.chain.digest, body)
         return list(self.core.to_all(self.members, self.roster))

@@ -40,6 +40,7 @@ class Group:
     parent: bytes
     statement: Statement
     convictions: tuple[Conviction, ...] = ()
+    voids: int | None = None  # as the leader counts them; None: it does not say
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
@@ -152,6 +153,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         parent=chain.digest,
         statement=statement,
         convictions=roster.convictions,
+        voids=roster.voids,
     )
 
 

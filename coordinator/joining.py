@@ -49,10 +49,13 @@ class Joining:
     def __post_init__(self) -> None:
         self.attempt_number = self.first_attempt
 
-    @property
-    def deadline_seconds(self) -> float:
-        """Deadline of the attempt that we are in or ask into; no longer than its number allows (see `Bonds.bind`)."""
-        return self.core.deadline_seconds(min(self.voids, self.attempt_number))
+    def deadline_seconds(self, group: Group) -> float:
+        """Deadline of a group: doubled as often as its leader says, so that all members have the same.
+
+        No longer than the attempt's number allows (see `Bonds.bind`), and never beyond the bound of all deadlines.
+        """
+        voids = self.voids if group.voids is None else group.voids
+        return self.core.deadline_seconds(min(voids, group.attempt))
 
     @property
     def leader(self) -> PeerId:
@@ -197,6 +200,7 @@ class Joining:
 
     def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
+        gathering.voids = self.voids
         asking = {peer for peer in self.core.presence.trainers(now) if self.has_ticket(peer, now)}
         expected = asking | (self.chain.active_set() & gathering.joins.keys())
         return gathering.close(expected, silent, minor_allowed, now)

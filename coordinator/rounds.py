@@ -180,7 +180,7 @@ class Rounds:
         if self.attempt is not None:
             actions.append(Discard(self.attempt.group.key))  # an earlier revision of the same roster
         self.joining.enter(group.attempt)
-        self.attempt = Attempt(self.core, self.chain, group, Timeline(now, self.joining.deadline_seconds))
+        self.attempt = Attempt(self.core, self.chain, group, Timeline(now, self.joining.deadline_seconds(group)))
         return actions + self.attempt.start(now)
 
     # -- what others say and what our shell answers

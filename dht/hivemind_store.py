@@ -156,7 +156,7 @@ class HivemindStore:
         if peers and all(answer is None for answer in answers):
             raise NetworkError("no other peer answers")
         if peers and not any(answer and answer[0] for answer in answers):
-            raise NetworkError("no other peer took the record; is this machine's clock right?")
+            raise NetworkError(why_refused(expires, self._clock()))
 
     async def get(self, key: RecordKey) -> list[StoredRecord]:
         place = _place_of(key)
@@ -283,6 +283,13 @@ class HivemindStore:
             with suppress(P2PDaemonError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await node.shutdown()
+
+
+def why_refused(expires_unix_seconds: float, now_unix_seconds: float) -> str:
+    """Why others, who answered, did not take a record of ours that is in order."""
+    if now_unix_seconds >= expires_unix_seconds:
+        return "no other peer took the record: it had expired on its way; this machine or its network is too busy"
+    return "no other peer took the record; is this machine's clock right, and its key used by no other machine?"
 
 
 def _place_of(key: RecordKey) -> Any:

@@ -57,11 +57,15 @@ class PresenceLoop:
                 continue
 
     async def _once(self, lifetime_seconds: float) -> None:
+        """Say that we are here, and look who else is: each also when the other one fails."""
         try:
             await self._store.put(self._key, self._ours().to_wire(), lifetime_seconds)
+        except NetworkError as error:
+            log.info("presence_not_told", reason=str(error))
+        try:
             records = await self._store.get(self._key)
         except NetworkError as error:
-            log.info("presence_failed", reason=str(error))
+            log.info("presence_not_read", reason=str(error))
             return
         for record, presence in presences(records, self._daemon):
             self._seen(record.sender, presence)

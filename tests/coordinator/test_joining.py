@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.actions import Action, Send
 from coordinator.chain import Chain
-from coordinator.group import leader_of
+from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, LEADERS_TOLD, Joining
 from coordinator.messages import Join
 from coordinator.timeline import JOIN_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from tests.coordinator.rigs import PACE, PEERS, certificate, chain_of, core, join, presence
+from tests.coordinator.rigs import (
+    PACE,
+    PEERS,
+    UNIX_SECONDS,
+    certificate,
+    chain_of,
+    core,
+    group_of,
+    join,
+    presence,
+)
 
 FIVE = PEERS[:5]
 
@@ -56,17 +68,49 @@ def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:
     assert asking.ask(True, 6.0) == first
 
 
-def test_a_void_attempt_leads_to_the_next_with_more_leaders_told_and_a_longer_deadline() -> None:
+def test_a_void_attempt_leads_to_the_next_with_more_leaders_told() -> None:
     asking = joining()
     asking.open(True, 0.0)
-    before = asking.deadline_seconds
     asking.void(5.0)
     assert asking.since is None
     assert asking.not_before > 5.0
-    assert asking.deadline_seconds == 2 * before
     said = joins(asking.open(True, 6.0))
     assert {to for to, _ in said} == {*FIVE, PEERS[5]}
     assert {body.attempt for _, body in said} == {1}
+
+
+@pytest.mark.parametrize(
+    ("own", "said", "attempt", "doublings"),
+    [
+        (0, None, 5, 0),
+        (2, None, 5, 2),
+        (2, 0, 5, 0),  # the leader's count is everybody's
+        (0, 2, 5, 2),
+        (9, 3, 5, 3),
+        (0, 1000, 1000, 3),  # a leader that lies gains no more than this bound
+        (0, 1000, 1, 1),  # nor more than so early an attempt can have seen: a restarted voter counts on it
+        (5, 5, 0, 0),
+    ],
+)
+def test_the_leaders_void_attempts_double_the_deadline_of_all(
+    own: int, said: int | None, attempt: int, doublings: int
+) -> None:
+    asking = joining()
+    asking.voids = own
+    group = replace(group_of(asking.chain, FIVE, attempt), voids=said)
+    assert asking.deadline_seconds(group) == PACE.round_seconds * 2**doublings
+
+
+def test_a_leader_says_how_many_attempts_were_void() -> None:
+    leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]))
+    leads.voids = 2
+    gathering = leads.hear(join(leads.chain, PEERS[5]), 0.0)
+    assert gathering is not None
+    for peer in FIVE:
+        leads.hear(join(leads.chain, peer), 0.0)
+    [roster, *_] = [one.message for one in leads.close(gathering, frozenset(), False, 100.0) if isinstance(one, Send)]
+    assert isinstance(roster, Statement)
+    assert read_group(roster, leads.chain, UNIX_SECONDS).voids == 2
 
 
 def test_whoever_drifted_apart_meets_where_most_are() -> None:

@@ -1,0 +1,62 @@
+"""Saying that we are here, and reading who else is: one may fail without the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from coordinator.presence import Presence
+from dht.hivemind_store import why_refused
+from dht.identity import Identity, KeyVerifier, PeerId
+from dht.memory_store import MemoryDirectory, MemoryStore
+from dht.records import presence_key
+from dht.statement import digest_of
+from dht.validation import RecordRules
+from peer.presence_loop import PresenceLoop
+from peer.virtual_loop import run_virtual
+from tests.coordinator.builders import presence
+
+RUN_ID = digest_of(b"run")
+ME, OTHER = Identity(digest_of(b"me")), Identity(digest_of(b"other"))
+UNIX = 1e9
+
+
+class Daemon:
+    """As much of a daemon as presence needs."""
+
+    peer_id = ME.peer_id
+
+    def remember(self, addresses: object) -> None:
+        pass
+
+
+def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
+    async def main() -> tuple[list[PeerId], PresenceLoop]:
+        loop = asyncio.get_running_loop()
+        ahead = [100.0]  # another machine with our key, whose clock is ahead: what it said is newer than what we say
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time() + ahead[0])
+        key = presence_key(RUN_ID)
+        await MemoryStore(directory, ME).put(key, presence(0).to_wire(), 60.0)
+        ahead[0] = 0.0
+        await MemoryStore(directory, OTHER).put(key, presence(1).to_wire(), 60.0)
+        seen: list[PeerId] = []
+        daemon: Any = Daemon()
+
+        def see(peer: PeerId, _: Presence) -> None:
+            seen.append(peer)
+
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await looking.run(1.0, 9.0)
+        return seen, looking
+
+    seen, looking = run_virtual(main())
+    assert looking.rounds >= 3
+    assert seen == [OTHER.peer_id] * looking.rounds
+
+
+def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
+    assert "expired on its way" in why_refused(UNIX, UNIX)
+    assert "clock" in why_refused(UNIX + 1, UNIX)
