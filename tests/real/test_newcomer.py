@@ -22,10 +22,10 @@ from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from tests.real.conftest import ROOT, RUN
 
-pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 420.0
 
 
 class Machines:
