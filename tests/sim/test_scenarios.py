@@ -536,7 +536,8 @@ def test_one_peer_drains_and_leaves_while_the_others_go_on() -> None:
     for peer in world.peers:
         if peer.alive:
             peer.handle(PeerGone(leaving.me))
-    assert run_to_version(world, at + 3) < 5 * INTERVAL_SECONDS
+    # three intervals, and what an attempt or two cost whose leader is the one that left
+    assert run_to_version(world, at + 3) < 6 * INTERVAL_SECONDS
     finish(world)
 
 
