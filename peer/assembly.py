@@ -69,14 +69,14 @@ def make_manifest(config: RunConfig, data: TokenData, options: NodeOptions, me: 
     )
 
 
-async def begin_at_invite(engine: Engine, invite: Invite, transport: Transport) -> None:
+async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Transport) -> None:
     """Begin at the heads of the invite unless our own chains contain them; raises NetworkError for a newcomer.
 
     A lineage without them is refused: it could be one that old keys have made (design §8). Whoever comes back goes on
     with what it holds if nobody keeps these heads any more.
     """
-    own, waypoint = engine.chains, waypoint_of(invite)
-    if waypoint is None or knows(own, waypoint):
+    own, waypoint = engine.chains, None if invite is None else waypoint_of(invite)
+    if invite is None or waypoint is None or knows(own, waypoint):
         return
     if knows(own, waypoint) is None and all(chain.version >= waypoint.version for chain in own):
         return  # so much older than what we hold that we no longer keep it

@@ -147,8 +147,7 @@ def host(
     described = cli_settings.run_config(config, versions)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
-    if invite is not None:
-        Invite.parse(invite)
+    fresh = None if invite is None else Invite.parse(invite)
     options = NodeOptions(
         data_directory=cli_settings.data_directory(data),
         port=port,
@@ -167,7 +166,7 @@ def host(
 
         if options.export is not None:
             check(options.export)
-        return lambda: Node.host(described, options, invite)
+        return lambda: Node.host(described, options, fresh)
 
     serve(
         prepare,

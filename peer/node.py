@@ -82,12 +82,8 @@ class Node:
     # -- starting
 
     @classmethod
-    async def host(cls, config: RunConfig, options: NodeOptions, invite_text: str | None = None) -> Node:
-        """Begin a run as its organiser, or go on hosting it; raises MusterError with nothing left behind.
-
-        An invite is only needed after so long an absence that nobody keeps what follows the versions held here.
-        """
-        invite = None if invite_text is None else Invite.parse(invite_text)
+    async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
+        """Begin a run, or go on hosting it, after long with an invite; raises MusterError with nothing left behind."""
         check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
         node = cls(options, prepare(options), "host")
         data = await asyncio.to_thread(load_tokens, config.data)
@@ -135,8 +131,7 @@ class Node:
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
-        if invite is not None:
-            await begin_at_invite(self.pump.engine, invite, self.network)
+        await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
         self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.actions import FetchState, Tell
+from coordinator.certificate import Conviction
 from coordinator.chain import ACTIVE_CERTIFICATES, Chain
 from coordinator.engine import Engine
 from coordinator.events import FetchFailed, PresenceSeen, Received, StateFetched, Tick
@@ -122,6 +123,7 @@ def test_only_the_tail_of_that_head_is_taken() -> None:
     assert chain_of_tail(empty(), 34, head, good).digest == head
     unsigned = good[2].model_copy(update={"votes": tuple(map(forged, good[2].votes))})
     thin = good[2].model_copy(update={"votes": good[2].votes[:2]})
+    convicting = good[2].model_copy(update={"convictions": (Conviction(peer=CLUB.ids[3], evidence=digest("none")),)})
     foreign = tail(CLUB.grow(empty(), *[EVERYONE] * 29, (0, 1, 2), *[EVERYONE] * 4), 34)
     for wrong in (
         (),
@@ -132,6 +134,7 @@ def test_only_the_tail_of_that_head_is_taken() -> None:
         tail(LONG[0], 35),
         (*good[:2], unsigned, good[3]),
         (*good[:2], thin, good[3]),
+        (*good[:2], convicting, good[3]),
         (foreign[0], *good[1:]),
         foreign,
     ):
