@@ -22,7 +22,7 @@ class Anchors:
     def __init__(self, layouts: Sequence[FragmentLayout], states: Sequence[OuterState]) -> None:
         self.layouts = tuple(layouts)
         self._current = list(states)
-        self._served: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
+        self._served: list[OrderedDict[bytes, tuple[OuterState, bytes]]] = [OrderedDict() for _ in self.layouts]
 
     def current(self, fragment: int) -> OuterState:
         return self._current[fragment]
@@ -31,17 +31,25 @@ class Anchors:
         """Anchors of all fragments in order, float32[elements] each."""
         return [state.anchor for state in self._current]
 
-    def install(self, fragment: int, certificate: bytes, state: OuterState) -> None:
-        """Make this certified state the current one."""
+    def install(self, fragment: int, certificate: bytes, state: OuterState, step: bytes = b"") -> None:
+        """Make this certified state the current one; `step` is what led to it, as it is told to others, if we know."""
         self._current[fragment] = state
         served = self._served[fragment]
-        served[certificate] = state
+        served[certificate] = state, step
         while len(served) > STATES_SERVED:
             served.popitem(last=False)
 
     def served(self, fragment: int, certificate: bytes) -> OuterState | None:
         """A recent state by its certificate's digest, for another peer."""
-        return self._served[fragment].get(certificate)
+        return self._served[fragment].get(certificate, (None, b""))[0]
+
+    def step(self, fragment: int, certificate: bytes) -> bytes:
+        """What led to a recent state, for another peer; empty if we do not know."""
+        return self._served[fragment].get(certificate, (None, b""))[1]
+
+    def newest(self, fragment: int) -> bytes | None:
+        """Digest of the certificate of the current state; None if it is none that was installed in this life."""
+        return next(reversed(self._served[fragment]), None)
 
     def digest(self, fragment: int) -> bytes:
         """State digest, hashed from the tensors now."""

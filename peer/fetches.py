@@ -11,7 +11,9 @@ import structlog
 from coordinator.actions import FetchState
 from coordinator.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
+from peer.missed_step import missed_step
 from peer.outer_optimizer import OuterState
+from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
 log = structlog.get_logger(__name__)
@@ -22,8 +24,9 @@ Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 class Fetches:
     """One task per fragment; `run` starts it, `feed` tells the core how it ended."""
 
-    def __init__(self, states: StateTransfer, run: Run, feed: Callable[[Event], None]) -> None:
+    def __init__(self, states: StateTransfer, work: RoundWork, run: Run, feed: Callable[[Event], None]) -> None:
         self._states = states
+        self._work = work
         self._run = run
         self._feed = feed
         self._fetched: dict[bytes, OuterState] = {}
@@ -56,7 +59,8 @@ class Fetches:
     async def _fetch(self, action: FetchState) -> None:
         certificate = action.certificate
         try:
-            state = await self._states.fetch(certificate, action.holders)
+            missed = await missed_step(certificate, action.holders, self._work, self._states)
+            state = missed or await self._states.fetch(certificate, action.holders)
         except NetworkError as error:
             log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
             self._feed(FetchFailed(certificate.fragment, certificate.digest))

@@ -94,7 +94,7 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
         self._adopting: set[asyncio.Task[None]] = set()
-        self._fetches = Fetches(self.transfers.states, self._start, self.feed)
+        self._fetches = Fetches(self.transfers.states, self.work, self._start, self.feed)
         self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]

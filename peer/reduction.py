@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from peer.merge import MergeRule, direction_scale, squared_norm, weighted_median
 from peer.outer_optimizer import OuterState, outer_step
 from peer.robust.segments import TensorInputs, merge_segment, segment_factors, tensor_radius
 
+FLOAT_BYTES = 4
 NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
 
 
@@ -215,24 +216,41 @@ def merged_gradient(
     members: Mapping[int, Member],
     rule: MergeRule,
     codec: Codec,
-) -> Tensor:
+) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.float32]]]:
     """The merged outer gradient, float32[elements], from one result per partition; None is void and stays zero.
 
-    `members` is the whole input set; a tensor's length counts members that some live partition of it includes. Lengths
-    of merged directions are measured here, not taken from the reducers: `squared_norm` is the same on every machine,
-    and nobody can tell two members two numbers. Raises PeerError if a result does not decode: `admit` it first.
+    Also returns what each tensor was multiplied by to get its length. `members` is the whole input set; a tensor's
+    length counts members that some live partition of it includes. Lengths of merged directions are measured here, not
+    taken from the reducers: `squared_norm` is the same on every machine, and nobody can tell two members two numbers.
+    Raises PeerError if a result does not decode: `admit` it first.
     """
-    merged = torch.zeros(partitioning.layout.elements)
-    for partition, result in enumerate(results):
-        if result is not None:
-            merged[partitioning.span(partition)] = codec.decode(result.data, partitioning.elements(partition))
-    offsets = partitioning.layout.offsets
+    merged = _decoded([None if result is None else result.data for result in results], partitioning, codec)
+    scales = np.ones(len(partitioning.layout.tensors), np.float32)
     for index, tensor in enumerate(partitioning.layout.tensors):
         if rule.is_directional(tensor):
-            scale = _tensor_scale(index, merged, partitioning, results, members, rule)
-            piece = merged[offsets[index] : offsets[index + 1]].numpy()
-            piece *= scale
-    return merged
+            scales[index] = _tensor_scale(index, merged, partitioning, results, members, rule)
+    return _scaled(merged, scales, partitioning), scales
+
+
+def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> int:
+    """How long a told step is: a float32 for each tensor, then the encoded results of the partitions that count."""
+    live = (partition for partition in range(partitioning.partitions) if partition not in void)
+    sizes = (codec.encoded_bytes(partitioning.elements(partition)) for partition in live)
+    return FLOAT_BYTES * len(partitioning.layout.tensors) + sum(sizes)
+
+
+def told_gradient(told: Buffer, partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> Tensor:
+    """The merged outer gradient that a told step is about; raises PeerError if it does not decode."""
+    start = FLOAT_BYTES * len(partitioning.layout.tensors)
+    scales = np.frombuffer(told[:start], "<f4").astype(np.float32)
+    if not np.isfinite(scales).all():
+        raise PeerError("the step gives a tensor a length that is not finite")
+    parts: list[Buffer | None] = []
+    for partition in range(partitioning.partitions):
+        stop = start + codec.encoded_bytes(partitioning.elements(partition)) * (partition not in void)
+        parts.append(None if partition in void else told[start:stop])
+        start = stop
+    return _scaled(_decoded(parts, partitioning, codec), scales, partitioning)
 
 
 def apply_merged(
@@ -250,6 +268,23 @@ def apply_merged(
         else:
             outer_step(own, merged[span], *rates, out=out)
     return new
+
+
+def _decoded(parts: Sequence[Buffer | None], partitioning: Partitioning, codec: Codec) -> Tensor:
+    merged = torch.zeros(partitioning.layout.elements)
+    for partition, part in enumerate(parts):
+        if part is not None:
+            merged[partitioning.span(partition)] = codec.decode(part, partitioning.elements(partition))
+    return merged
+
+
+def _scaled(merged: Tensor, scales: np.ndarray[Any, np.dtype[np.float32]], partitioning: Partitioning) -> Tensor:
+    """In place; a tensor whose scale is one keeps its bits."""
+    offsets = partitioning.layout.offsets
+    for index, scale in enumerate(scales):
+        piece = merged[offsets[index] : offsets[index + 1]].numpy()
+        piece *= scale
+    return merged
 
 
 def _segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:

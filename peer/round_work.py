@@ -13,25 +13,35 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.certificate import Certificate
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import RunConfig
 from coordinator.messages import COEFFICIENTS_MAX
-from dht.errors import LocalError
+from dht.errors import LocalError, PeerError
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
-from peer.codec import CODECS
+from peer.codec import CODECS, Codec
 from peer.court import TensorCourt
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.learner import Counters
 from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, state_digest
-from peer.reduction import admit, apply_merged, encode_contribution, merged_gradient, reduce_partition
+from peer.reduction import (
+    admit,
+    apply_merged,
+    encode_contribution,
+    merged_gradient,
+    reduce_partition,
+    step_bytes,
+    told_gradient,
+)
 
 Answer = TypeVar("Answer")
 
@@ -75,7 +85,7 @@ class RoundWork:
         self._rule = replace(MERGES[config.outer.merge], by_row=config.outer.norms == "row")
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
-        self._applied: dict[RoundKey, OuterState] = {}
+        self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
         self._worker = worker
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
@@ -170,11 +180,12 @@ class RoundWork:
         if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
             return None
         members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        gradient = merged_gradient(partitioning, held, members, self._rule, self._result_codec)
+        gradient, scales = merged_gradient(partitioning, held, members, self._rule, self._result_codec)
         void = {partition for partition, result in enumerate(held) if result is None}
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         state = apply_merged(self._anchors.current(fragment), gradient, partitioning, void, rates)
-        self._applied[action.key] = state
+        parts = (bytes(one.data) for one in held if one is not None)
+        self._applied[action.key] = state, scales.astype("<f4").tobytes() + b"".join(parts)
         return Applied(action.key, state_digest(state.anchor, state.momentum))
 
     def _held(self, result: PartitionResult | None, partitioning: Partitioning, partition: int) -> _HeldResult | None:
@@ -184,17 +195,48 @@ class RoundWork:
         admitted = admit(data, result.root, result.squared_norms, partitioning, partition, self._result_codec)
         return _HeldResult(data, result.included) if isinstance(admitted, Tensor) else None
 
+    # -- a round that we missed
+
+    def precedes(self, certificate: Certificate) -> bool:
+        """Whether we hold the state that this version began with."""
+        return self._anchors.newest(certificate.fragment) == certificate.outcome.parent
+
+    def step_bytes(self, certificate: Certificate) -> int:
+        """How long the step is that led to this version."""
+        return step_bytes(*self._told(certificate))
+
+    def follow(self, certificate: Certificate, step: bytes) -> OuterState | None:
+        """Take the step that led from our state to the certified one; None unless it leads exactly there."""
+        if not self.precedes(certificate):
+            return None
+        partitioning, void, codec = self._told(certificate)
+        state = self._anchors.current(certificate.fragment)
+        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
+        with np.errstate(all="ignore"):  # a liar may send what no number holds
+            try:
+                gradient = told_gradient(memoryview(step), partitioning, void, codec)
+            except PeerError:
+                return None
+            state = apply_merged(state, gradient, partitioning, void, rates)
+        return state if state_digest(state.anchor, state.momentum) == certificate.state else None
+
+    def _told(self, certificate: Certificate) -> tuple[Partitioning, set[int], Codec]:
+        partitions = certificate.outcome.partitions
+        void = {partition for partition, result in enumerate(partitions) if result is None}
+        return self._partitioning(certificate.fragment, len(partitions)), void, self._result_codec
+
     # -- after a round
 
     def adopt(self, action: Adopt, fetched: OuterState | None) -> Adoption:
         """Install the certified state, which is the applied one or `fetched`; says what the learner has to do."""
         fragment = action.certificate.fragment
-        state = fetched if action.applied is None else self._applied.get(action.applied)
+        unknown = (None, b"")
+        state, step = (fetched, b"") if action.applied is None else self._applied.get(action.applied, unknown)
         if state is None:
             raise LocalError(f"the state of fragment {fragment} to adopt is not here")
         old = self._anchors.current(fragment).anchor
         snapshot = None if action.snapshot is None else self._snapshots.get(action.snapshot)
-        self._anchors.install(fragment, action.certificate.digest, state)
+        self._anchors.install(fragment, action.certificate.digest, state, step)
         self._leave_residue(action, snapshot)
         reference = self._reference(action, old, state.anchor, snapshot)
         return Adoption(fragment, state.anchor, reference, None if snapshot is None else snapshot.counters)

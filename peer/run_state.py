@@ -136,7 +136,11 @@ class RunDirectory:
 
     def _begin(self, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
-        return chains, Anchors(layouts_of(manifest.config), genesis_states(manifest.config))
+        genesis = genesis_states(manifest.config)
+        anchors = Anchors(layouts_of(manifest.config), genesis)
+        for chain, state in zip(chains, genesis, strict=True):
+            anchors.install(chain.fragment, chain.digest, state)  # the version that no certificate made
+        return chains, anchors
 
     def _certified(self, checkpoint: Checkpoint, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains, anchors = self._begin(manifest, rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate
 from coordinator.merkle import leaf_count
@@ -12,7 +13,7 @@ from dht.errors import NetworkError
 from dht.identity import PeerId
 from peer.anchors import Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
-from peer.download import Download
+from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS, Download
 from peer.frames import StateAsk, StatePiece
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
@@ -20,6 +21,14 @@ DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
 LEAVES_KEPT = 16  # lists of leaf digests that we give to others
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Pieces of a step that a holder was asked for, and those that came."""
+
+    wanted: range
+    found: asyncio.Queue[tuple[int, bytes]] = field(default_factory=lambda: asyncio.Queue(PIECES_IN_FLIGHT))
 
 
 class StateTransfer:
@@ -30,6 +39,7 @@ class StateTransfer:
         self._post = post
         self._downloads: OrderedDict[bytes, Download] = OrderedDict()  # by certificate
         self._arrivals: dict[bytes, asyncio.Event] = {}  # of those that somebody waits for
+        self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
         self._donations = Donations()
         self._giving: asyncio.TimerHandle | None = None
@@ -72,8 +82,10 @@ class StateTransfer:
             return self._leaves_of(state, ask.certificate)
         half, index = divmod(ask.piece, leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES))
         if half > 1:
-            return b""
-        view = state_bytes(state.momentum if half else state.anchor)
+            index = ask.piece - self._first_of_step(ask.fragment)
+            view = memoryview(self._anchors.step(ask.fragment, ask.certificate))
+        else:
+            view = state_bytes(state.momentum if half else state.anchor)
         return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]
 
     def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
@@ -88,11 +100,45 @@ class StateTransfer:
 
     def receive(self, sender: PeerId, piece: StatePiece, payload: bytes) -> None:
         """A piece that we may be waiting for."""
+        steps = self._steps.get((sender, piece.certificate))
+        if steps is not None and piece.piece is not None and piece.piece in steps.wanted:
+            if not steps.found.full():
+                steps.found.put_nowait((piece.piece, payload))
+            return
         arrival = self._arrivals.get(piece.certificate)
         if arrival is not None:
             now = asyncio.get_running_loop().time()
             self._downloads[piece.certificate].receive(sender, piece.piece, payload, now)
             arrival.set()
+
+    async def fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
+        """What led to this state, as one holder tells it; None if it does not. Nothing is proven before it is taken."""
+        first, wanted = self._first_of_step(certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
+        arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted))
+        found: dict[int, bytes] = {}
+        try:
+            for start in range(first, first + wanted, PIECES_IN_FLIGHT):
+                window = range(start, min(start + PIECES_IN_FLIGHT, first + wanted))
+                for piece in window:
+                    ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
+                    self._post(holder, ask, b"")
+                for _ in window:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        piece, payload = await arrivals.found.get()
+                    if not payload:
+                        return None
+                    found[piece] = payload
+            step = b"".join(found.get(piece, b"") for piece in range(first, first + wanted))
+            return step if len(step) == length_bytes else None
+        except TimeoutError:
+            return None
+        finally:
+            if self._steps.get((holder, certificate.digest)) is arrivals:  # else a later try waits there
+                del self._steps[holder, certificate.digest]
+
+    def _first_of_step(self, fragment: int) -> int:
+        """Pieces of the step that led to a state are numbered after those of its two halves."""
+        return 2 * leaf_count(4 * self._anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
 
     def progress(self) -> tuple[int, int, int]:
         """Bytes that have arrived, bytes in all, and holders asked, over the downloads that run."""

@@ -74,7 +74,7 @@ def merge_all(
 ) -> Tensor:
     contributions = contribute(vectors, cut, codec)
     members = members_of(contributions, weights)
-    return merged_gradient(cut, reduce_all(contributions, members, rule, cut, codec), members, rule, codec)
+    return merged_gradient(cut, reduce_all(contributions, members, rule, cut, codec), members, rule, codec)[0]
 
 
 def relative(one: Tensor, other: Tensor) -> float:

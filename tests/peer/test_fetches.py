@@ -19,7 +19,12 @@ class Stand:
         self.arrived = asyncio.Event()
         self.told: list[Event] = []
         self.taken: list[Any] = []
-        self.fetches = Fetches(self, asyncio.get_running_loop().create_task, self.feed)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        self.fetches = Fetches(self, self, loop.create_task, self.feed)  # type: ignore[arg-type]
+
+    def precedes(self, certificate: Any) -> bool:
+        """Too far behind for a single step."""
+        return False
 
     async def fetch(self, certificate: Any, holders: Any) -> Any:
         self.asked.append(certificate.digest)

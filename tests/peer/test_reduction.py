@@ -64,7 +64,7 @@ def test_no_thread_count_changes_a_byte(rule, codec):
         contributions = contribute(vectors, cut, codec)
         members = members_of(contributions, [1.0, 2.0, 3.0])
         results = reduce_all(contributions, members, rule, cut, codec)
-        merged = merged_gradient(cut, results, members, rule, codec)
+        merged, _ = merged_gradient(cut, results, members, rule, codec)
         outcomes.add((*(result.root for result in results), merged.numpy().tobytes()))
     torch.set_num_threads(1)
     assert len(outcomes) == 1
@@ -178,7 +178,7 @@ def test_what_is_missing_is_left_out_and_not_a_zero():
     members = members_of(contributions, [1.0, 2.0, 4.0])
     results = reduce_all(contributions, members, MEAN, cut, leave_out={(0, 1)})
     assert [result.included for result in results] == [(0, 2), (0, 1, 2)]
-    merged = merged_gradient(cut, results, members, MEAN, FP32)
+    merged, _ = merged_gradient(cut, results, members, MEAN, FP32)
     first, second = cut.span(0), cut.span(1)
     assert relative(merged[first], reference_mean([vectors[0], vectors[2]], [1.0, 4.0])[first]) < 1e-6
     assert relative(merged[second], reference_mean(vectors, [1.0, 2.0, 4.0])[second]) < 1e-6
@@ -229,7 +229,7 @@ class TestVoidPartitions:
         members = members_of(contributions, [1.0] * 6)
         results = reduce_all(contributions, members, RDA, self.cut)
         held = [None if partition in void else result for partition, result in enumerate(results)]
-        return merged_gradient(self.cut, held, members, RDA, FP32)
+        return merged_gradient(self.cut, held, members, RDA, FP32)[0]
 
     def test_the_rest_of_a_torn_tensor_keeps_its_length(self):
         complete, torn = self.merged(set()), self.merged({1})
@@ -252,7 +252,7 @@ class TestVoidPartitions:
         contributions = contribute([torch.tensor([0.0] * 4 + [1.0] * 4)] * 3, cut)
         members = members_of(contributions, [1.0] * 3)
         results = reduce_all(contributions, members, RDA, cut)
-        assert not merged_gradient(cut, [results[0], None], members, RDA, FP32).any()
+        assert not merged_gradient(cut, [results[0], None], members, RDA, FP32)[0].any()
 
     def test_frozen_partitions_stay_bit_for_bit(self):
         anchor, momentum = draws(self.layout, 2, seed=9)

@@ -104,7 +104,7 @@ def test_one_step_with_plain_outer_sgd_is_data_parallel(partitions: int) -> None
     world = Round(config, vectors, partitions)
     digests = {world.apply(member, [world.reduce(j) for j in range(partitions)]).state for member in range(4)}
     assert len(digests) == 1
-    state = world.members[0]._applied[KEY]
+    state, _ = world.members[0]._applied[KEY]
     mean = torch.zeros_like(anchor)
     for vector in vectors:  # in roster order, every operation rounded on its own
         mean = mean + (anchor - vector) * 0.25
@@ -271,3 +271,31 @@ class TestErrorFeedback:
         assert not OuterSpec().error_feedback
         case = self.rounds(2, (True,), feedback=False)
         assert torch.equal(case.sent[0], case.sent[1])
+
+
+@pytest.mark.parametrize("frozen", [(False, False), (True, False)])
+@pytest.mark.parametrize(("merge", "codec"), [("robust_rda", "int4"), ("mean", "int8"), ("rda", "fp32")])
+def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: str, frozen: tuple[bool, bool]) -> None:
+    config = config_of(merge=merge, contribution_codec=codec, result_codec=codec)
+    _, vectors, _ = stepped(config, 3)
+    world = Round(config, vectors, 2)
+    applied = world.apply(0, [None if void else world.reduce(j) for j, void in enumerate(frozen)])
+    donor, outsider = world.members[0], world.members[2]
+    donor.adopt(adopt_action(counted=(True, True), frozen=frozen), None)
+    step = donor._anchors.step(0, digest_of(b"certificate"))
+    parent = digest_of(b"parent")
+    partitions = tuple(None if void else object() for void in frozen)
+    certificate: Any = SimpleNamespace(
+        fragment=0, state=applied.state, outcome=SimpleNamespace(parent=parent, partitions=partitions)
+    )
+    assert outsider.step_bytes(certificate) == len(step)
+    assert outsider.follow(certificate, step) is None  # it is not where the step begins
+    outsider._anchors.install(0, parent, genesis_states(config)[0])
+    state = outsider.follow(certificate, step)
+    assert state is not None
+    assert torch.equal(state.anchor, donor._anchors.current(0).anchor)
+    assert torch.equal(state.momentum, donor._anchors.current(0).momentum)
+    lie = bytearray(step)
+    lie[3 * len(lie) // 4] ^= 0xFF
+    assert outsider.follow(certificate, bytes(lie)) is None
+    assert outsider.follow(certificate, b"\xff" * len(step)) is None

@@ -25,6 +25,7 @@ from peer.virtual_loop import run_virtual
 
 CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=1))
 DIGEST = digest_of(b"certificate")
+STEP = bytes(range(256)) * (STATE_PIECE_BYTES // 256) * (PIECES_IN_FLIGHT + 1) + b"the end"
 
 
 def state_of(seed: int) -> OuterState:
@@ -53,7 +54,7 @@ class Wire:
         for name, state in self.holders.items():
             anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
             if state is not None:
-                anchors.install(0, DIGEST, state)
+                anchors.install(0, DIGEST, state, STEP)
             self.servers[name] = StateTransfer(anchors, partial(self._hand_over, name))
         self.client = StateTransfer(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
         return self.client
@@ -155,3 +156,23 @@ def test_all_holders_share_the_work_and_a_later_try_goes_on_where_the_first_ende
     got = run_virtual(main())
     assert torch.equal(got.momentum, state.momentum)
     assert len(wire.asked) < 2 * leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES)
+
+
+def fetch_step(wire: Wire, length_bytes: int = len(STEP)) -> bytes | None:
+    async def main() -> bytes | None:
+        return await wire.fetcher().fetch_step(certificate_of(state_of(1)), PeerId("a"), length_bytes)
+
+    return run_virtual(main())
+
+
+def test_what_led_to_a_state_arrives_as_it_was_told() -> None:
+    wire = Wire({"a": state_of(1)})
+    assert fetch_step(wire) == STEP
+    assert wire.in_flight_max == PIECES_IN_FLIGHT
+
+
+def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
+    assert fetch_step(Wire({"a": None})) is None
+    assert fetch_step(Wire({"a": state_of(1)}, silent={"a"})) is None
+    assert fetch_step(Wire({"a": state_of(1)}), len(STEP) + 1) is None
+    assert fetch_step(Wire({"a": state_of(1)}), 2 * len(STEP)) is None
