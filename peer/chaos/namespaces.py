@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from dht.errors import LocalError, UsageError
 from peer.chaos.executor import NETWORK_KINDS, Link, Loopback
 from peer.chaos.plan import Kind
+from peer.chaos.user_link import UserLink
 from peer.swarm_processes import PeerProcess
 
 PREFIX = "muster-"
@@ -40,7 +42,8 @@ class Namespaces(Loopback):
         self._ports: dict[str, str] = {}  # the switch's end of each peer's cable
         self._addresses: dict[str, str] = {}
         self._bridges = 0
-        self._missing: set[str] = set()  # queueing disciplines that this kernel lacks
+        self._user_links: dict[str, UserLink] = {}
+        self._disciplines: set[str] = set()  # that this kernel has
 
     def open(self, names: Sequence[str]) -> None:
         """A namespace for each, all on one switch."""
@@ -54,18 +57,18 @@ class Namespaces(Loopback):
         self._add_bridge()
         for number, name in enumerate(names):
             self._plug_in(number, name)
-        self._missing = {kind for kind, probe in _PROBES.items() if not self._knows(probe)}
+        self._disciplines = {kind for kind, probe in _PROBES.items() if self._knows(probe)}
 
     def close(self) -> None:
         super().close()
+        for link in self._user_links.values():
+            link.end()
+        self._user_links.clear()
         _remove(f"{PREFIX}{os.getpid()}-{name}" for name in (*self._ports, "switch"))
         self._ports.clear()
 
     def refusal(self, kind: Kind) -> str | None:
-        if kind not in NETWORK_KINDS:
-            return super().refusal(kind)
-        wanted = "tbf" if kind == "bandwidth" else "netem" if kind in ("delay", "loss") else ""
-        return f"this machine's kernel has no sch_{wanted}" if wanted in self._missing else None
+        return None if kind in NETWORK_KINDS else super().refusal(kind)
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
         inside = ("ip", "netns", "exec", self._space(name))
@@ -78,17 +81,36 @@ class Namespaces(Loopback):
             self._add_bridge()
         for name, port in self._ports.items():
             side = next((index for index, side in enumerate(sides) if name in side), 0)
-            self._switch("ip", "link", "set", port, "master", f"side{side}")
+            plugged = self._tap(name) if name in self._user_links else port
+            self._switch("ip", "link", "set", plugged, "master", f"side{side}")
 
     def shape(self, name: str, link: Link) -> None:
+        """By the kernel if it has what this takes, else by a process that every frame passes through."""
+        words = discipline(link)
+        in_kernel = not words or words[0] in self._disciplines
+        if in_kernel and name in self._user_links:
+            self._user_links.pop(name).end()
         for tc, interface in (
             (("tc", "-n", self._space(name)), UPLINK),
             (("tc", "-n", self._space("switch")), self._ports[name]),
         ):
             with suppress(LocalError):  # there may be none yet
                 _run(*tc, "qdisc", "del", "dev", interface, "root")
-            if queue := discipline(link):
-                _run(*tc, "qdisc", "add", "dev", interface, "root", *queue)
+            if words and in_kernel:
+                _run(*tc, "qdisc", "add", "dev", interface, "root", *words)
+        if not in_kernel:
+            self._shape_here(name, link)
+
+    def _shape_here(self, name: str, link: Link) -> None:
+        process = self._user_links.pop(name, None)
+        if process is None:
+            inside = ("ip", "netns", "exec", self._space("switch"), sys.executable, "-m", "peer.chaos.link")
+            process = UserLink.start((*inside, self._ports[name], self._tap(name)))
+        process.shape(link)
+        self._user_links[name] = process
+
+    def _tap(self, name: str) -> str:
+        return f"bad-{self._ports[name]}"
 
     def _space(self, name: str) -> str:
         return f"{PREFIX}{os.getpid()}-{name}"

@@ -22,6 +22,14 @@ needs_root = pytest.mark.skipif(
 )
 # connects within a second, or says why not
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7), 1.0)"
+ROUND_TRIP = """
+import socket, sys, time
+began = time.monotonic()
+try:
+    socket.create_connection((sys.argv[1], 7))
+except ConnectionRefusedError:
+    print(time.monotonic() - began)
+"""
 LEFT_BEHIND = """
 import os
 from peer.chaos.namespaces import Namespaces
@@ -107,6 +115,34 @@ def test_a_link_is_shaped_if_the_kernel_can(place: Namespaces) -> None:
             ).stdout
             assert ("tbf" in shown) == present
     assert reaches(place, "peer-1", "peer-2")
+
+
+@pytest.mark.netns
+@needs_root
+def test_a_long_link_survives_a_cut_and_is_a_good_one_again(place: Namespaces) -> None:
+    def round_trip_seconds() -> float:
+        command = ["ip", "netns", "exec", place._space("peer-1"), sys.executable, "-c", ROUND_TRIP]
+        return float(subprocess.run([*command, place._addresses["host"]], capture_output=True, check=True).stdout)
+
+    place.shape("peer-1", Link(delay_seconds=0.05))
+    assert reaches(place, "peer-1", "host")
+    assert round_trip_seconds() >= 0.1
+    place.shape("peer-1", Link(delay_seconds=0.03, bits_per_second=1e7))
+    assert round_trip_seconds() >= 0.06
+    place.partition([{"host", "peer-2"}, {"peer-1"}])
+    assert not reaches(place, "peer-1", "host")
+    place.partition([])
+    assert round_trip_seconds() >= 0.06
+    place.shape("peer-1", Link())
+    assert reaches(place, "peer-1", "host")
+    assert place._user_links == {}
+
+
+@pytest.mark.netns
+@needs_root
+def test_a_link_that_loses_everything_is_none(place: Namespaces) -> None:
+    place.shape("peer-1", Link(loss_share=0.999999))
+    assert not reaches(place, "peer-1", "host")
 
 
 @pytest.mark.netns

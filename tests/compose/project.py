@@ -16,9 +16,11 @@ from uuid import uuid4
 import pytest
 
 from coordinator.snapshot import PeerSnapshot
+from peer.chaos.executor import Link
+from peer.chaos.user_link import UserLink
 
 ROOT = Path(__file__).resolve().parents[2]
-LINK = Path(__file__).with_name("link.py")
+PROFILES = ("--profile", "home", "--profile", "attackers", "--profile", "chaos")
 PEERS = 4
 COMMAND_SECONDS_MAX = 180.0
 BUILD_SECONDS_MAX = 3600.0
@@ -139,7 +141,14 @@ class Project:
         run_file.write_text(RUN)
         self.name = f"muster-test-{uuid4().hex[:8]}"
         self._compose = (*compose, "--project-name", self.name)
-        self._variables = {"RUN_FILE": str(run_file), "STEP_SECONDS": STEP_SECONDS, "DASHBOARD_PORT": "0"}
+        self.plan = run_file.with_name("plan.toml")
+        self.plan.write_text("")
+        self._variables = {
+            "RUN_FILE": str(run_file),
+            "PLAN_FILE": str(self.plan),
+            "STEP_SECONDS": STEP_SECONDS,
+            "DASHBOARD_PORT": "0",
+        }
 
     def compose(self, *words: str, seconds: float = COMMAND_SECONDS_MAX) -> str:
         return run(*self._compose, *words, seconds=seconds, **self._variables)
@@ -150,10 +159,10 @@ class Project:
     def up(self, peers: int = PEERS, home: int = 0) -> None:
         """Host and so many peers, whatever there was before."""
         scale = ("--scale", f"peer={peers}", "--scale", f"home={home}")
-        self.compose("--profile", "home", "up", "--detach", "--no-build", *scale, "host", "peer", "home")
+        self.compose(*PROFILES, "up", "--detach", "--no-build", *scale, "host", "peer", "home")
 
     def down(self, *words: str) -> None:
-        self.compose("--profile", "home", "down", *words)
+        self.compose(*PROFILES, "down", *words)
 
     def containers(self, service: str) -> list[Container]:
         """Those that run, in the order of their numbers."""
@@ -223,18 +232,18 @@ def wait_for_agreement(project: Project) -> list[tuple[int, ...]]:
 
 @contextmanager
 def bad_link(project: Project, container: Container, megabits: float, delay: float, loss: float) -> Iterator[None]:
-    """Between this container and everybody else; see link.py."""
+    """Between this container and everybody else; see `peer.chaos.link`."""
     (index,) = set(container.run("bash", "-c", "cat /sys/class/net/eth*/iflink").split())
     image = docker("inspect", "-f", "{{.Image}}", container.id)
-    name = f"{project.name}-link"
-    docker(
-        *("run", "--detach", "--name", name, "--user", "root", "--network", "host", "--device", "/dev/net/tun"),
-        *("--cap-add", "NET_ADMIN", "--cap-add", "NET_RAW", "--no-healthcheck", "--entrypoint", "python3", image),
-        *("-c", LINK.read_text(), index, str(megabits), str(delay), str(loss)),
+    process = UserLink.start(
+        (
+            *("docker", "run", "--interactive", "--rm", "--name", f"{project.name}-link", "--user", "root"),
+            *("--network", "host", "--device", "/dev/net/tun", "--cap-add", "NET_ADMIN", "--cap-add", "NET_RAW"),
+            *("--no-healthcheck", "--entrypoint", "python3", image, "-m", "peer.chaos.link", index, "bad-link"),
+        )
     )
     try:
-        wait_until("the link is there", lambda: "ready" in docker("logs", name), 60.0)
+        process.shape(Link(delay, loss, megabits * 1e6))
         yield
     finally:
-        docker("stop", name)
-        docker("rm", name)
+        process.end()
