@@ -16,7 +16,7 @@ from coordinator.waypoint import knows
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
-from peer.anchors import genesis_states
+from peer.anchors import Anchors, genesis_states
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
@@ -91,6 +91,26 @@ async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Tran
     engine.begin_at(chains, asyncio.get_running_loop().time())
 
 
+def read_invite(text: str, options: NodeOptions) -> Invite:
+    """The invite that this line is; raises UsageError, also if a hostile peer has no business in that run."""
+    invite = Invite.parse(text)
+    if options.attack is not None:
+        from peer.hostile import check_among_ourselves
+
+        check_among_ourselves(invite)
+    return invite
+
+
+def _work(config: RunConfig, anchors: Anchors, blobs: BlobStore, options: NodeOptions) -> RoundWork:
+    worker = ThreadPoolExecutor(1, "tensors")
+    if options.attack is None:
+        return RoundWork(config, anchors, blobs, worker)
+    from peer.attacks.zoo import AttackChoice
+    from peer.hostile import HostileWork
+
+    return HostileWork(AttackChoice.parse(options.attack).make(), config, anchors, blobs, worker)
+
+
 def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:
     """The protocol core with its shell, holding what was saved."""
     config = core.manifest.config
@@ -99,7 +119,7 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
     pump = Pump(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
         transport=transport,
-        work=RoundWork(config, held.anchors, blobs, ThreadPoolExecutor(1, "tensors")),
+        work=_work(config, held.anchors, blobs, options),
         anchors=held.anchors,
         blobs=blobs,
         votes=directory.vote_log,

@@ -57,6 +57,7 @@ def join(
     metrics_listen: MetricsListen = "127.0.0.1",
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
+    attack: Annotated[str | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
@@ -78,6 +79,7 @@ def join(
         limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
         fault=fault,
         chain_kept=chain_kept,
+        attack=attack,
     )
     if not yes:
         invite = _ask_owner(invite, options)

@@ -71,7 +71,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
     check_memory(required_bytes(config.model, config.data, config.inner), free_bytes)
     tokens = load_tokens(config.data)
     windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
-    learner = make_learner(config, windows, start.device)
+    learner = _make(start, windows)
     if start.state_path is not None:
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
@@ -86,6 +86,17 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
         )
     )
     loop.run(early)
+
+
+def _make(start: Start, windows: TrainingWindows) -> Learner:
+    if start.attack is None:
+        return make_learner(start.config, windows, start.device)
+    from peer.attacks.zoo import AttackChoice
+
+    attack = AttackChoice.parse(start.attack).make()
+    learner = make_learner(start.config, attack.read(windows), start.device)
+    attack.prepare(learner)
+    return learner
 
 
 def read_state(path: str) -> dict[str, torch.Tensor]:

@@ -27,6 +27,7 @@ class Start(Wire):
     paused: bool = False
     state_path: str | None = None
     gpu_memory_share: float = Field(1.0, gt=0, le=1)
+    attack: str | None = Field(None, max_length=TEXT_MAX)
 
 
 class _Ticketed(Wire):

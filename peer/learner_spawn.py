@@ -31,6 +31,7 @@ class LearnerOptions:
     gpu_memory_share: float = 1.0
     paused: bool = False
     state_path: Path | None = None
+    attack: str | None = None
 
     def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
         """What the learner is told first."""
@@ -45,6 +46,7 @@ class LearnerOptions:
             gpu_memory_share=self.gpu_memory_share,
             paused=self.paused,
             state_path=None if self.state_path is None else str(self.state_path),
+            attack=self.attack,
         )
 
 

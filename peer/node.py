@@ -24,7 +24,7 @@ from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import begin_at_invite, build_pump, make_manifest, prepare, throttle_of
+from peer.assembly import begin_at_invite, build_pump, make_manifest, prepare, read_invite, throttle_of
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
@@ -101,7 +101,7 @@ class Node:
     @classmethod
     async def join(cls, invite_text: str, options: NodeOptions) -> Node:
         """Take part in the run of this invite; raises MusterError with nothing left behind."""
-        invite = Invite.parse(invite_text)
+        invite = read_invite(invite_text, options)
         node = cls(options, prepare(options), "learner")
         try:
             directory = RunDirectory(options.data_directory, invite.run_id)

@@ -39,6 +39,7 @@ class NodeOptions:
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     fault: str | None = None  # tests only: see `Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
+    attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
 
     @property
     def identity_path(self) -> Path:

@@ -48,6 +48,7 @@ class Training:
             step_seconds=options.step_seconds,
             paused=True,
             state_path=state,
+            attack=options.attack,
         )
         client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps)
         progress.steps = client.ready.step

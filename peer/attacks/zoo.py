@@ -47,6 +47,20 @@ class AttackChoice:
     name: str
     strength: float
 
+    @classmethod
+    def parse(cls, text: str) -> AttackChoice:
+        """`NAME[:PARAMETER=VALUE]` of the command line; raises UsageError with what is wrong."""
+        name, _, setting = text.partition(":")
+        kind = attack_named(name)
+        parameter, _, value = setting.partition("=")
+        try:
+            strength = float(value) if setting else kind.default
+        except ValueError:
+            strength = math.nan
+        if setting and (parameter != kind.parameter or not math.isfinite(strength)):
+            raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {kind.parameter}=2")
+        return cls(name, strength)
+
     def make(self) -> Attack:
         """A fresh attacker; raises UsageError if there is no such attack."""
         return attack_named(self.name)(self.strength)
@@ -63,18 +77,11 @@ class AttackOrder:
     def parse(cls, text: str) -> AttackOrder:
         """Raises UsageError with what is wrong."""
         name, _, rest = text.partition(":")
-        count, _, setting = rest.partition(":")
-        kind = attack_named(name)
+        count, colon, setting = rest.partition(":")
+        attack_named(name)
         if not count.isdecimal():
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
-        parameter, _, value = setting.partition("=")
-        try:
-            strength = float(value) if setting else kind.default
-        except ValueError:
-            strength = math.nan
-        if setting and (parameter != kind.parameter or not math.isfinite(strength)):
-            raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {name}:1:{kind.parameter}=2")
-        return cls(AttackChoice(name, strength), int(count))
+        return cls(AttackChoice.parse(name + colon + setting), int(count))
 
 
 def attack_named(name: str) -> type[Attack]:

@@ -1,0 +1,103 @@
+"""A peer that lies: what it commits to is the lie, what it trains on is not, and public runs are closed to it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.actions import Encode, RoundKey
+from coordinator.events import Encoded
+from coordinator.manifest import ModelSpec, OuterSpec, PaceSpec, RunConfig
+from dht.addresses import PeerAddress
+from dht.errors import PeerError, UsageError
+from dht.identity import Identity
+from dht.invite import Invite
+from dht.statement import digest_of
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.attacks.zoo import AttackChoice
+from peer.blobs import BlobStore
+from peer.codec import CODECS
+from peer.hostile import HostileWork, check_among_ourselves
+from peer.learner import Counters
+from peer.node import Node
+from peer.options import NodeOptions
+from peer.round_work import RoundWork
+
+KEY = RoundKey(0, 0, digest_of(b"roster"))
+ACTION = Encode(KEY, 1)
+COUNTERS = Counters(2, 32, 0, 2)
+CONFIG = RunConfig(
+    model=ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=24),
+    outer=OuterSpec(contribution_codec="fp32", result_codec="fp32"),
+    pace=PaceSpec(fragments=1, steps_per_version=1),
+)
+
+
+class Member:
+    """One that does this, or is honest."""
+
+    def __init__(self, attack: str | None) -> None:
+        self.anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+        self.blobs = BlobStore(1 << 26)
+        rest = (CONFIG, self.anchors, self.blobs, ThreadPoolExecutor(1))
+        self.work = RoundWork(*rest) if attack is None else HostileWork(AttackChoice.parse(attack).make(), *rest)
+
+    def encode(self, gradient: Tensor) -> Encoded:
+        return self.work.encode(ACTION, self.anchors.current(0).anchor - gradient, COUNTERS)
+
+    def sent(self, encoded: Encoded) -> Tensor:
+        (root,) = encoded.part_roots
+        return CODECS["fp32"].decode(self.blobs.get(root) or b"", len(self.anchors.current(0).anchor))
+
+
+def gradient() -> Tensor:
+    elements = layouts_of(CONFIG)[0].elements
+    return torch.randn(elements, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_lie_is_sent_and_the_learner_goes_on_from_the_truth() -> None:
+    honest, liar = Member(None), Member("sign_flip:factor=4")
+    truth, lie = honest.encode(gradient()), liar.encode(gradient())
+    assert torch.allclose(liar.sent(lie), -4 * honest.sent(truth), atol=1e-4)
+    assert liar.work._snapshots[KEY].vector.equal(honest.work._snapshots[KEY].vector)
+    assert sum(lie.squared_norms) == pytest.approx(16 * sum(truth.squared_norms), rel=1e-4)
+
+
+def test_garbled_bytes_and_false_counters_are_committed_to() -> None:
+    garbled = Member("nan")
+    with pytest.raises(PeerError, match="not finite"):
+        garbled.sent(garbled.encode(gradient()))
+    assert Member("token_lie:factor=3").encode(gradient()).tokens == 3 * COUNTERS.tokens
+
+
+def test_a_lie_that_no_codec_holds_is_not_told() -> None:
+    liar, honest = Member("scaling:factor=1e39"), Member(None)
+    assert liar.encode(gradient()) == honest.encode(gradient())
+
+
+@pytest.mark.parametrize(
+    ("place", "public"),
+    [
+        ("ip4/127.0.0.1", False),
+        ("ip4/10.77.0.1", False),
+        ("dns4/host", False),
+        ("ip4/8.8.8.8", True),
+        ("dns4/muster.example.org", True),
+    ],
+)
+def test_only_runs_of_our_own_are_attacked(place: str, public: bool, tmp_path: Path) -> None:
+    organiser = Identity(bytes(32)).peer_id
+    places = ("ip4/127.0.0.1", place)
+    addresses = tuple(PeerAddress.parse(f"/{one}/tcp/7400/p2p/{organiser}") for one in places)
+    invite = Invite(bytes(32), organiser, addresses)
+    if not public:
+        check_among_ourselves(invite)
+        return
+    with pytest.raises(UsageError, match="network of your own"):
+        asyncio.run(Node.join(str(invite), NodeOptions(tmp_path, attack="zero")))
+    assert list(tmp_path.iterdir()) == []
