@@ -44,4 +44,4 @@ ENV PATH=/opt/muster/bin:$PATH XDG_DATA_HOME=/data PYTHONUNBUFFERED=1
 USER muster
 WORKDIR /home/muster
 ENTRYPOINT ["muster"]
-HEALTHCHECK --interval=15s --timeout=15s --start-period=120s --retries=4 CMD ["muster", "status"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=120s --retries=4 CMD ["muster", "status"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,11 @@ from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, Plan, PlanFile
 
 if TYPE_CHECKING:
     from coordinator.report import ChaosReport
-    from peer.chaos.swarm import ChaosOptions, ChaosSwarm
+    from peer.chaos.containers import Containers
+    from peer.chaos.record import ChaosWatch
+    from peer.chaos.swarm import ChaosOptions
+    from peer.chaos.view import ChaosDisplay
+    from peer.swarm import SwarmOptions
 
 
 app = typer.Typer()
@@ -36,6 +41,9 @@ def chaos(
         float, typer.Option(min=0, help="Pace: an inner step lasts at least this long, whoever else has died.")
     ] = 0.0,
     netns: Annotated[bool, typer.Option("--netns", help="A network of its own for every peer (root only).")] = False,
+    beside: Annotated[
+        str | None, typer.Option(help="Break the docker-compose swarm of this container instead of one of its own.")
+    ] = None,
     baseline: Annotated[Path | None, typer.Option(help="Compare with this report of a run without faults.")] = None,
     with_baseline: Annotated[bool, typer.Option("--with-baseline", help="Run without faults first.")] = False,
     config: Annotated[Path | None, typer.Option(help="Run file (TOML); default: the tiny run.")] = None,
@@ -52,7 +60,10 @@ def chaos(
     from peer.swarm import SwarmOptions
     from peer.swarm_report import check_writable, write_report
 
-    chosen = _plan(plan, seed, peers, minutes)
+    if beside is not None and (netns or with_baseline or data is not None):
+        raise UsageError("--beside breaks a swarm that runs already, so it takes no --netns, --with-baseline or --data")
+    containers = None if beside is None else _containers(beside)
+    chosen = _plan(plan, seed, peers if containers is None else containers.peers, minutes)
     if report is not None:
         check_writable(report)
     if baseline is not None and with_baseline:
@@ -72,7 +83,10 @@ def chaos(
         calm = replace(swarm, data_directory=None if data is None else data.absolute() / "baseline")
         without = Plan.of(chosen.peers, chosen.seconds, ())
         usual = Baseline.model_validate(_run(ChaosOptions(calm, without, place()), plain)[1])
-    done, found = _run(ChaosOptions(swarm, chosen, place()), plain)
+    if containers is None:
+        done, found = _run(ChaosOptions(swarm, chosen, place()), plain)
+    else:
+        done, found = _run_beside(containers, swarm, chosen, plain)
     if usual is not None:
         found = against(found, usual)
     if report is not None:
@@ -90,22 +104,43 @@ def _plan(path: Path | None, seed: int | None, peers: int | None, minutes: float
     return plan_of(file, peers or file.peers or PEERS_DEFAULT, minutes or file.minutes or MINUTES_DEFAULT, seed)
 
 
-def _run(options: ChaosOptions, plain: bool) -> tuple[ChaosSwarm, ChaosReport]:
+def _containers(beside: str) -> Containers:
+    from peer.chaos.containers import Containers
+    from peer.chaos.engine import ContainerEngine
+
+    return Containers(ContainerEngine(), beside)
+
+
+def _run(options: ChaosOptions, plain: bool) -> tuple[ChaosWatch, ChaosReport]:
+    from peer.chaos.swarm import ChaosSwarm
+
+    with _display(plain) as display:
+        run = ChaosSwarm(options, display)
+        return run.watch, asyncio.run(run.measure())
+
+
+def _run_beside(place: Containers, options: SwarmOptions, plan: Plan, plain: bool) -> tuple[ChaosWatch, ChaosReport]:
+    from peer.chaos.container_swarm import ContainerOptions, ContainerSwarm
+
+    with _display(plain) as display:
+        run = ContainerSwarm(ContainerOptions(options.config, options.step_seconds, plan), place, display)
+        return run.watch, asyncio.run(run.measure())
+
+
+@contextmanager
+def _display(plain: bool) -> Iterator[ChaosDisplay]:
     from rich.console import Console
 
-    from peer.chaos.swarm import ChaosSwarm
     from peer.chaos.view import ChaosDisplay
     from peer.swarm_view import LiveView, PlainLines
 
     console = Console(highlight=False, soft_wrap=plain)
     view = LiveView(console)
     with nullcontext() if plain else view:
-        display = ChaosDisplay(PlainLines(typer.echo), typer.echo) if plain else ChaosDisplay(view, console.print)
-        run = ChaosSwarm(options, display)
-        return run, asyncio.run(run.measure())
+        yield ChaosDisplay(PlainLines(typer.echo), typer.echo) if plain else ChaosDisplay(view, console.print)
 
 
-def _conclude(run: ChaosSwarm, report: ChaosReport, plain: bool) -> None:
+def _conclude(watch: ChaosWatch, report: ChaosReport, plain: bool) -> None:
     """Say how it went; raises LocalError if that was not well."""
     from rich.console import Console
 
@@ -113,9 +148,9 @@ def _conclude(run: ChaosSwarm, report: ChaosReport, plain: bool) -> None:
     from peer.swarm_report import disagreement
     from peer.swarm_view import summary
 
-    reason = disagreement(run.watch)
+    reason = disagreement(watch)
     console = Console(highlight=False, soft_wrap=plain)
     console.print(chaos_summary(report))
-    console.print(summary(report, run.watch.host_snapshot.sample if run.watch.host_snapshot else "", reason))
+    console.print(summary(report, watch.host_snapshot.sample if watch.host_snapshot else "", reason))
     if reason is not None:
         raise LocalError(f"the swarm did not end well: {reason}; `muster chaos --data DIR` keeps the logs")

@@ -7,24 +7,27 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
+from typing import Generic, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.executor import Executor, Link
+from peer.chaos.executor import Breaker, Link
 from peer.chaos.plan import UNDONE_BY, VALUES, Event, Kind, Plan, number_of
 from peer.chaos.record import Happening
-from peer.swarm_processes import PeerProcess
 
 END_OF_PLAN = "the run ended first"
 
 
-class Conductor:
+Target = TypeVar("Target")
+
+
+class Conductor(Generic[Target]):
     """Fed with the time and with deaths; `restart` starts a peer's process anew, `tell` hears of every event."""
 
     def __init__(
         self,
         plan: Plan,
-        executor: Executor,
-        processes: Mapping[str, PeerProcess],
+        executor: Breaker[Target],
+        processes: Mapping[str, Target],
         restart: Callable[[str], None],
         tell: Callable[[Happening], None],
     ) -> None:

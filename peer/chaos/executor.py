@@ -1,7 +1,6 @@
 """Where the peers of a chaos run live and what can be done to them there; on loopback, whatever signals can do.
 
-Another kind of place (containers, say) implements `Executor`: start a process, signal it, and as much of the network
-as it has.
+Another kind of place implements `Executor`, or `Breaker` if somebody else starts the peers there, as in containers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dht.errors import LocalError
 from peer.chaos.plan import Kind
@@ -33,25 +32,33 @@ class Link:
     bits_per_second: float = 0.0  # 0: no limit
 
 
-class Executor(Protocol):
-    """All methods raise LocalError if they cannot do what they are for, `open` UsageError if the place is not there."""
+Target_contra = TypeVar("Target_contra", contravariant=True)
 
-    def open(self, names: Sequence[str]) -> None: ...
-    def close(self) -> None: ...
+
+class Breaker(Protocol[Target_contra]):
+    """What can be done to peers; a Target is a running one. All methods raise LocalError if they cannot do it."""
+
     def refusal(self, kind: Kind) -> str | None:
         """Why this kind of event cannot be made to happen here; None if it can."""
         ...
 
-    def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess: ...
-    def kill(self, peer: PeerProcess) -> None: ...
-    def stop(self, peer: PeerProcess) -> None: ...
-    def resume(self, peer: PeerProcess) -> None: ...
-    def limit_disk(self, peer: PeerProcess, full: bool) -> None: ...
+    def kill(self, peer: Target_contra) -> None: ...
+    def stop(self, peer: Target_contra) -> None: ...
+    def resume(self, peer: Target_contra) -> None: ...
+    def limit_disk(self, peer: Target_contra, full: bool) -> None: ...
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
         ...
 
     def shape(self, name: str, link: Link) -> None: ...
+
+
+class Executor(Breaker[PeerProcess], Protocol):
+    """A place on this machine where peers are started too; `open` raises UsageError if the place is not there."""
+
+    def open(self, names: Sequence[str]) -> None: ...
+    def close(self) -> None: ...
+    def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess: ...
 
 
 class Loopback:
@@ -70,7 +77,7 @@ class Loopback:
 
     def refusal(self, kind: Kind) -> str | None:
         if kind == "attacker":
-            return "peers that attack cannot be started yet"
+            return "nobody becomes hostile on the way; see the profile `attackers` in docs/compose.md"
         if kind in NETWORK_KINDS:
             return "on loopback the network cannot fail; run as root with --netns"
         return None

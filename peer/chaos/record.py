@@ -59,7 +59,7 @@ class ChaosWatch(SwarmWatch):
         self.conflicts = self.ledger.conflicts
         if name != self.host:
             lives = self.lives_of.setdefault(name, [])
-            if not lives or lives[-1].pid != snapshot.pid:
+            if steps_before is None or lives[-1].pid != snapshot.pid:  # in a container, the pid is always the same
                 lives.append(Life(snapshot.pid))
                 steps_before = None
             life = lives[-1]

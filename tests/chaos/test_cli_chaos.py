@@ -22,6 +22,7 @@ from peer.cli_settings import run_config
         (["--report", "/"], "no report can be written"),
         (["--baseline", "none.json"], "there is no report at none.json"),
         (["--baseline", "a.json", "--with-baseline"], "give one of the two"),
+        (["--beside", "abc", "--netns"], "--beside breaks a swarm that runs already"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_sentence(

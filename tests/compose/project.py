@@ -167,7 +167,9 @@ class Project:
     def containers(self, service: str) -> list[Container]:
         """Those that run, in the order of their numbers."""
         label = "label=com.docker.compose"
-        words = ("--filter", f"{label}.project={self.name}", "--filter", f"{label}.service={service}")
+        # an image that docker compose has built carries the first two as well, and so does whatever runs it
+        wanted = (f"{label}.project={self.name}", f"{label}.service={service}", f"{label}.container-number")
+        words = [word for one in wanted for word in ("--filter", one)]
         found = docker("ps", *words, "--format", '{{.Label "com.docker.compose.container-number"}} {{.ID}}')
         numbered = [line.split() for line in found.splitlines()]
         return [Container(identity) for _, identity in sorted(numbered, key=lambda line: int(line[0]))]

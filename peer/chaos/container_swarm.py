@@ -1,0 +1,135 @@
+"""A docker-compose swarm to which a plan is done (`muster chaos --beside CONTAINER`).
+
+It trains already, and goes on afterwards: nothing is started or drained, only broken, repaired and measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from coordinator.control import Command, ask, snapshot
+from coordinator.manifest import RunConfig
+from coordinator.report import ChaosReport
+from dht.errors import LocalError, MusterError
+from peer.chaos.conductor import Conductor
+from peer.chaos.containers import Containers
+from peer.chaos.measure import Pace, chaos_report
+from peer.chaos.plan import HOST, Plan, name_of
+from peer.chaos.record import Accident, ChaosWatch
+from peer.chaos.score import Window
+from peer.chaos.swarm import RETURN_SECONDS_MAX, WARM_UP_SECONDS_MAX
+from peer.swarm import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
+from peer.swarm_report import report_of
+from peer.swarm_watch import same_heads
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """What runs there, as whoever started it knows, and what is to happen to it."""
+
+    config: RunConfig
+    step_seconds: float
+    plan: Plan
+
+
+class ContainerSwarm:
+    """One run of `muster chaos` on containers."""
+
+    def __init__(self, options: ContainerOptions, place: Containers, display: Display) -> None:
+        self._options = options
+        self._place = place
+        self._display = display
+        names = tuple(name_of(number) for number in range(1, options.plan.peers + 1))
+        self.watch = ChaosWatch(HOST, names, options.config.versions, options.plan.seconds)
+        targets = {name: name for name in self.watch.names}
+        self._conductor = Conductor(options.plan, place, targets, self._restart, self.watch.happenings.append)
+        self._lives = Counter[str]()
+        self._started_at = time.monotonic()
+
+    async def measure(self) -> ChaosReport:
+        """Raises LocalError if not every peer came to train."""
+        followers = [asyncio.create_task(self._follow(name)) for name in self.watch.names]
+        try:
+            window = await self._break()
+            await self._compare()
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+            self._place.close()
+        report = report_of(self.watch, os.cpu_count() or 1, time.monotonic() - self._started_at)
+        pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
+        return chaos_report(report, self.watch, window, pace)
+
+    async def _break(self) -> Window:
+        conductor, watch = self._conductor, self.watch
+        if not await self._until("warming up", lambda: watch.everyone_trains, WARM_UP_SECONDS_MAX):
+            raise LocalError("not every peer came to train, so nothing was measured; see docker compose logs")
+        start = time.monotonic()
+        conductor.begin(start)
+        await self._until("chaos", self._is_over, self._options.plan.seconds)
+        window = Window(start, time.monotonic())
+        conductor.end(time.monotonic())
+        await self._until("returning", lambda: watch.everyone_is_back, RETURN_SECONDS_MAX)
+        return window
+
+    async def _compare(self) -> None:
+        """Have all learners rest until everybody holds the same, and hash it."""
+        await self._tell("pause", self.watch.living_learners)
+        try:
+            await self._until("comparing", self._is_settled, DRAIN_SECONDS_MAX)
+            for name in self.watch.living:
+                with suppress(MusterError):
+                    last = await asyncio.to_thread(snapshot, self._place.data_directory(name), "final")
+                    self.watch.note_final(name, last, time.monotonic())
+        finally:
+            await self._tell("resume", self.watch.living_learners)
+
+    async def _follow(self, name: str) -> None:
+        """Ask one process again and again, whoever it is by then."""
+        while True:
+            with suppress(MusterError):
+                directory = await asyncio.to_thread(self._place.data_directory, name)
+                self.watch.note(name, await asyncio.to_thread(snapshot, directory), time.monotonic())
+            lives = self._lives[name]
+            code = None if name in self.watch.died else await asyncio.to_thread(self._place.exit_code, name)
+            if code is not None and lives == self._lives[name]:
+                words = f"ended with exit code {code}"
+                self.watch.note_death(name, words)
+                if not self._conductor.note_death(name, code, time.monotonic()):
+                    self.watch.accidents.append(Accident(name, words, time.monotonic()))
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _restart(self, name: str) -> None:
+        self._lives[name] += 1
+        self._place.restart(name)
+        self.watch.note_restart(name)
+
+    def _is_over(self) -> bool:
+        self._conductor.advance(time.monotonic())
+        return self.watch.training_is_over
+
+    def _is_settled(self) -> bool:
+        known = [self.watch.latest.get(name) for name in self.watch.living]
+        told = [one for one in known if one is not None]
+        return len(told) == len(known) and same_heads(told)
+
+    async def _tell(self, command: Command, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(MusterError):
+                await asyncio.to_thread(ask, self._place.data_directory(name), command)
+
+    async def _until(self, phase: str, done: Callable[[], bool], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() >= deadline:
+                return False
+            self._display.show(self.watch, phase, time.monotonic() - self._started_at)
+            await asyncio.sleep(POLL_SECONDS)
+        return True

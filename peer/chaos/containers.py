@@ -1,0 +1,163 @@
+"""The host and the peers of a docker-compose swarm, and what can be done to them: to containers and to their network.
+
+Chaos runs beside them, in the engine's own network, where the other ends of their cables are (docker-compose.yml).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import LocalError, UsageError
+from peer.chaos.engine import ContainerEngine
+from peer.chaos.executor import Link
+from peer.chaos.plan import HOST, Kind, name_of
+from peer.chaos.user_link import UserLink
+
+NETWORK = "public"  # of the project, where everybody is
+DATA = "/data/muster"  # in each container; peers have a link there, to a folder of the shared volume
+LABEL = "com.docker.compose"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One of the swarm; `service` is its name in the file, by which others find it."""
+
+    id: str
+    service: str
+
+
+class Containers:
+    """A `Breaker` whose targets are the names of processes: `host`, `peer-1` …, numbered as docker-compose does."""
+
+    def __init__(self, engine: ContainerEngine, beside: str) -> None:
+        """`beside` is any container of the swarm; raises UsageError if there is no such swarm."""
+        self._engine = engine
+        labels = engine.get(f"/containers/{beside}/json")["Config"]["Labels"]
+        if f"{LABEL}.project" not in labels:
+            raise UsageError(f"the container {beside} belongs to no docker-compose project")
+        self.project: str = labels[f"{LABEL}.project"]
+        self._of = self._find()
+        if HOST not in self._of or len(self._of) == 1:
+            raise UsageError(f"the docker-compose project {self.project} has no host and peers that run")
+        self._islands: dict[str, str] = {}  # networks of this life's partitions, by name
+        self._side_of: dict[str, str] = {}
+        self._links: dict[str, tuple[Link, UserLink]] = {}
+        self._data: dict[str, Path] = {}
+
+    @property
+    def peers(self) -> int:
+        """How many there are beside the host."""
+        return len(self._of) - 1
+
+    def _find(self) -> dict[str, Container]:
+        found = {}
+        own = [f"{LABEL}.project={self.project}", f"{LABEL}.container-number"]  # the image has some labels as well
+        for one in self._engine.get("/containers/json", filters={"label": own}):
+            labels = one["Labels"]
+            service, number = labels[f"{LABEL}.service"], int(labels[f"{LABEL}.container-number"])
+            if service in (HOST, "peer"):
+                found[HOST if service == HOST else name_of(number)] = Container(one["Id"], service)
+        return found
+
+    # -- what runs
+
+    def exit_code(self, name: str) -> int | None:
+        """None while it runs."""
+        state = self._engine.get(f"/containers/{self._of[name].id}/json")["State"]
+        return None if state["Running"] else int(state["ExitCode"])
+
+    def data_directory(self, name: str) -> Path:
+        """Where its control socket is; a peer that was started again may have another folder."""
+        if name not in self._data:
+            self._data[name] = Path(self._engine.run(self._of[name].id, "readlink", "-e", DATA))
+        return self._data[name]
+
+    def restart(self, name: str) -> None:
+        """With a bad link, if it has one: its cable is another one in each life."""
+        self._data.pop(name, None)
+        shaped, _ = self._links.get(name, (Link(), None))
+        self.shape(name, Link())
+        self._engine.post(f"/containers/{self._of[name].id}/start")
+        self.shape(name, shaped)
+
+    def close(self) -> None:
+        """Put everything back that was changed around the containers."""
+        for name in list(self._links):
+            self.shape(name, Link())
+        self.partition([])
+
+    # -- what can be done to it
+
+    def refusal(self, kind: Kind) -> str | None:
+        if kind == "attacker":
+            return "nobody becomes hostile on the way; start such peers with --profile attackers"
+        if kind in ("disk_full", "disk_free"):
+            return "containers share a disk that nobody may fill"
+        return None
+
+    def kill(self, peer: str) -> None:
+        self._engine.post(f"/containers/{self._of[peer].id}/kill")
+
+    def stop(self, peer: str) -> None:
+        self._engine.post(f"/containers/{self._of[peer].id}/pause")
+
+    def resume(self, peer: str) -> None:
+        self._engine.post(f"/containers/{self._of[peer].id}/unpause")
+
+    def limit_disk(self, peer: str, full: bool) -> None:
+        raise LocalError("containers share a disk that nobody may fill")
+
+    def partition(self, sides: Sequence[Collection[str]]) -> None:
+        """The first side stays where it is; each other one is moved to a network of its own."""
+        for name in self._of:
+            side = next((index for index, side in enumerate(sides) if name in side), 0)
+            self._move(name, self._island(side) if side else self._home)
+        if not sides:
+            for island in self._islands.values():
+                self._engine.delete(f"/networks/{island}")
+            self._islands.clear()
+
+    def shape(self, name: str, link: Link) -> None:
+        """By a process that every frame of the container passes through; a good link needs none."""
+        _, process = self._links.pop(name, (None, None))
+        if link == Link():
+            if process is not None:
+                process.end()
+            return
+        if process is None:
+            cable = self._cable(name)
+            process = UserLink.start((sys.executable, "-m", "peer.chaos.link", cable, f"bad-{cable}"))
+        process.shape(link)
+        self._links[name] = link, process
+
+    # -- the network
+
+    @property
+    def _home(self) -> str:
+        return f"{self.project}_{NETWORK}"
+
+    def _island(self, side: int) -> str:
+        name = f"{self.project}_side{side}"
+        if name not in self._islands:
+            self._islands[name] = self._engine.post("/networks/create", {"Name": name})["Id"]
+        return name
+
+    def _move(self, name: str, network: str) -> None:
+        before = self._side_of.get(name, self._home)
+        if before == network:
+            return
+        container = self._of[name]
+        shaped, _ = self._links.get(name, (Link(), None))
+        self.shape(name, Link())  # the cable goes
+        own_names = {"Container": container.id, "EndpointConfig": {"Aliases": [container.service]}}
+        self._engine.post(f"/networks/{network}/connect", own_names)
+        self._engine.post(f"/networks/{before}/disconnect", {"Container": container.id, "Force": True})
+        self._side_of[name] = network
+        self.shape(name, shaped)
+
+    def _cable(self, name: str) -> str:
+        """The number of the engine's end of the container's cable."""
+        return self._engine.run(self._of[name].id, "sh", "-c", "cat /sys/class/net/eth*/iflink")
