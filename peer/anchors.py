@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class Anchors:
         self.layouts = tuple(layouts)
         self._current = list(states)
         self._served: list[OrderedDict[bytes, tuple[OuterState, bytes]]] = [OrderedDict() for _ in self.layouts]
+        self._first: list[tuple[bytes, OuterState]] = []
 
     def current(self, fragment: int) -> OuterState:
         return self._current[fragment]
@@ -39,8 +40,14 @@ class Anchors:
         while len(served) > STATES_SERVED:
             served.popitem(last=False)
 
+    def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:
+        """Serve version 0, too, under the state digests of the manifest: newcomers cannot draw these values."""
+        self._first = list(zip(digests, states, strict=True))
+
     def served(self, fragment: int, certificate: bytes) -> OuterState | None:
         """A recent state by its certificate's digest, for another peer."""
+        if self._first and certificate == self._first[fragment][0]:
+            return self._first[fragment][1]
         return self._served[fragment].get(certificate, (None, b""))[0]
 
     def step(self, fragment: int, certificate: bytes) -> bytes:
@@ -62,8 +69,8 @@ def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
     return split_fragments(parameter_specs(config.model), config.pace.fragments)
 
 
-def genesis_states(config: RunConfig) -> list[OuterState]:
-    """Version 0 of every fragment: the seeded initial parameters, and no momentum."""
-    named = initial_parameters(config.model, config.seed)
+def genesis_states(config: RunConfig, values: Mapping[str, Tensor] | None = None) -> list[OuterState]:
+    """Version 0 of every fragment: the seeded initial parameters, or these by name, and no momentum."""
+    named = initial_parameters(config.model, config.seed) if values is None else values
     anchors = [gather(layout, named) for layout in layouts_of(config)]
     return [OuterState(anchor, torch.zeros_like(anchor)) for anchor in anchors]

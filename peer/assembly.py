@@ -11,7 +11,7 @@ import torch
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.manifest import Manifest, RunConfig
+from coordinator.manifest import Manifest
 from coordinator.waypoint import knows
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
@@ -21,11 +21,12 @@ from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
 from peer.data import TokenData
+from peer.description import Description
+from peer.genesis import digests_of, save_genesis
 from peer.golden import self_check
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
 from peer.options import Fault, NodeOptions
-from peer.outer_optimizer import state_digest
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
@@ -52,21 +53,28 @@ def prepare(options: NodeOptions) -> Identity:
     return Identity.load_or_create(options.identity_path)
 
 
-def make_manifest(config: RunConfig, data: TokenData, options: NodeOptions, me: PeerId) -> Manifest:
-    """The manifest of a new run; the one from before if this data directory already hosts the same configuration."""
+def make_manifest(described: Description, data: TokenData, options: NodeOptions, me: PeerId) -> Manifest:
+    """The manifest of a new run; the one from before if this data directory already hosts the same run.
+
+    Values of version 0 that others cannot draw are kept in the run's folder.
+    """
+    config, states = described.config, genesis_states(described.config, described.values)
+    genesis = digests_of(states)
     for path in sorted(options.data_directory.glob(f"run-*/{MANIFEST_FILE}")):
         known = Manifest.from_wire(path.read_bytes())
-        if known.config == config and known.organiser == me:
+        if (known.config, known.organiser, known.genesis) == (config, me, genesis):
             return known
-    states = genesis_states(config)
-    return Manifest(
+    manifest = Manifest(
         config=config,
         organiser=me,
         founders=options.founders or (me,),
         data_digest=data.digest,
-        genesis=tuple(state_digest(state.anchor, state.momentum) for state in states),
+        genesis=genesis,
         created_unix_seconds=int(unix_seconds()),
     )
+    if described.values is not None:
+        save_genesis(RunDirectory(options.data_directory, manifest.run_id).path, states)
+    return manifest
 
 
 async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Transport) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from coordinator.manifest import RunConfig
+from coordinator.manifest import BY_HOST, RunConfig
 
 Schema = dict[str, Any]
 
@@ -48,7 +48,7 @@ def _model_name(field: Schema) -> str:
 
 
 def _section(title: str, text: str, fields: dict[str, Schema]) -> str:
-    rows = "".join(_row(name, field) for name, field in fields.items())
+    rows = "".join(_row(name, field) for name, field in fields.items() if not BY_HOST.items() <= field.items())
     return f"## {title}\n\n{text}\n\n{TABLE_HEAD}{rows}"
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,15 @@ from dht.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2)."""
+    """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
+
+    `start` says what its values at version 0 are, where they are seeded.
+    """
 
     name: str
     shape: tuple[int, ...]
     embedding: bool = False
+    start: Literal["uniform", "ones", "zeros"] = "uniform"
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):

@@ -29,7 +29,9 @@ from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
 from peer.data import TokenData, load_tokens
+from peer.description import describe
 from peer.evaluation_loop import Mark
+from peer.genesis import fetch_genesis, has_genesis, save_genesis
 from peer.head_publisher import publish_head
 from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
@@ -84,10 +86,12 @@ class Node:
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
         """Begin a run, or go on hosting it, after long with an invite; raises MusterError with nothing left behind."""
+        described = await asyncio.to_thread(describe, config)
+        config = described.config
         check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
         node = cls(options, prepare(options), "host")
         data = await asyncio.to_thread(load_tokens, config.data)
-        manifest = await asyncio.to_thread(make_manifest, config, data, options, node.identity.peer_id)
+        manifest = await asyncio.to_thread(make_manifest, described, data, options, node.identity.peer_id)
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)
             daemon = daemon_config(options, () if invite is None else invite.addresses, directory.address_book)
@@ -108,6 +112,8 @@ class Node:
             daemon = daemon_config(options, invite.addresses, directory.address_book)
             node.network = await Network.open(daemon, invite.run_id, node._addresses_of, throttle_of(options))
             manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
+            if not has_genesis(directory.path, manifest):
+                save_genesis(directory.path, await fetch_genesis(manifest, invite.peers, node.network))
             await node._start(manifest, None, invite)
         except BaseException:
             await node.stop(save=False)
@@ -174,7 +180,7 @@ class Node:
         self.pump.learner = self.training.client
         self.checkpointer.training = self.training
         self.stage.training = self.training
-        if held.learner_state is None and any(held.held):
+        if held.learner_state is None and (any(held.held) or self.manifest.config.model.weights == "given"):
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
         self._spawn(self.training.client.wait())
 

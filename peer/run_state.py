@@ -20,10 +20,11 @@ from coordinator.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.statement import Digest
 from dht.wire import Wire
-from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.anchors import Anchors, layouts_of
 from peer.certificate_log import CertificateLog
 from peer.checkpoint import RECORDS_KEPT, Checkpoint, VoteLog, load_latest, save_checkpoint
 from peer.evidence_shelf import EvidenceShelf
+from peer.genesis import load_genesis
 from peer.outer_optimizer import OuterState, state_digest
 from peer.votes import decode_vote
 
@@ -136,10 +137,12 @@ class RunDirectory:
 
     def _begin(self, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
-        genesis = genesis_states(manifest.config)
+        genesis = load_genesis(self.path, manifest)
         anchors = Anchors(layouts_of(manifest.config), genesis)
         for chain, state in zip(chains, genesis, strict=True):
             anchors.install(chain.fragment, chain.digest, state)  # the version that no certificate made
+        if manifest.config.model.weights == "given":
+            anchors.serve_first(manifest.genesis, genesis)
         return chains, anchors
 
     def _certified(self, checkpoint: Checkpoint, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:

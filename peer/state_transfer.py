@@ -24,6 +24,16 @@ Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
+
+    fragment: int
+    version: int
+    name: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Steps:
     """Pieces of a step that a holder was asked for, and those that came."""
 
@@ -151,39 +161,43 @@ class StateTransfer:
 
     async def fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> OuterState:
         """The certified state, from all of these holders together; raises NetworkError if they do not have it all."""
-        download = self._resume(certificate)
+        return await self.get(
+            Wanted(certificate.fragment, certificate.version, certificate.digest, certificate.state), holders
+        )
+
+    async def get(self, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
+        """`fetch`, of any state whose digest is known."""
+        download = self._resume(wanted)
         download.offer(holders)
-        arrival = self._arrivals.setdefault(certificate.digest, asyncio.Event())
+        arrival = self._arrivals.setdefault(wanted.name, asyncio.Event())
         try:
-            await self._run(download, certificate, arrival)
+            await self._run(download, wanted, arrival)
         finally:
-            self._arrivals.pop(certificate.digest, None)
-        self._downloads.pop(certificate.digest, None)  # gone if another call waited for the same state
+            self._arrivals.pop(wanted.name, None)
+        self._downloads.pop(wanted.name, None)  # gone if another call waited for the same state
         return download.state()
 
-    def _resume(self, certificate: Certificate) -> Download:
+    def _resume(self, wanted: Wanted) -> Download:
         """What an earlier try has left of this state, or a new download."""
-        download = self._downloads.get(certificate.digest)
+        download = self._downloads.get(wanted.name)
         if download is None:
-            elements = self._anchors.layouts[certificate.fragment].elements
-            download = self._downloads[certificate.digest] = Download(certificate.state, elements)
-        idle = [digest for digest in self._downloads if digest not in self._arrivals and digest != certificate.digest]
+            elements = self._anchors.layouts[wanted.fragment].elements
+            download = self._downloads[wanted.name] = Download(wanted.state, elements)
+        idle = [digest for digest in self._downloads if digest not in self._arrivals and digest != wanted.name]
         for digest in idle[: max(0, len(self._downloads) - DOWNLOADS_KEPT)]:
             del self._downloads[digest]
         return download
 
-    async def _run(self, download: Download, certificate: Certificate, arrival: asyncio.Event) -> None:
+    async def _run(self, download: Download, wanted: Wanted, arrival: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         while not download.done:
             arrival.clear()
             for ask in download.asks(loop.time()):
                 self._post(
-                    ask.holder,
-                    StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=ask.piece),
-                    b"",
+                    ask.holder, StateAsk(fragment=wanted.fragment, certificate=wanted.name, piece=ask.piece), b""
                 )
             if download.hopeless:
-                raise NetworkError(f"no holder gave version {certificate.version} of fragment {certificate.fragment}")
+                raise NetworkError(f"no holder gave version {wanted.version} of fragment {wanted.fragment}")
             try:
                 async with asyncio.timeout_at(download.next_deadline()):
                     await arrival.wait()

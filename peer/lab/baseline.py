@@ -40,6 +40,7 @@ class BaselinePlan:
 
     method: Method
     config: RunConfig
+    start: tuple[Tensor, ...]  # version 0 of every fragment
     sources: Sequence[Batches]  # by learner
     heldout: Tensor
     schedule: tuple[JointStep, ...]
@@ -98,6 +99,7 @@ def train_jointly(
     inner = plan.config.inner.model_copy(update={"learning_rate": learning_rate})
     config = plan.config.model_copy(update={"inner": inner})
     learner = make_learner(config, JointBatches(plan.sources, plan.schedule))
+    learner.load_all(torch.cat(plan.start))
     evaluator = Evaluator(config, plan.heldout)
     curve: list[CurvePoint] = []
     losses: list[float] = []

@@ -16,6 +16,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 from peer.attacks.zoo import AttackChoice
 from peer.data import TokenData, TrainingWindows
+from peer.description import Named
 from peer.evaluation import Evaluator
 from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
@@ -35,8 +36,10 @@ DRAIN_STEPS = 200
 class Laboratory:
     """Use as a context manager; `run` once, then look at everything."""
 
-    def __init__(self, options: LabOptions, data: TokenData, record: Record = keep_no_tape) -> None:
-        """Raises UsageError if the run cannot be set up with these options and this text."""
+    def __init__(
+        self, options: LabOptions, data: TokenData, record: Record = keep_no_tape, values: Named | None = None
+    ) -> None:
+        """`values`: version 0 where it is given. Raises UsageError if options and text do not go together."""
         torch.set_num_threads(1)  # so that a result does not depend on the number of cores
         config = options.config
         self.options = options
@@ -47,7 +50,14 @@ class Laboratory:
         self._texts = learner_texts(config, data.train, options.total_learners, options.dirichlet_alpha)
         self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
         self.shop = Workshop(
-            config, options.total_learners, self.windows, self.pool, STEP_SECONDS, options.adoption_delay_steps, record
+            config,
+            options.total_learners,
+            self.windows,
+            self.pool,
+            STEP_SECONDS,
+            options.adoption_delay_steps,
+            record,
+            values,
         )
         setting = Setting(self._describe, partial(make_tensors, self.shop))
         founders = range(options.learners)

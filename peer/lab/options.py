@@ -132,7 +132,7 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
     pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
     pace["presence_lifetime_seconds"] = PRESENCE_LIFETIME_STEPS * STEP_SECONDS
     try:
-        return RunConfig.model_validate(values)
+        return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}; see docs/config.md") from None

@@ -38,6 +38,8 @@ def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
     if head is None or head["event"] != "lab":
         raise UsageError(f"{path} does not begin like an event tape of the lab")
     manifest = Manifest.from_wire(bytes.fromhex(head["manifest"]))
+    if manifest.config.model.weights == "given":
+        raise UsageError(f"{path} began with values that a tape does not hold; replay tapes of seeded runs")
     data = load_tokens(manifest.config.data) if data is None else data
     if data.digest != manifest.data_digest:
         raise UsageError(f"{path} was recorded with the text of another Python; replay it with that one")

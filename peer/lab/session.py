@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from dht.errors import UsageError
 from peer.data import load_tokens
+from peer.description import describe
 from peer.lab.baseline import BaselinePlan, Method, best_of, elastic_schedule, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions
@@ -40,10 +41,12 @@ def run_session(options: LabOptions, compared: Comparisons, show: Show, tape: Pa
     if "elastic" in compared.methods and options.failures is None:
         raise UsageError("--compare elastic is about failures: give --failures too")
     started = time.perf_counter(), time.process_time()
+    described = describe(options.config)
+    options = replace(options, config=described.config)
     data = load_tokens(options.config.data)
     with ExitStack() as stack:
         record = keep_no_tape if tape is None else stack.enter_context(TapeWriter(tape)).write
-        lab = stack.enter_context(Laboratory(options, data, record))
+        lab = stack.enter_context(Laboratory(options, data, record, described.values))
         shown = 0
 
         def show_lab(step: int) -> None:
@@ -84,6 +87,7 @@ def _plan(lab: Laboratory, method: Method) -> BaselinePlan:
     return BaselinePlan(
         method=method,
         config=options.config,
+        start=tuple(state.anchor for state in lab.shop.genesis),
         sources=[lab.windows(peer.me) for peer in founders],
         heldout=lab.heldout,
         schedule=(

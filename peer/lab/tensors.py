@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, RoundKey
@@ -267,6 +268,8 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     attack = None if choice is None else choice.make()
     batches = shop.batches(learner.peer)
     trained = make_learner(shop.config, batches if attack is None else attack.read(batches))
+    if shop.values is not None:
+        trained.load_all(torch.cat([state.anchor for state in shop.genesis]))
     if attack is not None:
         attack.prepare(trained)
     made = LabTensors(shop, learner, LazyLearner(trained, shop.pool, shop.tally), list(disk.states), attack)

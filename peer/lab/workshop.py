@@ -14,6 +14,7 @@ from dht.identity import PeerId
 from peer.anchors import genesis_states, layouts_of
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
+from peer.description import Named
 from peer.lab.learners import Tally
 from peer.lab.tape import Record
 from peer.learner import Batches
@@ -38,6 +39,7 @@ class Workshop:
     step_seconds: float
     delay_steps: float
     record: Record
+    values: Named | None = None  # of version 0, unless they are seeded
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
@@ -45,7 +47,7 @@ class Workshop:
 
     def __post_init__(self) -> None:
         self.layouts = layouts_of(self.config)
-        self.genesis = genesis_states(self.config)
+        self.genesis = genesis_states(self.config, self.values)
         largest_bytes = 4 * max(layout.elements for layout in self.layouts)
         rounds = BLOB_ROUNDS * self.config.pace.overlap
         self.blobs = BlobStore(max(BLOB_BYTES_MIN, rounds * (self.learners + 1) * largest_bytes))

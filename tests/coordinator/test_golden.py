@@ -34,6 +34,7 @@ from coordinator.manifest import (
     OuterSpec,
     PaceSpec,
     RunConfig,
+    TensorEntry,
 )
 from coordinator.messages import (
     STATEMENT_BODIES,
@@ -70,6 +71,8 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
+MANIFEST_ID = "5abb2281b4f98a8b8f3bcf1c7bf7385cc44bd86481e5e74dc7a0043c0f58b17d"
+# of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
 VERSION = "366516af97a80014953da63567165685ac572be2e3a4a37d22c109e363b39db6"
@@ -82,8 +85,30 @@ MANIFEST = Manifest(
         name="golden",
         seed=7,
         versions=600,
-        model=ModelSpec(hidden_size=128, layers=4, heads=4, intermediate_size=352, vocabulary=256),
-        data=DataSpec(source="stdlib", context_tokens=128, sequences_per_step=8, evaluation_tokens=32768),
+        model=ModelSpec(
+            hidden_size=128,
+            layers=4,
+            heads=4,
+            intermediate_size=352,
+            vocabulary=256,
+            family="gpt2",
+            settings='{"n_inner":352}',
+            source="hub:some/model",
+            weights="given",
+            tensors=(TensorEntry(name="a", shape=(2, 3), embedding=True, start="zeros"),),
+        ),
+        data=DataSpec(
+            source="hub",
+            context_tokens=128,
+            sequences_per_step=8,
+            evaluation_tokens=32768,
+            path="some/data",
+            subset="part",
+            field="content",
+            tokenizer="hub:some/model",
+            tokens_max=2**30,
+            tokenizer_sha256="ab" * 32,
+        ),
         inner=InnerSpec(
             optimizer="adamw8bit",
             learning_rate=0.0015,
@@ -157,7 +182,7 @@ CONVICTION = Conviction(peer=IDS[1], evidence=DIGESTS[5])
 
 def signed(number: int, kind: str, body: Wire) -> Statement:
     """A statement of one of the signers."""
-    return make_statement(SIGNERS[number], Context(run_id=MANIFEST.run_id, kind=kind, **PLACE), body)
+    return make_statement(SIGNERS[number], Context(run_id=bytes.fromhex(RUN_ID), kind=kind, **PLACE), body)
 
 
 @cache
@@ -243,7 +268,7 @@ def certificate() -> Certificate:
         active_set=active_set_digest(MANIFEST.founder_ids),
         trust=NO_TRUST_TABLE,
     )
-    context = Context(run_id=MANIFEST.run_id, kind="vote", fragment=0, version=0, group=outcome.roster_id)
+    context = Context(run_id=bytes.fromhex(RUN_ID), kind="vote", fragment=0, version=0, group=outcome.roster_id)
     vote = Vote(outcome=outcome.digest, state=DIGESTS[13])
     votes = tuple(make_statement(signer, context, vote) for signer in SIGNERS)
     return Certificate(outcome=outcome, state=DIGESTS[13], votes=votes, convictions=())
@@ -307,14 +332,14 @@ def test_readers_read_what_version_1_wrote(name: str) -> None:
 
 def test_the_run_id_and_the_names_of_versions_stay() -> None:
     """Digests are part of the format: invites, checkpoints and signatures carry them."""
-    assert MANIFEST.run_id.hex() == RUN_ID
+    assert MANIFEST.run_id.hex() == MANIFEST_ID
     assert certificate().outcome.digest.hex() == OUTCOME
     assert certificate().digest.hex() == VERSION
     assert certificate().beacon().hex() == BEACON
 
 
 def test_a_certificate_of_version_1_is_still_valid() -> None:
-    rules = Rules(MANIFEST.run_id, MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
+    rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Certificate.from_wire((FOLDER / "coordinator_certificate.bin").read_bytes())
     assert Chain(rules, 0, MANIFEST.genesis[0]).refusal(read) is None
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from coordinator.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.manifest import BY_HOST, Manifest, PaceSpec, RunConfig
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity
 from tests.coordinator.builders import Club, digest
@@ -42,7 +42,8 @@ def test_the_example_names_every_key():
     """It is what people copy, so whatever can be set is in it."""
 
     def keys(model: BaseModel) -> dict[str, object]:
-        values = {name: getattr(model, name) for name in type(model).model_fields}
+        fields = type(model).model_fields.items()
+        values = {name: getattr(model, name) for name, field in fields if field.json_schema_extra != BY_HOST}
         return {name: keys(value) if isinstance(value, BaseModel) else value for name, value in values.items()}
 
     assert keys(RunConfig.from_toml(TINY)) == tomllib.loads(TINY.read_text())
@@ -72,6 +73,8 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("name = '../x'", ["run.toml", "name"]),
         ("[pace]\npresence_seconds = 5.0", ["run.toml: pace.presence_lifetime_seconds must be at least"]),
         ("[model]\nhidden_size = 130", ["run.toml: model.hidden_size must be a multiple of model.heads"]),
+        ("[model]\nsettings = 3", ["run.toml: model.settings", "string"]),
+        ("[model]\nsettings = '[]'", ["run.toml: model.settings must be a table"]),
         ("name = ", ["run.toml is not valid TOML", "Invalid value"]),
         ("[pace\n", ["run.toml is not valid TOML", "line 1"]),
     ],
@@ -130,9 +133,9 @@ def changed(model: BaseModel, path: tuple[str, ...]) -> BaseModel:
     elif isinstance(value, int | float):
         other = value + 1
     elif isinstance(value, tuple):
-        other = value[:-1]
+        other = value[:-1] if value else (0,)
     else:
-        other = value + value[:1]
+        other = value + value[:1] if value else "x"
     return model.model_copy(update={name: other})
 
 
