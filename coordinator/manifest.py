@@ -154,7 +154,7 @@ class DataSpec(Wire):
         max_length=1024,
         description="a `tokenizer.json` of the host's, which others name with `--tokenizer`, or `hub:NAME`; else bytes",
     )
-    tokens_max: int = Field(1 << 30, ge=1024, le=1 << 40, description="no more tokens than these are read")
+    tokens_max: int = Field(1 << 28, ge=1024, le=1 << 40, description="no more tokens than these are read")
     tokenizer_sha256: str = Field(
         "", pattern=r"^([0-9a-f]{64})?$", description="names the tokenizer", json_schema_extra=BY_HOST
     )

@@ -29,6 +29,7 @@ from peer.cli_common import (
 )
 from peer.limits import PeerSettings
 from peer.options import Fault, NodeOptions
+from peer.own_files import OwnFiles
 from peer.service import ServiceOptions, Start
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
@@ -52,6 +53,10 @@ def join(
     limit: Limit = None,
     name: Name = "",
     team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
+    corpus: Annotated[
+        str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")
+    ] = "",
+    tokenizer: Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")] = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -77,6 +82,7 @@ def join(
         name=name,
         team=team,
         limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
+        files=OwnFiles(corpus, tokenizer),
         fault=fault,
         chain_kept=chain_kept,
         attack=attack,

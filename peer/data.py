@@ -1,7 +1,7 @@
-"""What learners read: the Python standard library's own source text, byte by byte (design §11).
+"""What learners read, by default the Python standard library's own source text, byte by byte (design §11).
 
-Nothing is downloaded and nothing is cached: the text is on every machine that runs this program. Two machines with the
-same Python hold the same bytes, and `TokenData.digest` says whether they do.
+That is on every machine that runs this program; two machines with the same Python hold the same bytes, and
+`TokenData.digest` says whether they do. Other data: `peer.corpus`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from torch import Tensor
 from coordinator.manifest import DataSpec
 from dht.errors import UsageError
 from dht.statement import digest_of
+from peer.corpus import TokenData, is_heldout_digest, read_corpus
+from peer.own_files import NO_FILES, OwnFiles
+from peer.tokens import encoder, tokenizer_file
 
 BYTE_VOCABULARY = 256
-HELDOUT_SHARE = 0.03
 FILE_BYTES_MAX = 4 << 20
 FILES_MAX = 20_000
 
@@ -33,23 +35,29 @@ _SKIPPED_FOLDERS = frozenset(
 _SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenData:
-    """Training and held-out text as uint8 tokens, shape (tokens,), and the digest that names both."""
+def load_tokens(
+    spec: DataSpec, vocabulary: int = BYTE_VOCABULARY, files: OwnFiles = NO_FILES, root: Path | None = None
+) -> TokenData:
+    """Read the data set of `spec` with these files of the owner's; `root` replaces the standard library's folder.
 
-    train: Tensor
-    heldout: Tensor
-    digest: bytes
-
-
-def load_tokens(spec: DataSpec, root: Path | None = None) -> TokenData:
-    """Read the data set of `spec`; `root` replaces the standard library's folder.
-
-    Raises UsageError if there is too little text for one training sequence and one held-out sequence.
+    Raises UsageError if the data cannot be had, are too few, or have tokens that the model does not know.
     """
+    if spec.source == "own":
+        raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
+    if spec.source == "stdlib":
+        return _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
+    content = None if spec.source == "tokens" else tokenizer_file(spec, files.tokenizer)
+    data = read_corpus(spec, files, encoder(content, max(vocabulary, BYTE_VOCABULARY)))
+    largest = max(int(data.train.max()), int(data.heldout.max()))
+    if largest >= vocabulary:
+        raise UsageError(f"the data hold token {largest}; write model.vocabulary = {largest + 1} or more")
+    return data
+
+
+def _library_tokens(spec: DataSpec, root: Path) -> TokenData:
     train, heldout = bytearray(), bytearray()
     hasher = hashlib.sha256(b"muster-data/1")
-    for path, content in source_files(root or Path(sysconfig.get_path("stdlib"))):
+    for path, content in source_files(root):
         hasher.update(digest_of(path.encode(), content))
         (heldout if is_heldout(path) else train).extend(content)
     if min(len(train), len(heldout)) <= spec.context_tokens:
@@ -62,8 +70,7 @@ def load_tokens(spec: DataSpec, root: Path | None = None) -> TokenData:
 
 def is_heldout(path: str) -> bool:
     """True if the file at this path (relative, `/` between folders) is kept for evaluation: about 3 % of files."""
-    draw = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big")
-    return draw < int(HELDOUT_SHARE * 2**64)
+    return is_heldout_digest(hashlib.sha256(path.encode()).digest())
 
 
 @dataclass(frozen=True, slots=True)

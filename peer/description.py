@@ -6,9 +6,10 @@ values from the host, piece by piece and proven (`peer.genesis`).
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,8 +21,10 @@ from torch import Tensor, nn
 from coordinator.manifest import ModelSpec, RunConfig, TensorEntry
 from dht.errors import UsageError
 from peer.families import is_refused, make_config, make_module
+from peer.hub import HUB, from_hub
+from peer.own_files import NO_FILES, OwnFiles
+from peer.tokens import encoder, tokenizer_file
 
-HUB = "hub:"
 _HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 _NOT_SHAPE = ("architectures", "dtype", "torch_dtype", "transformers_version", "model_type")
 _KEYS = {  # of ModelSpec, under the names that all configs understand
@@ -37,14 +40,41 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A run as its manifest has it, and the float32 values of version 0 by name where they are not seeded."""
+    """A run as its manifest has it, the float32 values of version 0 by name where they are not seeded, and the host's
+    own files, whose paths are nobody else's business."""
 
     config: RunConfig
     values: Named | None = None
+    files: OwnFiles = NO_FILES
 
 
 def describe(config: RunConfig) -> Description:
     """Read whatever the run file points to; raises UsageError with what to do."""
+    described = _describe_model(config)
+    fixed, files = _describe_data(described.config)
+    return replace(described, config=fixed, files=files)
+
+
+def _describe_data(config: RunConfig) -> tuple[RunConfig, OwnFiles]:
+    data = config.data
+    if data.source in ("stdlib", "own"):
+        return config, NO_FILES
+    if not data.path:
+        raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
+    tokenizer = None if data.source == "tokens" else tokenizer_file(data, data.tokenizer)
+    if data.source != "tokens":
+        encoder(tokenizer, config.model.vocabulary)  # to hear now what is wrong with it
+    here = not data.tokenizer.startswith(HUB)
+    update = {
+        "path": data.path if data.source == "hub" else "",
+        "tokenizer": "" if here else data.tokenizer,
+        "tokenizer_sha256": "" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest(),
+    }
+    fixed = config.model_copy(update={"data": data.model_copy(update=update)})
+    return fixed, OwnFiles(data.path, data.tokenizer if here else "")
+
+
+def _describe_model(config: RunConfig) -> Description:
     model = config.model
     if model.is_plain_llama:
         return Description(config)
@@ -148,19 +178,6 @@ def _folder(source: str) -> Path | None:
     if not Path(source).is_dir():
         raise UsageError(f"model.source: there is no folder {source}; for one on the Hub write hub:{source}")
     return Path(source)
-
-
-def from_hub(name: str, get: Callable[[Any], Any]) -> Any:
-    """What `get` gets with `huggingface_hub`; raises UsageError in one sentence, whatever goes wrong."""
-    import huggingface_hub
-
-    try:
-        return get(huggingface_hub)
-    except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
-        raise UsageError(
-            f"{name} cannot be had from the Hugging Face Hub ({type(error).__name__}); check the name and the network, "
-            "or give the path of a copy on this machine"
-        ) from None
 
 
 def _read_config(model: ModelSpec, folder: Path) -> ModelSpec:

@@ -24,6 +24,7 @@ class Evaluator:
         """`heldout` is uint8, shape (tokens,); which of it is used depends on the run only."""
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
         self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
+        self._context_tokens = config.data.context_tokens
         self._windows = evaluation_windows(heldout, config.data, config.seed).to(device)
 
     def loss(self, anchors: Sequence[Tensor]) -> float:
@@ -36,7 +37,7 @@ class Evaluator:
 
     def sample(self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator) -> str:
         """`generate_text` under these parameters."""
-        return generate_text(self._load(anchors), prompt, tokens, generator)
+        return generate_text(self._load(anchors), prompt, tokens, generator, self._context_tokens)
 
     def _load(self, anchors: Sequence[Tensor]) -> nn.Module:
         named = named_tensors(self._model)
@@ -65,7 +66,9 @@ def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
 
 
 @torch.inference_mode()
-def generate_text(model: nn.Module, prompt: str, tokens: int, generator: torch.Generator) -> str:
+def generate_text(
+    model: nn.Module, prompt: str, tokens: int, generator: torch.Generator, context_tokens: int = 128
+) -> str:
     """`tokens` bytes that follow `prompt`, drawn one by one on the CPU with `generator`; invalid UTF-8 is replaced.
 
     For models over bytes: raises ValueError if the vocabulary is another one or the prompt is empty.
@@ -76,8 +79,8 @@ def generate_text(model: nn.Module, prompt: str, tokens: int, generator: torch.G
     written = list(prompt.encode())
     device = next(model.parameters()).device
     for _ in range(tokens):
-        seen = torch.tensor([written[-config.max_position_embeddings :]], device=device)
-        logits = model(input_ids=seen, use_cache=False, logits_to_keep=1).logits[0, -1].float().cpu()
+        seen = torch.tensor([written[-context_tokens:]], device=device)
+        logits = model(input_ids=seen, use_cache=False).logits[0, -1].float().cpu()
         chances = torch.softmax(logits / TEMPERATURE, dim=-1)
         written.append(int(torch.multinomial(chances, 1, generator=generator)))
     return bytes(written[-tokens:] if tokens else b"").decode(errors="replace")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coordinator.evaluation import Evaluation
 from coordinator.manifest import RunConfig
-from peer.data import TokenData
+from peer.data import BYTE_VOCABULARY, TokenData
 from peer.evaluation import Evaluator
 
 Answer = TypeVar("Answer")
@@ -78,7 +78,9 @@ class EvaluationLoop:
         return await self._run(lambda: self._full.loss(anchors))
 
     async def sample(self) -> str:
-        """A piece of text that the model writes."""
+        """A piece of text that the model writes; empty for models that are not over bytes."""
+        if self._config.model.vocabulary != BYTE_VOCABULARY or self._config.data.tokenizer_sha256:
+            return ""  # only bytes are text by themselves
         anchors = self._anchors()
         generator = torch.Generator().manual_seed(self._config.seed)
         return await self._run(lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator))

@@ -44,6 +44,7 @@ from peer.learner_messages import (
     TakeSnapshot,
 )
 from peer.model import available_bytes, check_memory, required_bytes
+from peer.own_files import OwnFiles
 from peer.shared_planes import SharedPlanes
 
 REPORT_SECONDS = 0.2
@@ -69,7 +70,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
         torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, start.device)
         free_bytes = min(free_bytes, int(start.gpu_memory_share * torch.cuda.mem_get_info(start.device)[1]))
     check_memory(required_bytes(config.model, config.data, config.inner), free_bytes)
-    tokens = load_tokens(config.data)
+    tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
     windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
     learner = _make(start, windows)
     if start.state_path is not None:

@@ -28,6 +28,8 @@ class Start(Wire):
     state_path: str | None = None
     gpu_memory_share: float = Field(1.0, gt=0, le=1)
     attack: str | None = Field(None, max_length=TEXT_MAX)
+    corpus: str = Field("", max_length=4096)
+    tokenizer: str = Field("", max_length=4096)
 
 
 class _Ticketed(Wire):

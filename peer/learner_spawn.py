@@ -15,6 +15,7 @@ from typing import IO, Self
 from coordinator.manifest import RunConfig
 from dht.errors import LocalError
 from peer.learner_messages import Start
+from peer.own_files import NO_FILES, OwnFiles
 
 EXIT_SECONDS_MAX = 5.0
 COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
@@ -32,6 +33,7 @@ class LearnerOptions:
     paused: bool = False
     state_path: Path | None = None
     attack: str | None = None
+    files: OwnFiles = NO_FILES
 
     def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
         """What the learner is told first."""
@@ -47,6 +49,8 @@ class LearnerOptions:
             paused=self.paused,
             state_path=None if self.state_path is None else str(self.state_path),
             attack=self.attack,
+            corpus=self.files.corpus,
+            tokenizer=self.files.tokenizer,
         )
 
 

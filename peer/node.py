@@ -90,7 +90,7 @@ class Node:
         config = described.config
         check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
         node = cls(options, prepare(options), "host")
-        data = await asyncio.to_thread(load_tokens, config.data)
+        data = await asyncio.to_thread(load_tokens, config.data, config.model.vocabulary, described.files)
         manifest = await asyncio.to_thread(make_manifest, described, data, options, node.identity.peer_id)
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dht.errors import UsageError
 from peer.limits import Limits
+from peer.own_files import NO_FILES, OwnFiles
 
 FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
 
@@ -37,6 +38,7 @@ class NodeOptions:
     founders: tuple[str, ...] = ()  # host only; default: the host itself
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
+    files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
     fault: str | None = None  # tests only: see `Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`

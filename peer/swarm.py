@@ -186,6 +186,9 @@ class Swarm:
         fault = self._options.faults.get(number)
         arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
         arguments += [word for limit in UNLIMITED for word in ("--limit", limit)]
+        data = self._options.config.data
+        if data.source not in ("stdlib", "hub"):
+            arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
         return arguments if fault is None else [*arguments, "--fault", fault]
 
     def _follow(self, peer: PeerProcess) -> None:

@@ -49,6 +49,7 @@ class Training:
             paused=True,
             state_path=state,
             attack=options.attack,
+            files=options.files,
         )
         client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps)
         progress.steps = client.ready.step

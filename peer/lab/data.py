@@ -23,6 +23,8 @@ def learner_texts(config: RunConfig, train: Tensor, learners: int, alpha: float 
     """What each learner draws its windows from: all text, or `dirichlet_texts` with this α."""
     if alpha is None:
         return [train] * learners
+    if config.data.source != "stdlib":
+        raise UsageError('--noniid deals out the standard library\'s packages; it needs data.source = "stdlib"')
     return dirichlet_texts(config.data, learners, alpha, config.seed)
 
 

@@ -43,7 +43,7 @@ def run_session(options: LabOptions, compared: Comparisons, show: Show, tape: Pa
     started = time.perf_counter(), time.process_time()
     described = describe(options.config)
     options = replace(options, config=described.config)
-    data = load_tokens(options.config.data)
+    data = load_tokens(options.config.data, options.config.model.vocabulary, described.files)
     with ExitStack() as stack:
         record = keep_no_tape if tape is None else stack.enter_context(TapeWriter(tape)).write
         lab = stack.enter_context(Laboratory(options, data, record, described.values))

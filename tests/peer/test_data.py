@@ -45,7 +45,7 @@ def test_baselines_of_a_known_source():
 
 
 def test_files_keep_their_side_and_their_order(library: Path):
-    data = load_tokens(SPEC, library)
+    data = load_tokens(SPEC, root=library)
     paths = sorted(path.relative_to(library).as_posix() for path in library.rglob("*.py"))
     train = b"".join((library / path).read_bytes() for path in paths if not is_heldout(path))
     heldout = b"".join((library / path).read_bytes() for path in paths if is_heldout(path))
@@ -59,26 +59,26 @@ def test_files_keep_their_side_and_their_order(library: Path):
     ["test/x.py", "email/test/x.py", "site-packages/x.py", "__pycache__/x.py", "_sysconfigdata_linux.py", "notes.txt"],
 )
 def test_what_is_not_the_library_is_skipped(library: Path, path: str):
-    before = load_tokens(SPEC, library)
+    before = load_tokens(SPEC, root=library)
     (library / path).parent.mkdir(exist_ok=True, parents=True)
     (library / path).write_text("secret = 1\n")
-    after = load_tokens(SPEC, library)
+    after = load_tokens(SPEC, root=library)
     assert after.digest == before.digest
     assert torch.equal(after.train, before.train)
 
 
 def test_the_digest_names_content_and_place(library: Path):
-    before = load_tokens(SPEC, library).digest
+    before = load_tokens(SPEC, root=library).digest
     module = library / "package0" / "module0.py"
     module.write_text("value = 1\n")
-    changed = load_tokens(SPEC, library).digest
+    changed = load_tokens(SPEC, root=library).digest
     module.rename(library / "package0" / "module0a.py")
-    assert len({before, changed, load_tokens(SPEC, library).digest}) == 3
+    assert len({before, changed, load_tokens(SPEC, root=library).digest}) == 3
 
 
 def test_a_python_without_sources_is_named(tmp_path: Path):
     with pytest.raises(UsageError, match="install Python"):
-        load_tokens(SPEC, tmp_path)
+        load_tokens(SPEC, root=tmp_path)
 
 
 @given(window=st.integers(0, 2**40))
