@@ -234,12 +234,17 @@ class Engine:
             return []
         candidates = []
         for machine in self.machines:
-            if machine.rounds.may_open(now):
+            if machine.rounds.may_open(now) and not self._founds_alone(machine, now):
                 pacing = machine.tempo.pacing(machine.chain, now)
                 spaced = self.opened_at + pacing.spacing_seconds
                 due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
                 candidates.append(Candidate(machine.index, machine.chain.version, due_at))
         return candidates
+
+    def _founds_alone(self, machine: FragmentMachine, now: float) -> bool:
+        """Whether a first version has too few to be made with: attempts used up alone only part us from who comes."""
+        core = self.core
+        return machine.chain.version == 0 and len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
 
     def _open(self, now: float) -> list[Action]:
         chosen = next_to_open(self._candidates(now), now)

@@ -11,7 +11,7 @@ import torch
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.manifest import Manifest
+from coordinator.manifest import Manifest, RunConfig
 from coordinator.waypoint import knows
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
@@ -20,12 +20,14 @@ from peer.anchors import Anchors, genesis_states
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
-from peer.data import TokenData
-from peer.description import Description
+from peer.data import TokenData, load_tokens
+from peer.description import Description, describe
 from peer.genesis import digests_of, save_genesis
 from peer.golden import self_check
+from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
+from peer.model import available_bytes, check_memory, required_bytes
 from peer.options import Fault, NodeOptions
 from peer.pump import Pump
 from peer.round_work import RoundWork
@@ -53,7 +55,26 @@ def prepare(options: NodeOptions) -> Identity:
     return Identity.load_or_create(options.identity_path)
 
 
-def make_manifest(described: Description, data: TokenData, options: NodeOptions, me: PeerId) -> Manifest:
+def describe_here(config: RunConfig, options: NodeOptions) -> Description:
+    """The run as its manifest will have it; raises UsageError if it cannot be, or does not fit this machine."""
+    if options.session is not None:
+        return session_description(config, options.session)
+    described = describe(config)
+    fixed = described.config
+    if not fixed.model.is_own:
+        check_memory(required_bytes(fixed.model, fixed.data, fixed.inner), available_bytes("cpu"))
+    return described
+
+
+def load_described(described: Description) -> TokenData | None:
+    """The data behind evaluations, with the host's own files; None where the peers bring model and data."""
+    config = described.config
+    if config.data.source == "own":
+        return None
+    return load_tokens(config.data, config.model.vocabulary, described.files)
+
+
+def make_manifest(described: Description, data_digest: bytes, options: NodeOptions, me: PeerId) -> Manifest:
     """The manifest of a new run; the one from before if this data directory already hosts the same run.
 
     Values of version 0 that others cannot draw are kept in the run's folder.
@@ -68,7 +89,7 @@ def make_manifest(described: Description, data: TokenData, options: NodeOptions,
         config=config,
         organiser=me,
         founders=options.founders or (me,),
-        data_digest=data.digest,
+        data_digest=data_digest,
         genesis=genesis,
         created_unix_seconds=int(unix_seconds()),
     )

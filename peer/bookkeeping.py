@@ -40,7 +40,8 @@ class LearnerProgress:
         for entry in steps.entries:
             self.steps = entry.step
             self.tokens += entry.tokens
-            self.loss = entry.loss if self.loss is None else self.loss + RATE_WEIGHT * (entry.loss - self.loss)
+            if entry.loss is not None:
+                self.loss = entry.loss if self.loss is None else self.loss + RATE_WEIGHT * (entry.loss - self.loss)
         self._window.append((now, self.steps))
         since, steps_then = self._window[0]
         if now > since:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from coordinator.manifest import ModelSpec, RunConfig, TensorEntry
 from dht.errors import UsageError
+from dht.statement import digest_of
 from peer.families import is_refused, make_config, make_module
 from peer.hub import HUB, from_hub
 from peer.own_files import NO_FILES, OwnFiles
@@ -34,6 +35,8 @@ _KEYS = {  # of ModelSpec, under the names that all configs understand
     "intermediate_size": "intermediate_size",
     "vocabulary": "vocab_size",
 }
+
+OWN_DATA = digest_of(b"muster-own-data")  # names the data of runs whose peers bring their own
 
 Named = Mapping[str, Tensor]
 
@@ -97,7 +100,9 @@ def _describe_model(config: RunConfig) -> Description:
 def own_model(config: RunConfig, module: nn.Module) -> Description:
     """The description of a run whose peers bring this model themselves."""
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
-    return _with_tensors(config.model_copy(update={"model": model}), named_values(module), _embeddings(module))
+    data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
+    own = config.model_copy(update={"model": model, "data": data})
+    return _with_tensors(own, named_values(module), _embeddings(module))
 
 
 def named_values(module: nn.Module) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from peer.inner_optimizer import (
     rewarm,
     set_rate,
 )
+from peer.local_count import Counters, LocalCount
 from peer.model import build_model, loss, parameter_specs
 
 _OPTIMIZER_PREFIX = "optimizer."
@@ -48,16 +49,6 @@ class StepReport:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Work in a fragment that no certified version holds yet; its data are the last `window_count` windows."""
-
-    steps: int
-    tokens: int
-    window_first: int
-    window_count: int
-
-
 class Learner:
     """Trains one model replica. All fragments lie in one flat float32 vector, of which the parameters are views.
 
@@ -68,16 +59,13 @@ class Learner:
         self, model: nn.Module, fragments: Sequence[FragmentLayout], batches: Batches, config: RunConfig, device: str
     ) -> None:
         self.fragments = tuple(fragments)
-        self.step_count = 0
         self.model = model.to(device)
         self._batches = batches
         self._config = config
         self._device = torch.device(device)
-        self._window = 0
+        self._count = LocalCount(len(self.fragments))
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
-        self._counted_from = [[0, 0] for _ in self.fragments]  # steps and tokens at the last counted snapshot
-        self._tokens = 0
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
         self._theta, self.gradient = _flatten(self.model, self.fragments)
         self._views = fragment_views(self._theta, self.fragments)
@@ -87,7 +75,7 @@ class Learner:
 
     def step(self) -> StepReport:
         """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
-        batch = self._batches.batch(self._window).to(self._device)
+        batch = self._batches.batch(self._count.window).to(self._device)
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
             value = loss(self.model, batch)
         self.gradient.zero_()
@@ -102,11 +90,14 @@ class Learner:
         if self._config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
             assert_quantised(self._optimizer)
         self._state_steps += 1
-        self._window += 1
-        self.step_count += 1
         tokens = batch.shape[0] * (batch.shape[1] - 1)
-        self._tokens += tokens
+        self._count.step(tokens)
         return StepReport(self.step_count, measured[0], tokens)
+
+    @property
+    def step_count(self) -> int:
+        """Steps made so far."""
+        return self._count.steps
 
     @property
     def rate(self) -> float:
@@ -119,9 +110,7 @@ class Learner:
 
     def counters(self, fragment: int) -> Counters:
         """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
-        steps_before, tokens_before = self._counted_from[fragment]
-        steps = self.step_count - steps_before
-        return Counters(steps, self._tokens - tokens_before, self._window - steps, steps)
+        return self._count.of(fragment)
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
         """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor."""
@@ -144,15 +133,11 @@ class Learner:
                 theta.mul_(outer.adoption_blend).add_(new.to(self._device) * (1 - outer.adoption_blend))
             else:
                 theta.copy_(new)
-            self._counted_from[fragment] = [self.step_count, self._tokens]
+            self._count.restart(fragment)
             return
         # two operations in place: the sum commutes, so these are the bits of new + (θ - reference)
         theta.sub_(reference.to(self._device)).add_(new.to(self._device))
-        steps_before, tokens_before = self._counted_from[fragment]
-        self._counted_from[fragment] = [
-            min(steps_before + counted_steps, self.step_count),
-            min(tokens_before + counted_tokens, self._tokens),
-        ]
+        self._count.count(fragment, counted_steps, counted_tokens)
 
     def load_all(self, parameters: Tensor) -> None:
         """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
@@ -161,11 +146,12 @@ class Learner:
 
     def export_state(self) -> dict[str, Tensor]:
         """Everything a resumed learner needs to continue with the same bits, as CPU tensors."""
-        position = [self.step_count, self._tokens, self._window, self._progress_steps, self._state_steps]
+        count = self._count
+        position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
         state = {
             "theta": self._theta.to("cpu", copy=True),
             "position": torch.tensor(position, dtype=torch.int64),
-            "counted_from": torch.tensor(self._counted_from, dtype=torch.int64),
+            "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
         exported = export_state(self._optimizer)
         return state | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
@@ -182,8 +168,9 @@ class Learner:
         }
         import_state(self._optimizer, optimizer)
         self._theta.copy_(theta)
-        self.step_count, self._tokens, self._window, self._progress_steps, self._state_steps = position.tolist()
-        self._counted_from = counted_from.tolist()
+        count = self._count
+        count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
+        count.counted_from = counted_from.tolist()
 
 
 def make_learner(config: RunConfig, batches: Batches, device: str = "cpu") -> Learner:

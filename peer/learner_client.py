@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coordinator.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
-from peer.fragments import split_fragments
-from peer.learner import Counters
+from peer.fragments import FragmentLayout, split_fragments
 from peer.learner_messages import (
     LENGTH_BYTES,
     Adopt,
@@ -37,8 +36,10 @@ from peer.learner_messages import (
     encode_frame,
     frame_length,
 )
-from peer.learner_spawn import LearnerOptions, LearnerSpawn
+from peer.learner_spawn import LearnerEnd, LearnerOptions, LearnerSpawn
+from peer.local_count import Counters
 from peer.model import parameter_specs
+from peer.session_end import SessionEnd
 from peer.shared_planes import SharedPlanes
 
 STARTUP_SECONDS_MAX = 180.0  # imports on a loaded home machine, not training
@@ -63,9 +64,8 @@ class LearnerClient:
     Commands queue at the learner, which looks at them between steps; an answer therefore takes up to one step.
     """
 
-    def __init__(self, spawned: LearnerSpawn, planes: SharedPlanes, fragments: int, on_steps: OnSteps) -> None:
+    def __init__(self, spawned: LearnerEnd, planes: SharedPlanes, fragments: int, on_steps: OnSteps) -> None:
         self._spawned = spawned
-        self._process = spawned.process
         self._planes = planes
         self._on_steps = on_steps
         self._writer: asyncio.StreamWriter | None = None
@@ -80,17 +80,26 @@ class LearnerClient:
 
     @classmethod
     async def start(
-        cls, config: RunConfig, run_key: bytes, peer_id: str, options: LearnerOptions, on_steps: OnSteps
+        cls,
+        config: RunConfig,
+        run_key: bytes,
+        peer_id: str,
+        options: LearnerOptions,
+        on_steps: OnSteps,
+        session: SessionEnd | None = None,
     ) -> Self:
-        """Spawn a learner for this run and wait until it is ready; `on_steps` is called with every report.
+        """Spawn a learner for this run, or turn to that of a session; wait until it is ready.
+
+        `on_steps` is called with every report.
 
         Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it. Raises
         UsageError if the run does not fit this machine, LocalError if the process fails.
         """
         layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
-        planes = SharedPlanes.create(layout)
+        planes = SharedPlanes.create(layout) if session is None else _planes_of(session, layout)
+        spawned: LearnerEnd
         try:
-            spawned = LearnerSpawn.begin(planes.descriptor)
+            spawned = LearnerSpawn.begin(planes.descriptor) if session is None else session
         finally:
             planes.close_descriptor()
         client = cls(spawned, planes, len(layout), on_steps)
@@ -115,7 +124,7 @@ class LearnerClient:
     @property
     def pid(self) -> int:
         """The process id of the learner."""
-        return self._process.pid
+        return self._spawned.pid
 
     @property
     def failure(self) -> MusterError | None:
@@ -196,10 +205,10 @@ class LearnerClient:
     async def kill(self) -> None:
         """End the process at once and wait until it is gone. Never raises."""
         self._stopping = True
-        self._process.kill()
+        self._spawned.kill()
         if self._reading is None:
             self._release(LocalError("the learner was stopped"))
-            self._process.wait()
+            self._spawned.reap()
         else:
             await asyncio.shield(self._reading)
 
@@ -284,7 +293,15 @@ class LearnerClient:
             self._spawned.connection.close()
         else:
             self._writer.close()
-        self._spawned.output.close()
+        self._spawned.close()
+
+
+def _planes_of(session: SessionEnd, layout: Sequence[FragmentLayout]) -> SharedPlanes:
+    """The memory that a session has made; raises UsageError if its model has another size."""
+    try:
+        return SharedPlanes(session.planes_descriptor, layout)
+    except LocalError:
+        raise UsageError("this model has another number of parameters than the run's; build the run's model") from None
 
 
 async def _acquire(locks: tuple[asyncio.Lock, ...]) -> None:

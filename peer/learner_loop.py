@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +21,8 @@ from safetensors.torch import load_file, save_file
 
 from dht.errors import LocalError
 from peer.data import TrainingWindows, load_tokens
-from peer.learner import Learner, StepReport, make_learner
+from peer.fragments import FragmentLayout
+from peer.learner import Learner, make_learner
 from peer.learner_channel import Channel
 from peer.learner_messages import (
     STEPS_PER_REPORT_MAX,
@@ -43,6 +45,7 @@ from peer.learner_messages import (
     Stop,
     TakeSnapshot,
 )
+from peer.local_count import Counters
 from peer.model import available_bytes, check_memory, required_bytes
 from peer.own_files import OwnFiles
 from peer.shared_planes import SharedPlanes
@@ -77,7 +80,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
     gc.enable()
-    loop = LearnerLoop(learner, SharedPlanes(planes_descriptor, learner.fragments), channel, start)
+    obedience = Obedience(learner, SharedPlanes(planes_descriptor, learner.fragments), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),
@@ -86,7 +89,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
             step=learner.step_count,
         )
     )
-    loop.run(early)
+    train(learner, obedience, early)
 
 
 def _make(start: Start, windows: TrainingWindows) -> Learner:
@@ -108,57 +111,62 @@ def read_state(path: str) -> dict[str, torch.Tensor]:
         raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
 
 
-class LearnerLoop:
-    """Steps, and between two steps whatever the peer has asked for."""
+class Replica(Protocol):
+    """The model that a peer's rounds are about, as `Learner` has it and `peer.session` makes it of anybody's module."""
 
-    def __init__(self, learner: Learner, planes: SharedPlanes, channel: Channel, start: Start) -> None:
+    @property
+    def fragments(self) -> Sequence[FragmentLayout]: ...
+    @property
+    def step_count(self) -> int: ...
+    def set_progress(self, progress_steps: int) -> None: ...
+    def snapshot(self, fragment: int, out: torch.Tensor) -> Counters: ...
+    def adopt(
+        self,
+        fragment: int,
+        new: torch.Tensor,
+        reference: torch.Tensor | None,
+        counted_steps: int,
+        counted_tokens: int,
+    ) -> None: ...
+    def load_all(self, parameters: torch.Tensor) -> None: ...
+    def export_state(self) -> dict[str, torch.Tensor]: ...
+
+
+class Obedience:
+    """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
+
+    def __init__(self, learner: Replica, planes: SharedPlanes, channel: Channel, start: Start) -> None:
+        self.paused = start.paused
+        self.stopped = False
+        self.step_seconds = start.step_seconds
         self._learner = learner
         self._planes = planes
         self._channel = channel
-        self._step_seconds = start.step_seconds
-        self._paused = start.paused
-        self._stopped = False
-        self._not_before = 0.0  # the pace: when the next step may begin
         self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
         self._dropped = 0
         self._cpu_seconds_before = cpu_seconds()
         self._busy_seconds = 0.0
         self._reported_at = -REPORT_SECONDS
 
-    def run(self, early: Sequence[Message]) -> None:
-        """Obey `early`, then train until told to stop.
-
-        Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
-        """
-        for message in early:
-            self._obey(message)
-        while not self._stopped:
-            if not self._paused and time.monotonic() >= self._not_before:
-                self._step()
-            for message in self._channel.receive(self._rest_seconds()):
-                self._obey(message)
-        self._report()
-
-    def _rest_seconds(self) -> float | None:
-        """How long nothing but commands is to be looked at; None until one comes."""
-        return None if self._paused else max(0.0, self._not_before - time.monotonic())
-
-    def _step(self) -> None:
-        began = time.monotonic()
-        report = self._learner.step()
-        ended = time.monotonic()
-        self._busy_seconds += ended - began
-        self._note(report)
-        self._not_before = began + self._step_seconds
-        if ended - self._reported_at >= REPORT_SECONDS and self._channel.is_idle:
-            self._reported_at = ended
-            self._report()
-
-    def _note(self, report: StepReport) -> None:
+    def note(self, entry: StepEntry, seconds: float, now: float) -> None:
+        """One step was made and took so long; tell the peer, but not too often."""
+        self._busy_seconds += seconds
         self._dropped += len(self._pending) == STEPS_PER_REPORT_MAX
-        self._pending.append(StepEntry(step=report.step, loss=report.loss, tokens=report.tokens))
+        self._pending.append(entry)
+        if now - self._reported_at >= REPORT_SECONDS and self._channel.is_idle:
+            self._reported_at = now
+            self.report()
 
-    def _report(self) -> None:
+    def listen(self, wait_seconds: float | None) -> None:
+        """Do what the peer has asked for, or asks for within this time (None: in however long).
+
+        Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
+        """
+        for message in self._channel.receive(wait_seconds):
+            self.obey(message)
+
+    def report(self) -> None:
+        """Tell the peer of all steps that it has not heard of."""
         entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
         used = cpu_seconds() - self._cpu_seconds_before
         self._channel.send(
@@ -166,7 +174,8 @@ class LearnerLoop:
         )
         self._dropped = 0
 
-    def _obey(self, message: Message) -> None:
+    def obey(self, message: Message) -> None:
+        """Do one thing that the peer has asked for, and answer if it wants to know."""
         if isinstance(message, Command):
             try:
                 self._channel.send(self._answer(message))
@@ -175,11 +184,11 @@ class LearnerLoop:
         elif isinstance(message, Progress):
             self._learner.set_progress(message.steps)
         elif isinstance(message, Pace):
-            self._step_seconds = message.step_seconds
+            self.step_seconds = message.step_seconds
         elif isinstance(message, Pause):
-            self._paused = message.paused
+            self.paused = message.paused
         elif isinstance(message, Stop):
-            self._stopped = True
+            self.stopped = True
         else:
             raise LocalError(f"a learner is not told {type(message).__name__}")
 
@@ -206,6 +215,26 @@ class LearnerLoop:
         elif isinstance(command, Save):
             save_file(learner.export_state(), command.path)
         return Done(ticket=command.ticket, at_step=at_step)
+
+
+def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> None:
+    """Obey `early`, then make steps until told to stop.
+
+    Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
+    """
+    for message in early:
+        obedience.obey(message)
+    not_before = 0.0  # the pace: when the next step may begin
+    while not obedience.stopped:
+        if not obedience.paused and time.monotonic() >= not_before:
+            began = time.monotonic()
+            report = learner.step()
+            ended = time.monotonic()
+            entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
+            obedience.note(entry, ended - began, ended)
+            not_before = began + obedience.step_seconds
+        obedience.listen(None if obedience.paused else max(0.0, not_before - time.monotonic()))
+    obedience.report()
 
 
 def cpu_seconds() -> float:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from coordinator.manifest import FRAGMENTS_MAX, RunConfig
 from dht.errors import LocalError
+from dht.invite import INVITE_BYTES_MAX
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 LENGTH_BYTES = 4
@@ -30,6 +31,18 @@ class Start(Wire):
     attack: str | None = Field(None, max_length=TEXT_MAX)
     corpus: str = Field("", max_length=4096)
     tokenizer: str = Field("", max_length=4096)
+
+
+class SessionStart(Wire):
+    """First frame of a session to its peer: the run to join, or the run to begin with what the planes hold."""
+
+    invite: str = Field(max_length=2 * INVITE_BYTES_MAX)
+    config: RunConfig | None
+    data_directory: str = Field(max_length=4096)
+    port: int | None = None
+    listen_host: str = Field("127.0.0.1", max_length=64)
+    announce: tuple[str, ...] = Field((), max_length=16)
+    name: str = Field("", max_length=64)
 
 
 class _Ticketed(Wire):
@@ -98,7 +111,7 @@ class StepEntry(Wire):
     """One inner step."""
 
     step: int
-    loss: float
+    loss: float | None  # unknown where a loop of one's own does not say
     tokens: int
 
 
@@ -146,11 +159,11 @@ class Failed(Wire):
 Command = TakeSnapshot | Adopt | LoadAll | Save
 Message = (
     Start | TakeSnapshot | Adopt | LoadAll | Save | Progress | Pace | Pause | Stop
-    | Ready | Steps | SnapshotTaken | Done | Refused | Failed
+    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
     Start, TakeSnapshot, Adopt, LoadAll, Save, Progress, Pace, Pause, Stop,
-    Ready, Steps, SnapshotTaken, Done, Refused, Failed,
+    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 from coordinator.manifest import RunConfig
 from dht.errors import LocalError
@@ -54,7 +54,20 @@ class LearnerOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
+class LearnerEnd(Protocol):
+    """What is at the other end of a learner's socket: a process of ours, or a loop that has its own."""
+
+    connection: socket.socket
+
+    @property
+    def pid(self) -> int: ...
+    def kill(self) -> None: ...
+    def reap(self) -> int: ...
+    def ending(self, code: int) -> LocalError: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
 class LearnerSpawn:
     """A started process, our end of its socket, and the unnamed file that it writes its output to."""
 
@@ -85,6 +98,19 @@ class LearnerSpawn:
         finally:
             theirs.close()
         return cls(process, ours, output)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the learner."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """End the process at once; `reap` waits until it is gone."""
+        self.process.kill()
+
+    def close(self) -> None:
+        """Forget what it wrote; for when it has ended."""
+        self.output.close()
 
     def reap(self) -> int:
         """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""

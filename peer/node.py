@@ -24,12 +24,21 @@ from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import begin_at_invite, build_pump, make_manifest, prepare, read_invite, throttle_of
+from peer.assembly import (
+    begin_at_invite,
+    build_pump,
+    describe_here,
+    load_described,
+    make_manifest,
+    prepare,
+    read_invite,
+    throttle_of,
+)
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
-from peer.data import TokenData, load_tokens
-from peer.description import describe
+from peer.data import TokenData
+from peer.description import OWN_DATA
 from peer.evaluation_loop import Mark
 from peer.genesis import fetch_genesis, has_genesis, save_genesis
 from peer.head_publisher import publish_head
@@ -37,7 +46,6 @@ from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
 from peer.introduction import fresh_invite
 from peer.manners_loop import MannersLoop
-from peer.model import available_bytes, check_memory, required_bytes
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
@@ -86,12 +94,11 @@ class Node:
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
         """Begin a run, or go on hosting it, after long with an invite; raises MusterError with nothing left behind."""
-        described = await asyncio.to_thread(describe, config)
-        config = described.config
-        check_memory(required_bytes(config.model, config.data, config.inner), available_bytes("cpu"))
-        node = cls(options, prepare(options), "host")
-        data = await asyncio.to_thread(load_tokens, config.data, config.model.vocabulary, described.files)
-        manifest = await asyncio.to_thread(make_manifest, described, data, options, node.identity.peer_id)
+        described = await asyncio.to_thread(describe_here, config, options)
+        node = cls(options, prepare(options), "host" if options.session is None else "learner")
+        data = await asyncio.to_thread(load_described, described)
+        digest = OWN_DATA if data is None else data.digest
+        manifest = await asyncio.to_thread(make_manifest, described, digest, options, node.identity.peer_id)
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)
             daemon = daemon_config(options, () if invite is None else invite.addresses, directory.address_book)

@@ -8,6 +8,7 @@ from pathlib import Path
 from dht.errors import UsageError
 from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
+from peer.session_end import SessionEnd
 
 FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
 
@@ -39,6 +40,7 @@ class NodeOptions:
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
+    session: SessionEnd | None = None  # whose loop is the learner; default: a learner process of ours
     fault: str | None = None  # tests only: see `Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`

@@ -30,7 +30,7 @@ from peer.codec import CODECS, Codec
 from peer.court import TensorCourt
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
-from peer.learner import Counters
+from peer.local_count import Counters
 from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, state_digest
 from peer.reduction import (

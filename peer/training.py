@@ -51,7 +51,7 @@ class Training:
             attack=options.attack,
             files=options.files,
         )
-        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps)
+        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, options.session)
         progress.steps = client.ready.step
         return cls(client, manifest, progress)
 

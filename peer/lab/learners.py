@@ -18,7 +18,8 @@ from torch import Tensor
 
 from dht.errors import LocalError
 from dht.statement import digest_of
-from peer.learner import Counters, Learner
+from peer.learner import Learner
+from peer.local_count import Counters
 
 Operation = Callable[[Learner], None]
 """What happens to a learner between two steps."""

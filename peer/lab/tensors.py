@@ -23,7 +23,8 @@ from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.workshop import Workshop
-from peer.learner import Counters, make_learner
+from peer.learner import make_learner
+from peer.local_count import Counters
 from peer.local_work import LocalWork
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork

@@ -11,7 +11,8 @@ from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec,
 from dht.errors import LocalError
 from peer.fragments import gather
 from peer.inner_optimizer import REWARM_STEPS
-from peer.learner import Counters, Learner, fragment_views, make_learner
+from peer.learner import Learner, fragment_views, make_learner
+from peer.local_count import Counters
 
 CONFIG = RunConfig(
     versions=40,

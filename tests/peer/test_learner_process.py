@@ -16,7 +16,7 @@ from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunCo
 from dht.errors import LocalError, PeerError, UsageError
 from peer.data import TrainingWindows, load_tokens
 from peer.fragments import split_fragments
-from peer.learner import Counters, fragment_views, make_learner
+from peer.learner import fragment_views, make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner_client import LearnerClient
 from peer.learner_loop import LearnerLoop, read_state
@@ -39,6 +39,7 @@ from peer.learner_messages import (
     frame_length,
 )
 from peer.learner_spawn import LearnerOptions
+from peer.local_count import Counters
 from peer.model import parameter_specs
 from peer.shared_planes import SharedPlanes
 

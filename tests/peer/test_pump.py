@@ -27,7 +27,8 @@ from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
 from peer.data import TrainingWindows
-from peer.learner import Counters, Learner, make_learner
+from peer.learner import Learner, make_learner
+from peer.local_count import Counters
 from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import outer_step, state_digest
 from peer.pump import Pump

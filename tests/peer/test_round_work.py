@@ -19,7 +19,7 @@ from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.blobs import BlobStore
 from peer.codec import CODECS
-from peer.learner import Counters
+from peer.local_count import Counters
 from peer.merge import MERGES
 from peer.model import build_model, loss
 from peer.outer_optimizer import OuterState

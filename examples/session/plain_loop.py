@@ -1,0 +1,53 @@
+"""A loop of your own in a run: plain torch, and five lines of Muster.
+
+python examples/session/plain_loop.py --folder /tmp/first                # begins a run and prints its invite
+python examples/session/plain_loop.py --folder /tmp/second muster1…      # takes part, here or on another machine
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from peer import Place, Session
+
+RUN = RunConfig(
+    name="sines",
+    versions=60,
+    data=DataSpec(source="own", context_tokens=8, sequences_per_step=32),  # at most 256 points in a step
+    pace=PaceSpec(fragments=2, steps_per_version=50, min_group=2, quorum=2),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("invite", nargs="?")
+    parser.add_argument("--folder", type=Path, help="what this peer keeps; each on one machine needs its own")
+    parser.add_argument("--seed", type=int, default=0, help="of this peer's points")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    draw = torch.Generator().manual_seed(given.seed)
+    with Session(given.invite or RUN, model, Place(given.folder)) as session:
+        print("invite:", session.invite, flush=True)
+        goes_on, steps = True, 0
+        while goes_on:
+            x = torch.rand(256, 1, generator=draw) * 6 - 3
+            loss = nn.functional.mse_loss(model(x), torch.sin(2 * x))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            goes_on = session.step(tokens=len(x), loss=loss.item())
+            steps += 1
+            if steps % 100 == 0:
+                print(f"step {steps}: loss {loss.item():.4f}, {session.progress:.0%} of the run", flush=True)
+    x = torch.linspace(-3, 3, 601)[:, None]
+    with torch.no_grad():
+        print(f"the run's model: loss {nn.functional.mse_loss(model(x), torch.sin(2 * x)).item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

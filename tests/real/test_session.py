@@ -1,0 +1,69 @@
+"""Two loops of their own, in processes of their own, with a peer each on loopback: one run, one model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOP = """
+import hashlib, sys
+from pathlib import Path
+import torch
+from torch import nn
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from peer import Place, Session
+
+folder, seed, invite = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+run = invite[0] if invite else RunConfig(
+    versions=8,
+    data=DataSpec(source="own", context_tokens=8, sequences_per_step=8),
+    pace=PaceSpec(fragments=2, steps_per_version=20, presence_seconds=1.0, presence_lifetime_seconds=3.0),
+)
+torch.manual_seed(seed)  # the second one starts elsewhere, and takes the run's values over
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+with Session(run, model, Place(folder)) as session:
+    print(session.invite, flush=True)
+    goes_on = True
+    while goes_on:
+        sides = torch.randint(0, 2, (32,))
+        images = torch.rand(32, 1, 8, 8) + 0.3 * ((torch.arange(8) >= 4) == sides[:, None].bool())[:, None, None, :]
+        loss = nn.functional.cross_entropy(model(images), sides)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        goes_on = session.step(tokens=32, loss=loss.item())
+print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
+"""
+
+
+def start(folder: Path, seed: int, *invite: str) -> subprocess.Popen[str]:
+    script = folder.parent / "loop.py"
+    script.write_text(LOOP)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(seed), *invite],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
+    loops = [start(tmp_path / "first", 1)]
+    try:
+        assert loops[0].stdout is not None
+        loops.append(start(tmp_path / "second", 2, loops[0].stdout.readline().strip()))
+        said = [loop.communicate(timeout=380)[0].split() for loop in loops]
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert [loop.returncode for loop in loops] == [0, 0]
+    assert said[0][-1] == said[1][-1]
