@@ -20,7 +20,8 @@ from peer.anchors import Anchors, genesis_states
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
-from peer.data import TokenData, load_tokens
+from peer.corpus import TokenData
+from peer.data import load_tokens
 from peer.description import Description, describe
 from peer.genesis import digests_of, save_genesis
 from peer.golden import self_check

@@ -128,7 +128,7 @@ def _json_lines(path: Path, spec: DataSpec) -> Iterator[str]:
 
 def _parquet_rows(path: Path, spec: DataSpec) -> Iterator[str]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
     except ImportError:
         raise UsageError("Parquet files need pyarrow; install it with: pip install 'musterml[hf]'") from None
     try:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from coordinator.evaluation import Evaluation
 from coordinator.manifest import RunConfig
-from peer.data import BYTE_VOCABULARY, TokenData
+from peer.corpus import TokenData
+from peer.data import BYTE_VOCABULARY
 from peer.evaluation import Evaluator
 
 Answer = TypeVar("Answer")

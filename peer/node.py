@@ -37,7 +37,7 @@ from peer.assembly import (
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
-from peer.data import TokenData
+from peer.corpus import TokenData
 from peer.description import OWN_DATA
 from peer.evaluation_loop import Mark
 from peer.genesis import fetch_genesis, has_genesis, save_genesis

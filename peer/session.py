@@ -71,7 +71,7 @@ class Session:
         self._directory = default_directory(place.data_directory)
         self._module = model
         self._closed = False
-        self._obedience: Obedience | None = None
+        self._begun = False
         self._last_at = time.monotonic()
         start, planes = _prepared(run, model, place, self._directory)
         self._peer = _PeerProcess.begin(planes)
@@ -101,6 +101,7 @@ class Session:
             self._replica.import_state(read_state(first.state_path))
         self._planes = SharedPlanes(os.dup(descriptor), layouts)
         self._obedience = Obedience(self._replica, self._planes, self._channel, first)
+        self._begun = True
         self._channel.send(
             Ready(
                 startup_cpu_seconds=cpu_seconds(),
@@ -214,7 +215,7 @@ class Session:
         except PeerGoneError:
             self._closed = True
             self._peer.end(STOP_SECONDS_MAX)
-            if self._peer.process.returncode or self._obedience is None:
+            if self._peer.process.returncode or not self._begun:
                 raise self._peer.failure() from None
             self._obedience.stopped = True  # it could not wait for us to hear so
             return []

@@ -15,7 +15,8 @@ from coordinator.virtual.simulation import Setting, World
 from dht.identity import PeerId
 from dht.statement import Statement
 from peer.attacks.zoo import AttackChoice
-from peer.data import TokenData, TrainingWindows
+from peer.corpus import TokenData
+from peer.data import TrainingWindows
 from peer.description import Named
 from peer.evaluation import Evaluator
 from peer.lab.data import learner_texts

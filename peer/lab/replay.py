@@ -23,7 +23,8 @@ from coordinator.weights import weights_of
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackChoice
-from peer.data import TokenData, TrainingWindows, load_tokens
+from peer.corpus import TokenData
+from peer.data import TrainingWindows, load_tokens
 from peer.lab.data import learner_texts
 from peer.lab.options import STEP_SECONDS
 from peer.lab.tape import TapeLine, keep_no_tape, read_tape

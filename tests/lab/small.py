@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
-from peer.data import TokenData
+from peer.corpus import TokenData
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config
 from peer.lab.report import LabReport

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from coordinator.manifest import DataSpec
 from dht.errors import UsageError
-from peer.data import TokenData, TrainingWindows, entropy_baselines, evaluation_windows, is_heldout, load_tokens
+from peer.corpus import TokenData
+from peer.data import TrainingWindows, entropy_baselines, evaluation_windows, is_heldout, load_tokens
 
 SPEC = DataSpec(context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
 TEXT = torch.arange(1000).remainder(251).to(torch.uint8)

@@ -23,7 +23,8 @@ from coordinator.manifest import RunConfig
 from coordinator.weights import weights_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.blobs import BlobStore
-from peer.data import TokenData, TrainingWindows, load_tokens
+from peer.corpus import TokenData
+from peer.data import TrainingWindows, load_tokens
 from peer.evaluation import Evaluator
 from peer.learner import Learner, make_learner
 from peer.round_work import RoundWork
