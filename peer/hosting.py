@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from coordinator.evaluation import Evaluation
 from peer.checkpointer import Checkpointer
-from peer.data import TokenData
+from peer.corpus import TokenData
 from peer.evaluation_loop import EvaluationLoop, Mark
 from peer.export.regular import RegularExport
 from peer.export.writer import Exported

@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator.manifest import RunConfig
 from peer.data import BYTE_VOCABULARY
+from peer.families import make_config
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -19,9 +20,14 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def model_files(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The JSON files of an export, by name; without a tokenizer if the run's vocabulary is not that of bytes."""
-    files = {CONFIG: model_config(config)}
-    if config.model.vocabulary == BYTE_VOCABULARY:
+    """The JSON files of an export, by name; without a tokenizer if the run's vocabulary is not that of bytes.
+
+    None for a model that its peers brought: only they can build it.
+    """
+    if config.model.is_own:
+        return {}
+    files = {CONFIG: model_config(config) if config.model.is_plain_llama else family_config(config)}
+    if config.model.vocabulary == BYTE_VOCABULARY and not config.data.tokenizer_sha256:
         files |= {TOKENIZER: byte_tokenizer(), TOKENIZER_CONFIG: tokenizer_config(config)}
     return files
 
@@ -60,6 +66,17 @@ def model_config(config: RunConfig) -> dict[str, Any]:
         "eos_token_id": None,
         "pad_token_id": None,
     }
+
+
+def family_config(config: RunConfig) -> dict[str, Any]:
+    """The config of a model of another family, as the installed `transformers` writes it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    written: dict[str, Any] = make_config(config.model, config.data.context_tokens).to_dict()
+    written.pop("transformers_version", None)
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model.family]
+    # as a reader of the file finds it: arrays for tuples, texts for keys
+    return json.loads(json.dumps(written | {"architectures": [architecture], "dtype": "float32"}))  # type: ignore[no-any-return]
 
 
 def byte_tokenizer() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from coordinator.manifest import DataSpec, ModelSpec, RunConfig
 from dht.errors import UsageError
 from peer.anchors import genesis_states, layouts_of
 from peer.description import describe
+from peer.export.model_files import encoded, model_files
 from peer.families import make_module
 from peer.fragments import gather
 from peer.model import build_model, initial_parameters, loss, parameter_specs
@@ -133,6 +134,21 @@ def test_a_folder_without_weights_is_seeded(tmp_path: Path):
     assert described.values is None
     assert described.config.model.family == "qwen2"
     assert "auto_map" not in described.config.model.settings
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
+def test_an_export_of_a_family_loads(tmp_path: Path, family: str):
+    from transformers import AutoModelForCausalLM
+
+    described = describe(run_of(family=family)).config
+    for name, content in model_files(described).items():
+        (tmp_path / name).write_bytes(encoded(content))
+    values = initial_parameters(described.model, seed=2)
+    save_file(values, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
+    ours = build_model(described.model, 16, seed=2).eval()
+    tokens = torch.arange(16)[None]
+    assert torch.equal(loaded(input_ids=tokens).logits, ours(input_ids=tokens).logits)
 
 
 def test_pickled_weights_are_not_read(tmp_path: Path):
