@@ -67,6 +67,8 @@ def check_run(options: NodeOptions, invite: Invite) -> list[Finding]:
         findings.reachability(probed, options.listen_host, port),
         findings.upload(config, machine, probed, options.limits),
     ]
+    if config.data.source != "stdlib":
+        return found + check_machine(options, config)
     try:
         found.append(findings.data(manifest, load_tokens(config.data).digest))
     except MusterError as error:

@@ -19,7 +19,10 @@ FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
 STATE_BYTES_PER_PARAMETER = 8  # an anchor and its momentum in float32
 LEARNER_BYTES_PER_PARAMETER = 4  # besides its optimizer's
-DATA_WORDS = {"stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves"}
+DATA_WORDS = {
+    "stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves",
+    "own": "what your own loop reads",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,6 @@ def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -
 def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
     config = manifest.config
-    model = config.model
     upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
     name = f"the name {options.name!r}, " if options.name else ""
     limits = options.limits
@@ -74,10 +76,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
-        (
-            "model",
-            f"{quantity.count(parameters(config))} parameters, {model.layers} layers of width {model.hidden_size}",
-        ),
+        ("model", _model(config)),
         ("data", _data(config.data)),
         ("memory", f"{quantity.size(memory_bytes(config))}, of {quantity.size(machine.memory_bytes)} free"),
         (
@@ -96,5 +95,14 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
 
 
+def _model(config: RunConfig) -> str:
+    model, count = config.model, quantity.count(parameters(config))
+    if model.is_own:
+        return f"{count} parameters of a model that every peer brings"
+    return f"{model.family}, {count} parameters, {model.layers} layers of width {model.hidden_size}"
+
+
 def _data(spec: DataSpec) -> str:
-    return DATA_WORDS.get(spec.source) or ", ".join(f"{key} {value}" for key, value in spec.model_dump().items())
+    if spec.source == "hub":
+        return f"the data set {spec.path}, from the Hugging Face Hub"
+    return DATA_WORDS.get(spec.source, f"{spec.source} files of your own, which you name with --corpus")

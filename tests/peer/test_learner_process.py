@@ -19,7 +19,7 @@ from peer.fragments import split_fragments
 from peer.learner import fragment_views, make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner_client import LearnerClient
-from peer.learner_loop import LearnerLoop, read_state
+from peer.learner_loop import Obedience, read_state, train
 from peer.learner_messages import (
     FRAME_BYTES_MAX,
     LENGTH_BYTES,
@@ -236,8 +236,8 @@ def test_commands_are_obeyed_while_the_pace_rests():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         start = Start(config=CONFIG, run_key=b"run", peer_id="peer", step_seconds=3600.0)
-        loop = LearnerLoop(learner, SharedPlanes.create(FRAGMENTS), Channel(theirs), start)
-        running = threading.Thread(target=loop.run, args=((),))
+        obedience = Obedience(learner, SharedPlanes.create(FRAGMENTS), Channel(theirs), start)
+        running = threading.Thread(target=train, args=(learner, obedience, ()))
         running.start()
         heard: list[Message] = []
         channel = Channel(ours)
