@@ -22,7 +22,7 @@ from peer.bookkeeping import Book
 from peer.clock import unix_seconds
 from peer.corpus import TokenData
 from peer.data import load_tokens
-from peer.description import Description, describe
+from peer.description import OWN_DATA, Description, describe
 from peer.genesis import digests_of, save_genesis
 from peer.golden import self_check
 from peer.handover import session_description
@@ -73,6 +73,12 @@ def load_described(described: Description) -> TokenData | None:
     if config.data.source == "own":
         return None
     return load_tokens(config.data, config.model.vocabulary, described.files)
+
+
+def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[Manifest, TokenData | None]:
+    """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
+    data = load_described(described)
+    return make_manifest(described, OWN_DATA if data is None else data.digest, options, me), data
 
 
 def make_manifest(described: Description, data_digest: bytes, options: NodeOptions, me: PeerId) -> Manifest:

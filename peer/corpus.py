@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
@@ -142,7 +143,7 @@ def _parquet_rows(path: Path, spec: DataSpec) -> Iterator[str]:
 def _ready_tokens(path: Path) -> Tokens:
     """A vector of integers: an `.npy` file, or the tensor `tokens` of a `.safetensors` file."""
     try:
-        found = load_file(path)["tokens"] if path.suffix == ".safetensors" else np.load(path, mmap_mode="r")
+        found = load_file(path)["tokens"] if path.suffix == ".safetensors" else open_memmap(path, mode="r")
         if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
             raise ValueError("is not a vector of token numbers")
     except (OSError, ValueError, KeyError, EOFError, SafetensorError) as error:

@@ -63,6 +63,12 @@ def load_genesis(folder: Path, manifest: Manifest) -> list[OuterState]:
     return states
 
 
+async def ensure_genesis(folder: Path, manifest: Manifest, holders: Collection[PeerId], transport: Transport) -> None:
+    """Fetch and keep version 0 unless it is here or can be drawn; raises NetworkError or LocalError."""
+    if not has_genesis(folder, manifest):
+        save_genesis(folder, await fetch_genesis(manifest, holders, transport))
+
+
 async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transport: Transport) -> list[OuterState]:
     """Version 0 of every fragment from these holders, before anything else is delivered here; raises NetworkError."""
     transfer = StateTransfer(

@@ -24,23 +24,13 @@ from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import (
-    begin_at_invite,
-    build_pump,
-    describe_here,
-    load_described,
-    make_manifest,
-    prepare,
-    read_invite,
-    throttle_of,
-)
+from peer.assembly import begin_at_invite, build_pump, describe_here, make_run, prepare, read_invite, throttle_of
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.clock import unix_seconds
 from peer.corpus import TokenData
-from peer.description import OWN_DATA
 from peer.evaluation_loop import Mark
-from peer.genesis import fetch_genesis, has_genesis, save_genesis
+from peer.genesis import ensure_genesis
 from peer.head_publisher import publish_head
 from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
@@ -93,12 +83,10 @@ class Node:
 
     @classmethod
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
-        """Begin a run, or go on hosting it, after long with an invite; raises MusterError with nothing left behind."""
+        """Begin a run, or go on hosting it, after long with an invite; with a session also train; raises as `join`."""
         described = await asyncio.to_thread(describe_here, config, options)
         node = cls(options, prepare(options), "host" if options.session is None else "learner")
-        data = await asyncio.to_thread(load_described, described)
-        digest = OWN_DATA if data is None else data.digest
-        manifest = await asyncio.to_thread(make_manifest, described, digest, options, node.identity.peer_id)
+        manifest, data = await asyncio.to_thread(make_run, described, options, node.identity.peer_id)
         try:
             directory = RunDirectory(options.data_directory, manifest.run_id)
             daemon = daemon_config(options, () if invite is None else invite.addresses, directory.address_book)
@@ -119,8 +107,7 @@ class Node:
             daemon = daemon_config(options, invite.addresses, directory.address_book)
             node.network = await Network.open(daemon, invite.run_id, node._addresses_of, throttle_of(options))
             manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
-            if not has_genesis(directory.path, manifest):
-                save_genesis(directory.path, await fetch_genesis(manifest, invite.peers, node.network))
+            await ensure_genesis(directory.path, manifest, invite.peers, node.network)
             await node._start(manifest, None, invite)
         except BaseException:
             await node.stop(save=False)

@@ -345,7 +345,7 @@ def test_a_certificate_of_version_1_is_still_valid() -> None:
 
 
 def test_evidence_of_version_1_still_convicts() -> None:
-    rules = Rules(MANIFEST.run_id, MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
+    rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Evidence.parse((FOLDER / "coordinator_evidence.bin").read_bytes())
     assert verify(read, rules).peer == IDS[1]
 

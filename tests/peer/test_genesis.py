@@ -49,7 +49,9 @@ async def fetched_from(held: list[OuterState]) -> list[OuterState]:
     host, newcomer = network.transport(HOST.peer_id), network.transport(NEWCOMER.peer_id)
     anchors = Anchors(layouts_of(CONFIG), held)
     anchors.serve_first(MANIFEST.genesis, held)
-    transfers = Transfers(anchors, MANIFEST.to_wire(), lambda to, what, data: host.post(to, encode_header(what), data))
+    transfers = Transfers(
+        anchors, MANIFEST.to_wire(), tuple, lambda to, what, data: host.post(to, encode_header(what), data)
+    )
 
     def on_frame(sender: str, header: bytes, payload: bytes) -> None:
         message = decode_header(header)
