@@ -21,7 +21,7 @@ from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
 from peer.blobs import BlobStore
-from peer.learner import Counters
+from peer.local_count import Counters
 from peer.round_work import RoundWork
 
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike

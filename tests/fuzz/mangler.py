@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from coordinator.messages import Message
+from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.network import Deliver
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
@@ -31,6 +32,9 @@ class Mangler:
     delivered: int = 0
 
     def __post_init__(self) -> None:
+        self.world.outcasts |= {self.hostile.me}
+        if isinstance(self.world.watcher, Watcher):
+            self.world.watcher.hostile |= self.world.outcasts
         inboxes = self.world.network.inboxes
         inboxes.update({peer: partial(self._receive, inbox) for peer, inbox in inboxes.items()})
 

@@ -11,5 +11,5 @@ from tests.fuzz.mangler import mangled_run
 def test_one_of_four_says_anything(seed: int) -> None:
     mangler = mangled_run(seed)
     print(f"seed {seed}: {mangler.delivered} changed messages, {mangler.world.versions()} versions")
-    assert mangler.delivered > 100
+    assert mangler.delivered > 20  # then it is banned
     assert mangler.world.versions() > 10
