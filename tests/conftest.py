@@ -23,13 +23,14 @@ SWARM_TESTS = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remember the swarm tests before `-m` deselects them."""
-    config.stash[SWARM_TESTS] = [item.nodeid for item in items if item.get_closest_marker("swarm")]
+    """Remember the swarm tests of `make test` before `-m` deselects them."""
+    swarms = [item for item in items if item.get_closest_marker("swarm") and not item.get_closest_marker("slow")]
+    config.stash[SWARM_TESTS] = [item.nodeid for item in swarms]
 
 
 @pytest.fixture
 def swarm_tests(request: pytest.FixtureRequest) -> list[str]:
-    """Names of all collected tests that start a real swarm, also of those that this run leaves out."""
+    """Names of all tests of `make test` that start a real swarm, also of those that this run leaves out."""
     return request.config.stash[SWARM_TESTS]
 
 

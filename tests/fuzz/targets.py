@@ -107,7 +107,8 @@ def _wire(model: type[Wire], pattern: str) -> Target:
     return Target(model.from_wire, _golden(pattern))
 
 
-RULES = Rules(Manifest.from_wire(_golden("coordinator_manifest.bin")[0]).run_id, frozenset(), 0.5, KeyVerifier())
+EVIDENCE = _golden("coordinator_evidence.bin")
+RULES = Rules(Evidence.parse(EVIDENCE[0]).statements[0].context.run_id, frozenset(), 0.5, KeyVerifier())
 HEADERS = (
     *_statements(),
     encode_header(StatusAnswer(status=b'{"role": "learner", "note": "a", "wall_seconds": 1.5}')),
@@ -125,7 +126,7 @@ TARGETS: Mapping[str, Target] = {
     "presence": _wire(Presence, "coordinator_presence.bin"),
     "record": Target(parse_record, _golden("record.bin")),
     "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), _golden("invite.txt")),
-    "evidence": Target(lambda data: verify(Evidence.parse(data), RULES), _golden("coordinator_evidence.bin")),
+    "evidence": Target(lambda data: verify(Evidence.parse(data), RULES), EVIDENCE),
     "vote": _wire(Vote, "coordinator_vote.bin"),
     "learner": Target(decode_frame, (b"\x09\x93\x01\x02\x03", b"\x05\x91\x01"), prefix_bytes=1),
     "run_file": Target(

