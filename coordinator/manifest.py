@@ -7,12 +7,12 @@ founders, organiser, the digest of the data and of the initial state.
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
+from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -248,21 +248,13 @@ class RunConfig(Wire):
     @classmethod
     def from_toml(cls, path: Path) -> RunConfig:
         """Read a run file; raises UsageError with one sentence that names the key at fault."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"there is no run file at {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read as text: {error}") from None
-        return cls.parse(text, str(path))
+        return cls.parse(read_text(path, "run file"), str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> RunConfig:
         """Parse TOML text; `source` names it in errors."""
         try:
-            return cls.model_validate(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{source} is not valid TOML: {error}") from None
+            return cls.model_validate(parse_toml(text, source))
         except ValidationError as error:
             raise UsageError(f"{source}: {fault_of(error)}; see docs/config.md") from None
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, field_validator
 
 from coordinator.manifest import fault_of
+from coordinator.toml_file import parse_toml
 from dht.errors import UsageError
 from dht.wire import Wire
 from peer.hours import Hours
@@ -91,13 +92,12 @@ class PeerSettings(Wire):
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as text: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    return parse_toml(text, str(path))
 
 
 def _override(text: str) -> tuple[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.options import Fault
 
@@ -134,21 +134,13 @@ class PlanFile(_Strict):
     @classmethod
     def load(cls, path: Path) -> PlanFile:
         """Read a plan; raises UsageError with one sentence that names what is wrong."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"there is no plan at {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read as text: {error}") from None
-        return cls.parse(text, str(path))
+        return cls.parse(read_text(path, "plan"), str(path))
 
     @classmethod
     def parse(cls, text: str, source: str) -> PlanFile:
         """Read TOML text; `source` names it in errors."""
         try:
-            return cls.model_validate(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{source} is not valid TOML: {error}") from None
+            return cls.model_validate(parse_toml(text, source))
         except ValidationError as error:
             raise UsageError(f"{source}: {_fault(error)}; see docs/chaos.md") from None
 

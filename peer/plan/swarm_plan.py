@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.plan.cost import Workload
 
@@ -76,11 +76,8 @@ class PlanFile(_Strict):
     @classmethod
     def load(cls, path: Path) -> PlanFile:
         """Read a plan; raises UsageError with one sentence that names what is wrong."""
-        text = _read(path)
         try:
-            return cls.model_validate(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{path} is not valid TOML: {error}") from None
+            return cls.model_validate(_toml(path))
         except ValidationError as error:
             raise UsageError(f"{path}: {_fault(error)}; see docs/plan.md") from None
 
@@ -106,19 +103,7 @@ def _parameters(config: RunConfig) -> float:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(_read(path))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"there is no file at {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from None
+    return parse_toml(read_text(path, "file"), str(path))
 
 
 def _fault(error: ValidationError) -> str:
