@@ -13,11 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coordinator.manifest import Merge
 from peer.fragments import FragmentLayout, TensorSpec
 
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
@@ -46,21 +48,7 @@ class MergeRule:
 
 
 MERGES: Mapping[str, MergeRule] = MappingProxyType(
-    {
-        name: MergeRule(name, directional=name in ("robust_rda", "rda"))
-        for name in (
-            "robust_rda",
-            "centered_clip",
-            "median",
-            "trimmed_mean",
-            "geometric_median",
-            "nnm_trimmed_mean",
-            "krum",
-            "multi_krum",
-            "rda",
-            "mean",
-        )
-    }
+    {name: MergeRule(name, directional=name in ("robust_rda", "rda")) for name in get_args(Merge)}
 )
 """Every merge rule by the name that a manifest gives it; what each computes is in `peer.robust`."""
 
