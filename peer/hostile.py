@@ -51,13 +51,7 @@ class HostileWork(RoundWork):
             return super().encode(action, vector, counters)
         # its own learner goes on from where it really was
         self._snapshots[action.key] = replace(self._snapshots[action.key], vector=vector)
-        return self._attack.claim(replace(encoded, part_roots=tuple(map(self._forged, encoded.part_roots))))
-
-    def _forged(self, root: bytes) -> bytes:
-        """The root of what is sent instead of this part, committed to truthfully."""
-        part = self._blobs.get(root)
-        forged = None if part is None else self._attack.forge(bytes(part))
-        return root if forged is None or forged == part else self._blobs.add(forged, self.leaf_bytes[0])
+        return self._attack.commit(encoded, self._blobs, self.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor) -> Scene:
         seed = digest_of(b"attack", key.roster_id, own[:SEED_ELEMENTS].numpy().tobytes())[:7]

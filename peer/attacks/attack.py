@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from coordinator.events import Encoded
+from peer.blobs import BlobStore
 from peer.learner import Batches, Learner
 from peer.outer_optimizer import OuterState
 
@@ -72,3 +73,13 @@ class Attack:
     def forge(self, part: bytes) -> bytes:
         """The encoded bytes to commit to and send instead of these."""
         return part
+
+    def commit(self, encoded: Encoded, blobs: BlobStore, leaf_bytes: int) -> Encoded:
+        """What is committed to instead of `encoded`, whose parts lie in `blobs`, as the forged ones will."""
+        forged = tuple(self._forged_root(root, blobs, leaf_bytes) for root in encoded.part_roots)
+        return self.claim(replace(encoded, part_roots=forged))
+
+    def _forged_root(self, root: bytes, blobs: BlobStore, leaf_bytes: int) -> bytes:
+        part = blobs.get(root)
+        forged = None if part is None else self.forge(bytes(part))
+        return root if forged is None or forged == part else blobs.add(forged, leaf_bytes)

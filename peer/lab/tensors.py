@@ -113,16 +113,7 @@ class LabTensors:
             encoded = self._work.encode(action, anchor - lie, counters)
         except LocalError:
             return None  # so absurd that no codec holds it: nothing can be sent
-        forged = tuple(self._forged(self.attack, root) for root in encoded.part_roots)
-        return self.attack.claim(replace(encoded, part_roots=forged))
-
-    def _forged(self, attack: Attack, root: bytes) -> bytes:
-        """The root of what the attacker sends instead of this part, committed to truthfully."""
-        part = self._shop.blobs.get(root)
-        if part is None:
-            return root
-        forged = attack.forge(bytes(part))
-        return root if forged == part else self._shop.blobs.add(forged, self._work.leaf_bytes[0])
+        return self.attack.commit(encoded, self._shop.blobs, self._work.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor, honest_steps: Mapping[PeerId, int]) -> Scene:
         """What an omniscient attacker sees: the outer gradients of the honest learners that hold its anchor."""
