@@ -67,6 +67,35 @@ class LearnerEnd(Protocol):
     def close(self) -> None: ...
 
 
+def start_child(
+    module: str, planes_descriptor: int, name: str
+) -> tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]:
+    """Run a module that inherits the shared memory and a socket: its process, our end, and the file it writes to.
+
+    Ctrl-C in the terminal is for us, who then drain. Raises LocalError, which calls the process `name`.
+    """
+    ours, theirs = socket.socketpair()
+    # a file instead of a pipe: nobody has to read it, and a full pipe would stop the child
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    inherited = (theirs.fileno(), planes_descriptor)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, (*inherited, os.getpid()))],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        output.close()
+        raise LocalError(f"{name} cannot be started: {error.strerror}") from None
+    finally:
+        theirs.close()
+    return process, ours, output
+
+
 @dataclass(slots=True)
 class LearnerSpawn:
     """A started process, our end of its socket, and the unnamed file that it writes its output to."""
@@ -78,26 +107,7 @@ class LearnerSpawn:
     @classmethod
     def begin(cls, planes_descriptor: int) -> Self:
         """Start the process, which inherits the shared memory; raises LocalError."""
-        ours, theirs = socket.socketpair()
-        # a file instead of a pipe: nobody has to read it, and a full pipe would stop the learner
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        inherited = (theirs.fileno(), planes_descriptor)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "peer.learner_process", *map(str, (*inherited, os.getpid()))],
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C in the terminal is for the peer, which then drains
-            )
-        except OSError as error:
-            ours.close()
-            output.close()
-            raise LocalError(f"the learner process cannot be started: {error.strerror}") from None
-        finally:
-            theirs.close()
-        return cls(process, ours, output)
+        return cls(*start_child("peer.learner_process", planes_descriptor, "the learner process"))
 
     @property
     def pid(self) -> int:

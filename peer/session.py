@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +32,7 @@ from peer.handover import write_values
 from peer.learner_channel import Channel, PeerGoneError
 from peer.learner_loop import Obedience, cpu_seconds, read_state
 from peer.learner_messages import Failed, Message, Ready, SessionStart, Start, StepEntry
+from peer.learner_spawn import start_child
 from peer.own_replica import OwnReplica
 from peer.shared_planes import SharedPlanes
 
@@ -235,19 +234,7 @@ class _PeerProcess:
 
     @classmethod
     def begin(cls, planes: SharedPlanes) -> Self:
-        ours, theirs = socket.socketpair()
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        inherited = (theirs.fileno(), planes.descriptor)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "peer.session_process", *map(str, (*inherited, os.getpid()))],
-            pass_fds=inherited,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C in the terminal is for the loop
-        )
-        theirs.close()
-        return cls(process, ours, output)
+        return cls(*start_child("peer.session_process", planes.descriptor, "the peer of this session"))
 
     def end(self, patience_seconds: float = 0.0) -> None:
         """Wait so long for its end, then bring it about."""
