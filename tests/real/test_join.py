@@ -32,15 +32,22 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.fixture(scope="module")
+def host() -> Iterator[PeerProcess]:
+    """One for all tests: each leaves it without a peer."""
+    with tempfile.TemporaryDirectory() as name:
+        config = Path(name) / "run.toml"
+        config.write_text(RUN.format(versions=4000, optimizer="adamw"))
+        host = PeerProcess.start("host", Path(name) / "host", ["host", str(config)])
+        try:
+            yield host
+        finally:
+            kill_all([host])
+
+
 @pytest.fixture
-def invite(folder: Path) -> Iterator[str]:
-    config = folder / "run.toml"
-    config.write_text(RUN.format(versions=4000, optimizer="adamw"))
-    host = PeerProcess.start("host", folder / "host", ["host", str(config)])
-    try:
-        yield _until_ready(host)
-    finally:
-        kill_all([host])
+def invite(host: PeerProcess) -> str:
+    return _until_ready(host)
 
 
 def _until_ready(host: PeerProcess) -> str:
@@ -84,7 +91,7 @@ class Terminal:
         os.close(self.side)
 
 
-def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, invite: str) -> None:
+def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, host: PeerProcess, invite: str) -> None:
     data = folder / "home"
     terminal = Terminal(invite, "--data", str(data))
     try:
@@ -94,30 +101,9 @@ def test_who_says_no_has_fetched_and_kept_nothing(folder: Path, invite: str) -> 
         terminal.type("n\n")
         assert terminal.process.wait(PATIENCE_SECONDS) == 1
         assert not data.exists()
-        assert snapshot(folder / "host").peers_live == 0
+        assert snapshot(host.data_directory).peers_live == 0
     finally:
         terminal.close()
-
-
-def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) -> None:
-    now = time.localtime()
-    later = [f"{(now.tm_hour + hours) % 24}:00" for hours in (2, 3)]
-    peer = PeerProcess.start("home", folder / "home", ["join", "-", "--yes", "--limit", f"hours={later[0]}-{later[1]}"])
-    try:
-        peer.tell(invite)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                seen = snapshot(folder / "home")
-                if seen.state == "paused":
-                    assert seen.note == "outside its hours"
-                    assert seen.steps == 0
-                    return
-            except MusterError:
-                assert not peer.has_ended(0.2), peer.last_words()
-        raise AssertionError("it never paused")
-    finally:
-        kill_all([peer])
 
 
 def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
@@ -151,6 +137,27 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
         if not select.select([process], [], [], 0)[0]:
             signal.pidfd_send_signal(process, signal.SIGKILL)
         os.close(process)
+
+
+def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) -> None:
+    now = time.localtime()
+    later = [f"{(now.tm_hour + hours) % 24}:00" for hours in (2, 3)]
+    peer = PeerProcess.start("home", folder / "home", ["join", "-", "--yes", "--limit", f"hours={later[0]}-{later[1]}"])
+    try:
+        peer.tell(invite)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                seen = snapshot(folder / "home")
+                if seen.state == "paused":
+                    assert seen.note == "outside its hours"
+                    assert seen.steps == 0
+                    return
+            except MusterError:
+                assert not peer.has_ended(0.2), peer.last_words()
+        raise AssertionError("it never paused")
+    finally:
+        kill_all([peer])
 
 
 def test_who_says_yes_takes_part(folder: Path, invite: str) -> None:
