@@ -106,6 +106,8 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "outer-0.7-0.8": ("--outer-lr", "0.7"),
             "outer-0.7-0.9": ("--outer-lr", "0.7", "--outer-momentum", "0.9"),
             "outer-0.5-0.9": ("--outer-momentum", "0.9"),
+            "outer-0.8-0.5": ("--outer-lr", "0.8", "--outer-momentum", "0.5"),
+            "outer-1-0": ("--outer-lr", "1", "--outer-momentum", "0"),
             "rows": ("--norms", "row"),
             "muon": ("--optimizer", "muon"),
             "lion8bit": ("--optimizer", "lion8bit", "--inner-lr", "5e-4"),
