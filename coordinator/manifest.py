@@ -43,6 +43,7 @@ Merge = Literal[
 DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "hub", "own"]
 InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon"]
 Norms = Literal["tensor", "row"]
+Precision = Literal["float32", "bfloat16"]
 Adoption = Literal["carry", "overwrite", "blend"]
 
 
@@ -176,6 +177,11 @@ class InnerSpec(Wire):
     beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay")
     weight_decay: float = Field(0.1, ge=0, le=10, description="decoupled weight decay, on matrices only")
     clip_norm: float = Field(1.0, gt=0, le=1e6, description="gradients are clipped to this global norm")
+    precision: Precision = Field(
+        "float32",
+        description="of a learner's parameters and gradients; `bfloat16` takes half the memory, and steps are rounded "
+        "up or down by lot (docs/models.md)",
+    )
 
 
 class OuterSpec(Wire):

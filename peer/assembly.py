@@ -23,12 +23,12 @@ from peer.clock import unix_seconds
 from peer.corpus import TokenData
 from peer.data import load_tokens
 from peer.description import OWN_DATA, Description, describe
+from peer.footprint import RUNTIME_BYTES, available_bytes, check_memory, footprint
 from peer.genesis import digests_of, save_genesis
 from peer.golden import self_check
 from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
-from peer.model import available_bytes, check_memory, required_bytes
 from peer.options import Fault, NodeOptions
 from peer.pump import Pump
 from peer.round_work import RoundWork
@@ -63,7 +63,7 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     described = describe(config)
     fixed = described.config
     if not fixed.model.is_own:
-        check_memory(required_bytes(fixed.model, fixed.data, fixed.inner), available_bytes("cpu"))
+        check_memory(RUNTIME_BYTES + footprint(fixed).bytes_in("host"), available_bytes("cpu"))
     return described
 
 

@@ -20,6 +20,7 @@ class LearnerProgress:
     """What the learner's reports add up to."""
 
     def __init__(self) -> None:
+        self.device = self.use = ""  # in words: what the learner trains on, and how
         self.steps = 0
         self.tokens = 0
         self.loss: float | None = None

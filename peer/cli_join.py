@@ -28,7 +28,7 @@ from peer.cli_common import (
     serve,
 )
 from peer.limits import PeerSettings
-from peer.options import Fault, NodeOptions
+from peer.options import AUTO, Fault, NodeOptions
 from peer.own_files import OwnFiles
 from peer.service import ServiceOptions, Start
 
@@ -47,6 +47,8 @@ def join(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
+    device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda`, `cuda:1`, or what is best here.")] = AUTO,
+    compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
     step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
@@ -75,6 +77,8 @@ def join(
         data_directory=cli_settings.data_directory(data),
         port=port,
         listen_host=listen,
+        device=cli_settings.device(device),
+        compiled=compiled,
         threads=threads,
         niceness=nice,
         step_seconds=step_seconds,
@@ -101,11 +105,7 @@ def join(
         return lambda: Node.join(text, options)
 
     served = ServiceOptions(
-        options.data_directory,
-        stay,
-        parent=die_with_parent,
-        metrics_port=metrics_port,
-        metrics_listen=metrics_listen,
+        options.data_directory, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
     )
     serve(prepare, served, verbose)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from dht.identity import PeerId, public_key_of
 PRESET = "presets/tiny.toml"
 CHECKOUT_PRESET = "examples/tiny.toml"  # the same file before it is packed into a wheel
 SLOWNESS_MAX = 1000.0
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,2})?")
 
 
 def data_directory(given: Path | None) -> Path:
@@ -41,6 +43,13 @@ def run_config(path: Path | None, versions: int | None) -> RunConfig:
             preset = Path(__file__).resolve().parents[1] / CHECKOUT_PRESET
         config = RunConfig.parse(preset.read_text(encoding="utf-8"), Path(CHECKOUT_PRESET).name)
     return config if versions is None else config.model_copy(update={"versions": versions})
+
+
+def device(text: str) -> str:
+    """A device to train on; raises UsageError."""
+    if not _DEVICE.fullmatch(text):
+        raise UsageError(f"--device {text!r} is none; say auto, cpu, cuda, or cuda:1 for the second GPU")
+    return text
 
 
 def founders(texts: Iterable[str]) -> tuple[str, ...]:

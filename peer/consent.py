@@ -20,7 +20,7 @@ from dht.daemon_config import DaemonConfig
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer import inquiry
-from peer.model import available_bytes
+from peer.footprint import available_bytes
 from peer.network import Network
 from peer.options import NodeOptions
 from peer.run_state import known_manifest

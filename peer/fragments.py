@@ -161,6 +161,12 @@ def segments(layout: FragmentLayout, bounds: Sequence[int]) -> tuple[Segment, ..
     return tuple(segment for segment in overlaps if segment.start < segment.stop)
 
 
+def fragment_views(parameters: Tensor, fragments: Sequence[FragmentLayout]) -> tuple[Tensor, ...]:
+    """Cut a flat vector of all parameters into its fragments, without copying."""
+    ends = tuple(accumulate(layout.elements for layout in fragments))
+    return tuple(parameters[end - layout.elements : end] for layout, end in zip(fragments, ends, strict=True))
+
+
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """The parameters of a module by name, shared ones once."""
     return dict(module.named_parameters())

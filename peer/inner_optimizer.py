@@ -138,6 +138,16 @@ def state_bytes(optimizer: Optimizer) -> int:
     )
 
 
+def move_state(optimizer: Optimizer, device: torch.device) -> None:
+    """Have the optimizer's state on this device; counters stay where they are, and shared tables shared."""
+    moved: dict[int, Tensor] = {}
+    for parameter in _parameters(optimizer):
+        state = optimizer.state[parameter]
+        for field, value in state.items():
+            if isinstance(value, Tensor) and value.ndim:
+                state[field] = moved.setdefault(id(value), value.to(device))
+
+
 @cache
 def bytes_per_parameter(name: InnerOptimizer) -> float:
     """What this optimizer keeps for each element of a large matrix, measured on one after a step."""

@@ -6,28 +6,33 @@ No input or output in here: the same learner runs in its own process for a peer 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from coordinator.manifest import RunConfig
-from dht.errors import LocalError
-from peer.fragments import FragmentLayout, split_fragments
+from dht.errors import LocalError, UsageError
+from dht.statement import digest_of
+from peer.flat_parameters import FlatParameters
+from peer.fragments import FragmentLayout, fragment_views, split_fragments
 from peer.inner_optimizer import (
     assert_quantised,
     export_state,
     import_state,
     make_optimizer,
+    move_state,
     rate,
     rewarm,
     set_rate,
 )
 from peer.local_count import Counters, LocalCount
 from peer.model import build_model, loss, parameter_specs
+from peer.placement import Placement
+from peer.rounded_steps import RoundedSteps
 
 _OPTIMIZER_PREFIX = "optimizer."
 
@@ -50,49 +55,126 @@ class StepReport:
 
 
 class Learner:
-    """Trains one model replica. All fragments lie in one flat float32 vector, of which the parameters are views.
-
-    So a snapshot is one copy, an adoption two element-wise operations, and clipping one norm.
-    """
+    """Trains one model replica, whose parameters are those of `FlatParameters`."""
 
     def __init__(
-        self, model: nn.Module, fragments: Sequence[FragmentLayout], batches: Batches, config: RunConfig, device: str
+        self,
+        model: nn.Module,
+        fragments: Sequence[FragmentLayout],
+        batches: Batches,
+        config: RunConfig,
+        placement: Placement,
     ) -> None:
         self.fragments = tuple(fragments)
-        self.model = model.to(device)
+        self._parameters = FlatParameters(model, fragments, config.inner.precision, placement.device)
+        self.model = model.to(placement.device).train()  # the parameters are there, buffers follow
         self._batches = batches
-        self._config = config
-        self._device = torch.device(device)
+        self.config = config
+        self.place(placement)
         self._count = LocalCount(len(self.fragments))
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
-        self._theta, self.gradient = _flatten(self.model, self.fragments)
-        self._views = fragment_views(self._theta, self.fragments)
         named = dict(self.model.named_parameters())
-        embeddings = [named[spec.name] for layout in self.fragments for spec in layout.tensors if spec.embedding]
-        self._optimizer = make_optimizer(self.model.parameters(), config.inner, embeddings)
+        stepped = list(named.values())
+        self._rounded = RoundedSteps(stepped) if config.inner.precision == "bfloat16" else None
+        if self._rounded is not None:
+            stepped = self._rounded.stand_ins
+        tables = {spec.name for layout in self.fragments for spec in layout.tensors if spec.embedding}
+        embeddings = [one for name, one in zip(named, stepped, strict=True) if name in tables]
+        self._optimizer = make_optimizer(stepped, config.inner, embeddings)
+
+    def place(self, placement: Placement) -> None:
+        """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
+        self.placement = placement
+        if placement.recompute:
+            try:
+                cast(Callable[..., None], self.model.activation_checkpointing_enable)()
+            except (AttributeError, ValueError):
+                raise UsageError(
+                    "this model needs more memory than there is, and cannot recompute activations"
+                ) from None
+        self._forward = cast(nn.Module, torch.compile(self.model)) if placement.compiled else self.model
 
     def step(self) -> StepReport:
         """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
-        batch = self._batches.batch(self._count.window).to(self._device)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
-            value = loss(self.model, batch)
-        self.gradient.zero_()
-        torch.autograd.backward(value)
-        norm = torch.linalg.vector_norm(self.gradient)
-        self.gradient.mul_((self._config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
-        measured = torch.stack((value.detach(), norm)).tolist()  # one wait for the device instead of two
+        batch = self._batches.batch(self._count.window)
+        value = self._backward_somehow(batch)
+        norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float32)
+        scale = (self.config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0)
+        measured = torch.stack((value, norm)).tolist()  # one wait for the device instead of two
         if not all(map(math.isfinite, measured)):
             raise LocalError(f"training diverged at step {self.step_count + 1}; lower inner.learning_rate")
         set_rate(self._optimizer, self.rate)
-        self._optimizer.step()
-        if self._config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
+        if self._rounded is None:
+            self.gradient.mul_(scale)
+            self._optimizer.step()
+        else:
+            self._rounded.step(self._optimizer, scale, self._rounding_seed())
+        if self.config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
             assert_quantised(self._optimizer)
         self._state_steps += 1
         tokens = batch.shape[0] * (batch.shape[1] - 1)
         self._count.step(tokens)
         return StepReport(self.step_count, measured[0], tokens)
+
+    def backward(self, batch: Tensor) -> Tensor:
+        """The gradient of the mean loss over a batch, a few sequences after the other; returns that loss."""
+        self.wake()
+        self.gradient.zero_()
+        total = torch.zeros((), device=self.placement.device)
+        at_once = self.placement.sequences or len(batch)
+        for first in range(0, len(batch), at_once):
+            piece = batch[first : first + at_once]
+            with self._autocast():
+                value = loss(self._forward, piece.to(self.placement.device))
+            value = value * (len(piece) / len(batch))
+            torch.autograd.backward(value)
+            total += value.detach()
+        return total
+
+    def _backward_somehow(self, batch: Tensor) -> Tensor:
+        """`backward`, in smaller pieces from now on if somebody else has taken memory; raises LocalError."""
+        while True:
+            try:
+                return self.backward(batch)
+            except torch.OutOfMemoryError:
+                at_once = self.placement.sequences or len(batch)
+                if at_once == 1:
+                    raise LocalError("the GPU has no memory left for a step; end what else runs there") from None
+            torch.cuda.empty_cache()
+            self.place(replace(self.placement, sequences=(at_once + 1) // 2))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        fast = self.placement.is_cuda and self._rounded is None and torch.cuda.is_bf16_supported()
+        return torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast)
+
+    def _rounding_seed(self) -> int:
+        key = digest_of(b"muster-rounding", self.placement.rounding_key, self.step_count.to_bytes(8, "big"))
+        return int.from_bytes(key[:8], "big", signed=True)
+
+    def try_sequences(self, sequences: int) -> None:
+        """Forward and backward over the first sequences of the next window at once, which leaves no trace."""
+        self.backward(self._batches.batch(self._count.window)[:sequences])
+
+    def rest(self) -> None:
+        """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
+        if self._parameters.is_awake:
+            self._parameters.rest()
+            move_state(self._optimizer, torch.device("cpu"))
+            if self.placement.is_cuda:
+                torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """What the next step does first."""
+        if not self._parameters.is_awake:
+            self._parameters.wake()
+            move_state(self._optimizer, self._parameters.device)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient of the last step, clipped: all fragments in order."""
+        return self._parameters.gradient
 
     @property
     def step_count(self) -> int:
@@ -102,7 +184,7 @@ class Learner:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return rate(self._progress_steps, self._total_steps, self._config.inner) * rewarm(self._state_steps)
+        return rate(self._progress_steps, self._total_steps, self.config.inner) * rewarm(self._state_steps)
 
     def set_progress(self, progress_steps: int) -> None:
         """Follow the run's certified progress: mean version times steps per version (design §8)."""
@@ -114,7 +196,7 @@ class Learner:
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
         """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor."""
-        out.copy_(self._views[fragment])
+        self._parameters.read(fragment, out)
         return self.counters(fragment)
 
     def adopt(
@@ -127,17 +209,17 @@ class Learner:
         2501.18512) if the run blends and work of ours is in there; the counters start again at zero, because most
         of what they stood for is gone. The optimizer's state stays.
         """
-        theta, outer = self._views[fragment], self._config.outer
+        theta, outer = self._parameters.exact(fragment), self.config.outer
         if reference is None:
             if outer.adoption == "blend" and counted_steps:
-                theta.mul_(outer.adoption_blend).add_(new.to(self._device) * (1 - outer.adoption_blend))
+                theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))
             else:
                 theta.copy_(new)
             self._count.restart(fragment)
-            return
-        # two operations in place: the sum commutes, so these are the bits of new + (θ - reference)
-        theta.sub_(reference.to(self._device)).add_(new.to(self._device))
-        self._count.count(fragment, counted_steps, counted_tokens)
+        else:  # two operations in place: the sum commutes, so these are the bits of new + (θ - reference)
+            theta.sub_(reference.to(theta.device)).add_(new.to(theta.device))
+            self._count.count(fragment, counted_steps, counted_tokens)
+        self._parameters.load(fragment, theta)
 
     def load_all(self, parameters: Tensor) -> None:
         """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
@@ -149,7 +231,8 @@ class Learner:
         count = self._count
         position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
         state = {
-            "theta": self._theta.to("cpu", copy=True),
+            "theta": self._parameters.values.to("cpu", copy=True),
+            "cut_off": self._parameters.cut_off.clone(),
             "position": torch.tensor(position, dtype=torch.int64),
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
@@ -159,7 +242,7 @@ class Learner:
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model."""
         theta, position, counted_from = (state.get(name) for name in ("theta", "position", "counted_from"))
-        if theta is None or position is None or counted_from is None or theta.shape != self._theta.shape:
+        if theta is None or position is None or counted_from is None or not self._parameters.fits(theta):
             raise LocalError("the saved learner state belongs to another run; remove it to start without")
         optimizer = {
             name.removeprefix(_OPTIMIZER_PREFIX): value
@@ -167,41 +250,14 @@ class Learner:
             if name.startswith(_OPTIMIZER_PREFIX)
         }
         import_state(self._optimizer, optimizer)
-        self._theta.copy_(theta)
+        self._parameters.restore(theta, state.get("cut_off"))
         count = self._count
         count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
         count.counted_from = counted_from.tolist()
 
 
-def make_learner(config: RunConfig, batches: Batches, device: str = "cpu") -> Learner:
+def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
     """The learner of a run: its model at version 0, cut into the run's fragments."""
     model = build_model(config.model, config.data.context_tokens, config.seed)
     fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
-    return Learner(model, fragments, batches, config, device)
-
-
-def fragment_views(parameters: Tensor, fragments: Sequence[FragmentLayout]) -> tuple[Tensor, ...]:
-    """Cut a flat vector of all parameters into its fragments, without copying."""
-    ends = tuple(accumulate(layout.elements for layout in fragments))
-    return tuple(parameters[end - layout.elements : end] for layout, end in zip(fragments, ends, strict=True))
-
-
-def _flatten(model: nn.Module, fragments: Sequence[FragmentLayout]) -> tuple[Tensor, Tensor]:
-    """Move the parameters into one flat vector and give each a gradient inside another one."""
-    named = dict(model.named_parameters())
-    elements = sum(layout.elements for layout in fragments)
-    device = next(iter(named.values())).device
-    theta, gradient = torch.empty(elements, device=device), torch.zeros(elements, device=device)
-    offset = 0
-    for layout in fragments:
-        for tensor in layout.tensors:
-            parameter = named.pop(tensor.name)
-            end = offset + tensor.elements
-            view = theta[offset:end].view(tensor.shape)
-            view.copy_(parameter.detach())
-            parameter.data = view
-            parameter.grad = gradient[offset:end].view(tensor.shape)
-            offset = end
-    if named:
-        raise LocalError(f"the tensor {next(iter(named))} is in no fragment")
-    return theta, gradient
+    return Learner(model, fragments, batches, config, placement)

@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dht.errors import LocalError
-from peer.data import TrainingWindows, load_tokens
 from peer.fragments import FragmentLayout
-from peer.learner import Learner, make_learner
+from peer.learner import Learner
 from peer.learner_channel import Channel
 from peer.learner_messages import (
     STEPS_PER_REPORT_MAX,
@@ -45,9 +44,9 @@ from peer.learner_messages import (
     Stop,
     TakeSnapshot,
 )
+from peer.learner_setup import settle
 from peer.local_count import Counters
-from peer.model import available_bytes, check_memory, required_bytes
-from peer.own_files import OwnFiles
+from peer.placement import device_name
 from peer.shared_planes import SharedPlanes
 
 REPORT_SECONDS = 0.2
@@ -67,15 +66,8 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
     os.nice(start.niceness)
     torch.set_num_threads(start.threads)
     torch.set_num_interop_threads(1)
-    config = start.config
-    free_bytes = available_bytes(start.device)
-    if torch.device(start.device).type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, start.device)
-        free_bytes = min(free_bytes, int(start.gpu_memory_share * torch.cuda.mem_get_info(start.device)[1]))
-    check_memory(required_bytes(config.model, config.data, config.inner), free_bytes)
-    tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
-    windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
-    learner = _make(start, windows)
+    settled = settle(start)
+    learner = settled.learner
     if start.state_path is not None:
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
@@ -85,22 +77,13 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
         Ready(
             startup_cpu_seconds=cpu_seconds(),
             parameters=sum(layout.elements for layout in learner.fragments),
-            data_digest=tokens.digest,
+            data_digest=settled.data_digest,
             step=learner.step_count,
+            device=device_name(settled.placement.device, start.threads),
+            use=settled.words,
         )
     )
     train(learner, obedience, early)
-
-
-def _make(start: Start, windows: TrainingWindows) -> Learner:
-    if start.attack is None:
-        return make_learner(start.config, windows, start.device)
-    from peer.attacks.zoo import AttackChoice
-
-    attack = AttackChoice.parse(start.attack).make()
-    learner = make_learner(start.config, attack.read(windows), start.device)
-    attack.prepare(learner)
-    return learner
 
 
 def read_state(path: str) -> dict[str, torch.Tensor]:
@@ -233,6 +216,8 @@ def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> N
             entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
             obedience.note(entry, ended - began, ended)
             not_before = began + obedience.step_seconds
+        if obedience.paused:
+            learner.rest()
         obedience.listen(None if obedience.paused else max(0.0, not_before - time.monotonic()))
     obedience.report()
 

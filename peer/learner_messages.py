@@ -31,6 +31,8 @@ class Start(Wire):
     attack: str | None = Field(None, max_length=TEXT_MAX)
     corpus: str = Field("", max_length=4096)
     tokenizer: str = Field("", max_length=4096)
+    memory_bytes: int = Field(0, ge=0)
+    compiled: bool = False
 
 
 class SessionStart(Wire):
@@ -105,6 +107,8 @@ class Ready(Wire):
     parameters: int
     data_digest: bytes
     step: int
+    device: str = ""  # in words, and how the learner uses it; what loops of one's own do is theirs
+    use: str = ""
 
 
 class StepEntry(Wire):

@@ -25,11 +25,13 @@ COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
 class LearnerOptions:
     """How this machine runs the learner; none of it changes what the run computes."""
 
-    device: str = "cpu"
+    device: str = "cpu"  # or `auto`, or `cuda:1`
     threads: int = 1
     niceness: int = 0  # above 0 the network goes first
     step_seconds: float = 0.0
     gpu_memory_share: float = 1.0
+    memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
+    compiled: bool = False
     paused: bool = False
     state_path: Path | None = None
     attack: str | None = None
@@ -46,6 +48,8 @@ class LearnerOptions:
             niceness=self.niceness,
             step_seconds=self.step_seconds,
             gpu_memory_share=self.gpu_memory_share,
+            memory_bytes=self.memory_bytes,
+            compiled=self.compiled,
             paused=self.paused,
             state_path=None if self.state_path is None else str(self.state_path),
             attack=self.attack,

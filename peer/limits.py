@@ -31,6 +31,7 @@ class Limits(Wire):
     cpu_cores: int = Field(0, ge=0, le=1024, description="most threads of the learner, whatever `--threads` says")
     niceness: int = Field(0, ge=0, le=19, description="least niceness of the learner; 19 gives way to all else")
     gpu_memory_share: float = Field(1.0, gt=0, le=1, description="most of a GPU's memory that the learner may take")
+    memory_gigabytes: float = Field(0.0, ge=0, description="most RAM that the learner and its peer may take")
     disk_gigabytes: float = Field(0.0, ge=0, description="most that the data folder may hold")
     hours: str = Field("", max_length=512, description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`")
     pause_on_battery: bool = Field(True, description="pause while the machine runs on battery")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec
+from coordinator.manifest import ModelSpec
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.families import make_module
@@ -26,11 +25,7 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig
 
 FLOAT_BYTES = 4
-# of state per element, at most; `peer.inner_optimizer.bytes_per_parameter` measures it, which costs an import
-OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 8}
 SHARED_PLANES = 3  # snapshots out, anchors in, references in
-RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
@@ -131,40 +126,3 @@ def loss(model: nn.Module, tokens: Tensor) -> Tensor:
     """Mean cross entropy in nats of each next token; `tokens` is int64, shape (sequences, context_tokens + 1)."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-
-def required_bytes(model: ModelSpec, data: DataSpec, inner: InnerSpec) -> int:
-    """Estimated memory of a learner's process: runtime, parameters, gradients, planes, optimizer, activations."""
-    sizes = [tensor.elements for tensor in parameter_specs(model)]
-    elements = sum(sizes)
-    optimizer = int(elements * OPTIMIZER_BYTES[inner.optimizer])
-    temporaries = 5 * FLOAT_BYTES * max(sizes)  # an 8-bit state is updated through float32 copies, tensor by tensor
-    tokens = data.context_tokens * data.sequences_per_step
-    kept_per_token = model.layers * (16 * model.hidden_size + 5 * model.intermediate_size) + 4 * model.vocabulary
-    return (
-        (2 + SHARED_PLANES) * FLOAT_BYTES * elements + optimizer + temporaries + FLOAT_BYTES * tokens * kept_per_token
-    )
-
-
-def available_bytes(device: str) -> int:
-    """Memory that a new process can have now, on this CUDA device or in RAM within the container's limit."""
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)
-
-
-def check_memory(needed_bytes: int, free_bytes: int) -> None:
-    """Raise UsageError if a learner that needs `needed_bytes` does not fit into `free_bytes`."""
-    if needed_bytes > free_bytes:
-        raise UsageError(
-            f"this run needs about {needed_bytes / 2**20:,.0f} MiB per learner and only "
-            f"{max(free_bytes, 0) / 2**20:,.0f} MiB are free; "
-            "close other programs, choose a smaller model or fewer tokens per step, or use another machine"
-        )

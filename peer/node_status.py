@@ -83,6 +83,7 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
         update={
             "note": note_of(base.note, pump),
             "advice": advice_of(engine, now),
+            "device": ": ".join(filter(None, (progress.device, progress.use))),
             "pid": os.getpid(),
             "steps": progress.steps,
             "steps_per_second": progress.steps_per_second,

@@ -10,6 +10,7 @@ from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
 from peer.session_end import SessionEnd
 
+AUTO = "auto"  # the device: CUDA if that works and has room
 FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
 
 
@@ -30,6 +31,8 @@ class NodeOptions:
     data_directory: Path
     port: int | None = None  # None: any free port
     listen_host: str = "127.0.0.1"  # `0.0.0.0` to be reached from elsewhere
+    device: str = AUTO  # or `cpu`, or a CUDA device as torch names it
+    compiled: bool = False  # the learner's model by torch.compile
     threads: int = 1
     niceness: int = 5  # of the learner, so that the network goes first
     step_seconds: float = 0.0  # pace: a step lasts at least this long

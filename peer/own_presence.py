@@ -20,7 +20,6 @@ class OwnPresence:
         self._addresses = addresses[:ADDRESSES_MAX]
         self._name = options.name[:NAME_CHARACTERS_MAX]
         self._team = options.team[:NAME_CHARACTERS_MAX]
-        self._threads = options.limits.threads(options.threads)
         self._beats = count(1)
 
     def now(self, state: State, progress: LearnerProgress | None) -> Presence:
@@ -40,14 +39,10 @@ class OwnPresence:
             software=SOFTWARE,
             beat=next(self._beats),
             name=self._name,
-            device=self._device() if progress else "",
+            device=progress.device[:DEVICE_CHARACTERS_MAX] if progress else "",
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
             rounds_void=self._pump.book.events["round_void"],
             team=self._team,
         )
         return presence.fitting()
-
-    def _device(self) -> str:
-        threads = f"{self._threads} thread{'s' if self._threads > 1 else ''}"
-        return f"CPU, {threads}"[:DEVICE_CHARACTERS_MAX]

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from coordinator.manifest import RunConfig
 from dht.errors import LocalError, UsageError
-from peer.fragments import FragmentLayout, gather, scatter
-from peer.learner import fragment_views
+from peer.fragments import FragmentLayout, fragment_views, gather, scatter
 from peer.local_count import Counters, LocalCount
 
 

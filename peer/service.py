@@ -164,6 +164,8 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
     try:
         control = await ControlServer.start(options.data_directory, lambda command: _obey(node, wishes, command))
         try:
+            if device := node.snapshot().device:
+                say(f"it trains on {device}")
             if options.show_invite:
                 say(f"invite: {node.invite()}")
             async with _metrics(node, options):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import LocalError
-from peer.fragments import FragmentLayout
-from peer.learner import fragment_views
+from peer.fragments import FragmentLayout, fragment_views
 from peer.model import FLOAT_BYTES, SHARED_PLANES
 
 

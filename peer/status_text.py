@@ -34,6 +34,8 @@ def status_page(snapshot: PeerSnapshot) -> str:
         *([f"to do     {snapshot.advice}"] if snapshot.advice else []),
         f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
     ]
+    if snapshot.device:
+        lines.append(f"device    {snapshot.device}")
     if snapshot.role == "learner":
         rate = f"{snapshot.steps_per_second:.2f} steps/s"
         lines.append(f"training  step {snapshot.steps}, loss {quantity.loss(snapshot.loss)}, {rate}")

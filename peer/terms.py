@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 from coordinator import quantity
 from coordinator.manifest import DataSpec, Manifest, RunConfig
-from peer.checkpoint import KEPT
 from peer.codec import CODECS
-from peer.model import OPTIMIZER_BYTES, RUNTIME_BYTES, parameter_specs, required_bytes
+from peer.footprint import RUNTIME_BYTES, footprint
+from peer.model import parameter_specs
 from peer.options import NodeOptions
 
 SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
-STATE_BYTES_PER_PARAMETER = 8  # an anchor and its momentum in float32
-LEARNER_BYTES_PER_PARAMETER = 4  # besides its optimizer's
 DATA_WORDS = {
     "stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves",
     "own": "what your own loop reads",
@@ -40,14 +38,14 @@ def parameters(config: RunConfig) -> int:
 
 
 def memory_bytes(config: RunConfig) -> int:
-    """RAM of the learner and of the peer beside it, each with what it imports."""
-    return required_bytes(config.model, config.data, config.inner) + 2 * RUNTIME_BYTES
+    """Least RAM of the learner and of the peer beside it, each with what it imports."""
+    needed = footprint(config, 1, recompute=True)
+    return needed.bytes_in("device") + needed.bytes_in("host") + 2 * RUNTIME_BYTES
 
 
 def disk_bytes(config: RunConfig) -> int:
     """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice."""
-    learner = LEARNER_BYTES_PER_PARAMETER + OPTIMIZER_BYTES[config.inner.optimizer]
-    return int(parameters(config) * ((KEPT + 1) * (STATE_BYTES_PER_PARAMETER + learner) + learner))
+    return footprint(config).bytes_in("disk")
 
 
 def upload_bytes_per_version(config: RunConfig) -> int:
@@ -73,12 +71,15 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
     capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
+    memory = f"at least {quantity.size(memory_bytes(config))}, of {quantity.size(machine.memory_bytes)} free"
+    memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
         ("model", _model(config)),
         ("data", _data(config.data)),
-        ("memory", f"{quantity.size(memory_bytes(config))}, of {quantity.size(machine.memory_bytes)} free"),
+        ("memory", memory),
+        ("", footprint(config).summary()),
         (
             "processor",
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",

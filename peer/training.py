@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from coordinator.manifest import Manifest
+from coordinator.manifest import Manifest, RunConfig
+from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.bookkeeping import LearnerProgress
+from peer.footprint import RUNTIME_BYTES, available_bytes, check_memory, footprint
 from peer.learner_client import LearnerClient
 from peer.learner_messages import Steps
 from peer.learner_spawn import LearnerOptions
+from peer.limits import GIGABYTE_BYTES, Limits
 from peer.options import NodeOptions
 
 
@@ -36,12 +39,17 @@ class Training:
     ) -> Training:
         """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails."""
         progress = LearnerProgress()
+        beside = RUNTIME_BYTES + footprint(manifest.config).bytes_in("host")
+        check_memory(beside, available_bytes("cpu"))  # before the memory that is shared with the learner is taken
 
         def on_steps(steps: Steps) -> None:
             progress.report(steps, now())
             on_progress(progress)
 
         settings = LearnerOptions(
+            device=options.device,
+            compiled=options.compiled,
+            memory_bytes=learner_bytes(manifest.config, options.limits),
             threads=options.limits.threads(options.threads),
             niceness=max(options.niceness, options.limits.niceness),
             gpu_memory_share=options.limits.gpu_memory_share,
@@ -52,7 +60,8 @@ class Training:
             files=options.files,
         )
         client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, options.session)
-        progress.steps = client.ready.step
+        ready = client.ready
+        progress.steps, progress.device, progress.use = ready.step, ready.device, ready.use
         return cls(client, manifest, progress)
 
     @property
@@ -78,3 +87,17 @@ class Training:
         if steps != self._certified_steps:
             self._certified_steps = steps
             self.client.set_progress(steps)
+
+
+def learner_bytes(config: RunConfig, limits: Limits) -> int:
+    """What the owner's limit leaves to the learner's process, 0 without one; raises UsageError if that is nothing."""
+    if not limits.memory_gigabytes:
+        return 0
+    beside = RUNTIME_BYTES + footprint(config).bytes_in("host")
+    left = int(limits.memory_gigabytes * GIGABYTE_BYTES) - beside
+    if left <= RUNTIME_BYTES:
+        raise UsageError(
+            f"memory_gigabytes = {limits.memory_gigabytes:g} is less than this run takes on any machine; "
+            f"allow at least {(beside + 2 * RUNTIME_BYTES) / GIGABYTE_BYTES:.1f}"
+        )
+    return left

@@ -27,6 +27,7 @@ from peer.learner import make_learner
 from peer.local_count import Counters
 from peer.local_work import LocalWork
 from peer.outer_optimizer import OuterState
+from peer.placement import Placement
 from peer.round_work import RoundWork
 
 
@@ -259,7 +260,8 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     choice = shop.attacks.get(learner.peer)
     attack = None if choice is None else choice.make()
     batches = shop.batches(learner.peer)
-    trained = make_learner(shop.config, batches if attack is None else attack.read(batches))
+    placement = Placement(rounding_key=learner.peer.encode())
+    trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)
     if shop.values is not None:
         trained.load_all(torch.cat([state.anchor for state in shop.genesis]))
     if attack is not None:

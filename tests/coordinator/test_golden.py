@@ -71,7 +71,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "5abb2281b4f98a8b8f3bcf1c7bf7385cc44bd86481e5e74dc7a0043c0f58b17d"
+MANIFEST_ID = "1e81b9c687bccc183a36f63b67b4a5c8abd5e6515b57262f719db8907dd92e13"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"

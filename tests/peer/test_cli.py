@@ -248,7 +248,9 @@ def test_a_model_that_does_not_fit_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, "[model]\nhidden_size = 16384\nlayers = 256\nintermediate_size = 65536")
     done = muster("host", path, "--data", str(tmp_path / "data"))
     assert done.returncode == 2
-    assert re.fullmatch(r"this run needs about [\d,]+ MiB per learner and only [\d,]+ MiB are free; .*\n", done.stderr)
+    assert re.fullmatch(
+        r"this run needs about [\d,]+ MiB of memory here and only [\d,]+ MiB are free or allowed; .*\n", done.stderr
+    )
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path, taken_port: int) -> None:

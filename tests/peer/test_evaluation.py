@@ -8,8 +8,8 @@ from torch import Tensor
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
 from peer.data import evaluation_windows
 from peer.evaluation import Evaluator, generate_text, heldout_loss
-from peer.fragments import FragmentLayout, gather
-from peer.learner import fragment_views, make_learner
+from peer.fragments import FragmentLayout, fragment_views, gather
+from peer.learner import make_learner
 from peer.model import initial_parameters, loss
 
 CONFIG = RunConfig(

@@ -8,6 +8,7 @@ from torch import nn
 
 from coordinator.manifest import InnerOptimizer, InnerSpec
 from dht.errors import LocalError
+from peer.footprint import OPTIMIZER_BYTES
 from peer.inner_optimizer import (
     MIN_8BIT_ELEMENTS,
     REWARM_STEPS,
@@ -22,7 +23,6 @@ from peer.inner_optimizer import (
     set_rate,
     state_bytes,
 )
-from peer.model import OPTIMIZER_BYTES
 
 EIGHT_BIT = InnerSpec()
 FULL = InnerSpec(optimizer="adamw")

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
 from dht.errors import LocalError
-from peer.fragments import gather
+from peer.fragments import fragment_views, gather
 from peer.inner_optimizer import REWARM_STEPS
-from peer.learner import Learner, fragment_views, make_learner
+from peer.learner import Learner, make_learner
 from peer.local_count import Counters
+from peer.placement import Placement
 
 CONFIG = RunConfig(
     versions=40,
@@ -47,7 +48,7 @@ def stepping() -> Learner:
 
 
 def new_learner(config: RunConfig = CONFIG, device: str = "cpu") -> Learner:
-    return make_learner(config, Counting(), device)
+    return make_learner(config, Counting(), Placement(device))
 
 
 def parameters(learner: Learner) -> Tensor:

@@ -15,8 +15,8 @@ import torch
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
 from dht.errors import LocalError, PeerError, UsageError
 from peer.data import TrainingWindows, load_tokens
-from peer.fragments import split_fragments
-from peer.learner import fragment_views, make_learner
+from peer.fragments import fragment_views, split_fragments
+from peer.learner import make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner_client import LearnerClient
 from peer.learner_loop import Obedience, read_state, train
@@ -151,11 +151,14 @@ def test_a_learner_that_dies_is_noticed_by_whoever_waits():
 
 
 def test_a_run_that_does_not_fit_says_so():
-    huge = CONFIG.model_copy(update={"data": DataSpec(context_tokens=1 << 20, sequences_per_step=1 << 16)})
+    model = CONFIG.model.model_copy(update={"vocabulary": 1 << 15})
+    huge = CONFIG.model_copy(update={"model": model, "data": DataSpec(context_tokens=1 << 20)})
 
     async def fail() -> None:
-        with pytest.raises(UsageError, match="fewer tokens per step"):
+        with pytest.raises(UsageError, match="shorter sequences"):
             await started(LearnerOptions(), huge)
+        with pytest.raises(UsageError, match="and only 0 MiB"):
+            await started(LearnerOptions(memory_bytes=1 << 20))
 
     asyncio.run(fail())
 

@@ -4,17 +4,8 @@ import math
 import pytest
 import torch
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec
-from dht.errors import UsageError
-from peer.model import (
-    available_bytes,
-    build_model,
-    check_memory,
-    initial_parameters,
-    loss,
-    parameter_specs,
-    required_bytes,
-)
+from coordinator.manifest import ModelSpec
+from peer.model import build_model, initial_parameters, loss, parameter_specs
 
 SPEC = ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64)
 
@@ -93,18 +84,3 @@ def test_the_model_does_not_see_the_future(model: torch.nn.Module):
     before, after = model(input_ids=tokens).logits, model(input_ids=changed).logits
     assert torch.allclose(before[:, :10], after[:, :10], atol=1e-6)
     assert not torch.allclose(before[:, 10:], after[:, 10:], atol=1e-6)
-
-
-def test_memory_grows_with_the_model_and_the_optimizer():
-    small = required_bytes(SPEC, DataSpec(), InnerSpec())
-    assert required_bytes(SPEC.model_copy(update={"layers": 4}), DataSpec(), InnerSpec()) > small
-    assert required_bytes(SPEC, DataSpec(), InnerSpec(optimizer="adamw")) > small
-    assert required_bytes(SPEC, DataSpec(sequences_per_step=64), InnerSpec()) > small
-
-
-def test_a_model_that_does_not_fit_is_refused_in_words():
-    huge = ModelSpec(hidden_size=16384, layers=256, heads=128, intermediate_size=65536)
-    needed = required_bytes(huge, DataSpec(), InnerSpec())
-    with pytest.raises(UsageError, match="choose a smaller model"):
-        check_memory(needed, available_bytes("cpu"))
-    check_memory(required_bytes(SPEC, DataSpec(), InnerSpec()), available_bytes("cpu"))

@@ -1,0 +1,107 @@
+"""From `Start` to a learner that fits: which device, which data, and in what pieces a batch goes through the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from coordinator import quantity
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.data import TrainingWindows, load_tokens
+from peer.fitting import Fit, bytes_in_use, fit_sequences, measured_peak
+from peer.footprint import available_bytes, check_memory, least_bytes, optimizer_bytes
+from peer.learner import Learner, make_learner
+from peer.learner_messages import Start
+from peer.own_files import OwnFiles
+from peer.placement import Placement, choose_device
+
+MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A learner that is ready. `memory_bytes` is what its steps will take of the device; `note`: why no GPU."""
+
+    learner: Learner
+    placement: Placement
+    data_digest: bytes
+    memory_bytes: int
+    note: str
+
+    @property
+    def words(self) -> str:
+        """How the device is used, for people."""
+        place, step = self.placement, self.learner.config.data.sequences_per_step
+        at_once = "all sequences of a step" if place.sequences is None else f"{place.sequences} of {step} sequences"
+        recompute = ", activations recomputed" if place.recompute else ""
+        note = f"; no GPU: {self.note}" if self.note else ""
+        return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
+
+
+def settle(start: Start) -> Settled:
+    """Raises UsageError if the run does not fit this machine or what its owner allows."""
+    config, least = start.config, least_bytes(start.config)
+    device, note = choose_device(start.device, least, start.gpu_memory_share)
+    allowed = _allowed_bytes(start, device)
+    check_memory(least, allowed)
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, device)
+    if start.compiled:
+        from torch import _dynamo
+
+        _dynamo.config.disable = False  # see peer.learner_process.import_quickly
+    tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
+    windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
+    key = digest_of(b"muster-rounding", start.run_key, start.peer_id.encode())
+    learner = _make(start, windows, Placement(device, compiled=start.compiled, rounding_key=key))
+    placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
+    return Settled(learner, placement, tokens.digest, memory_bytes, note)
+
+
+def _allowed_bytes(start: Start, device: str) -> int:
+    """What the learner may still take of its device."""
+    free = available_bytes(device)
+    if torch.device(device).type == "cuda":
+        return min(free, int(start.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
+    return min(free, start.memory_bytes - bytes_in_use(device)) if start.memory_bytes else free
+
+
+def _make(start: Start, windows: TrainingWindows, placement: Placement) -> Learner:
+    if start.attack is None:
+        return make_learner(start.config, windows, placement)
+    from peer.attacks.zoo import AttackChoice
+
+    attack = AttackChoice.parse(start.attack).make()
+    learner = make_learner(start.config, attack.read(windows), placement)
+    attack.prepare(learner)
+    return learner
+
+
+def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
+    """Place the learner so that it stays below `limit_bytes` of its device; returns how, and what it will take.
+
+    Raises UsageError if not even one sequence at a time does, with its activations recomputed.
+    """
+    placement, config = learner.placement, learner.config
+    state_bytes = optimizer_bytes(config)  # taken at the first step
+    for recompute in (False, True):
+        learner.place(replace(placement, recompute=recompute, compiled=False))  # what compiling takes is not a step's
+        found = _try(learner, limit_bytes - state_bytes)
+        if found is not None:
+            whole = found.sequences == config.data.sequences_per_step
+            chosen = replace(placement, recompute=recompute, sequences=None if whole else found.sequences)
+            learner.place(chosen)
+            return chosen, found.peak_bytes + state_bytes
+    raise UsageError(
+        f"not even one sequence of {config.data.context_tokens} tokens fits into the {limit_bytes / 2**20:,.0f} MiB "
+        "that are free or allowed; close other programs, allow more, or use another machine"
+    )
+
+
+def _try(learner: Learner, room_bytes: int) -> Fit | None:
+    def trial(sequences: int) -> int | None:
+        return measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
+
+    return fit_sequences(trial, learner.config.data.sequences_per_step, room_bytes)

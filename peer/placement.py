@@ -1,0 +1,82 @@
+"""Where, and in what pieces, one machine makes the steps of its learner. The batch and its tokens stay the run's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dht.errors import UsageError
+from peer.options import AUTO
+
+TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a learner is told about its machine.
+
+    A batch goes through the model so many `sequences` at a time, None for all at once, and their gradients add up to
+    the batch's. `recompute` keeps no activations but those between layers, and computes the others again for the
+    gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters.
+    """
+
+    device: str = "cpu"
+    sequences: int | None = None
+    recompute: bool = False
+    compiled: bool = False
+    rounding_key: bytes = b""
+
+    @property
+    def is_cuda(self) -> bool:
+        return torch.device(self.device).type == "cuda"
+
+
+def choose_device(wanted: str, needed_bytes: int, memory_share: float) -> tuple[str, str]:
+    """The device to train on, and in words why no GPU, if that was left to us.
+
+    `auto` takes the CUDA device with the most free memory if that computes and has room for `needed_bytes` within
+    `memory_share` of it. Raises UsageError if another device was wanted and does not work.
+    """
+    if wanted == "cpu":
+        return "cpu", ""
+    if not torch.cuda.is_available():
+        problem = "torch finds no GPU here"
+    else:
+        count = torch.cuda.device_count()
+        names = [f"cuda:{index}" for index in range(count)] if wanted == AUTO else [wanted]
+        device = max(names, key=lambda name: _free_bytes(name, memory_share))
+        problem = _problem(device, needed_bytes, memory_share)
+        if not problem:
+            return device, ""
+    if wanted != AUTO:
+        raise UsageError(f"--device {wanted}: {problem}; choose --device cpu, or auto")
+    return "cpu", problem
+
+
+def _free_bytes(device: str, memory_share: float) -> int:
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except (RuntimeError, AssertionError, ValueError):
+        return 0
+    return min(free, int(memory_share * total))
+
+
+def _problem(device: str, needed_bytes: int, memory_share: float) -> str:
+    free_bytes = _free_bytes(device, memory_share)
+    if free_bytes < needed_bytes:
+        return f"{needed_bytes / 2**30:.1f} GiB are needed at least, and {device} has {free_bytes / 2**30:.1f} for us"
+    try:
+        ones = torch.ones(TRIAL_ELEMENTS, TRIAL_ELEMENTS, device=device)
+        if bool((ones @ ones == TRIAL_ELEMENTS).all()):
+            return ""
+    except RuntimeError as error:  # an old card for which this torch has no kernels, a broken driver
+        return f"{device} does not work: {str(error).strip().splitlines()[0]}"
+    return f"{device} computes wrongly"
+
+
+def device_name(device: str, threads: int) -> str:
+    """What people call it: `NVIDIA H200`, or `CPU, 2 threads`."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"

@@ -1,0 +1,62 @@
+"""Steps of bfloat16 parameters: in float32, a few tensors at a time, rounded stochastically on the way back.
+
+A step of training is often smaller than half the distance between two bfloat16 numbers, so rounding to the nearest
+would lose it. Rounded up as often as it is large, it is kept on average (Gupta et al. 1502.02551).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+BATCH_ELEMENTS = 1 << 22  # worked on at once, unless one tensor is larger
+BYTES_PER_ELEMENT = 12  # of such a batch: value, gradient and noise
+_LOW_BITS = 16  # of a float32, which bfloat16 has not
+
+
+class RoundedSteps:
+    """Stand-ins in float32 for bfloat16 parameters, for an optimizer; they hold memory in `step` only."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = tuple(parameters)
+        self.stand_ins = [nn.Parameter(_nothing(one)) for one in parameters]
+
+    def step(self, optimizer: Optimizer, scale: Tensor, seed: int) -> None:
+        """One step of the optimizer on the gradients times `scale`; `seed` draws the rounding."""
+        generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
+        for batch in self._batches():
+            for parameter, stand_in in batch:
+                assert parameter.grad is not None
+                stand_in.data = parameter.detach().float()
+                stand_in.grad = parameter.grad.float().mul_(scale)
+            optimizer.step()
+            for parameter, stand_in in batch:
+                stand_in.grad = None
+                parameter.detach().copy_(round_stochastically(stand_in.detach(), generator))
+                stand_in.data = _nothing(parameter)
+
+    def _batches(self) -> list[list[tuple[nn.Parameter, nn.Parameter]]]:
+        batches: list[list[tuple[nn.Parameter, nn.Parameter]]] = []
+        room = 0
+        for pair in zip(self._parameters, self.stand_ins, strict=True):
+            if pair[0].numel() > room:
+                batches.append([])
+                room = BATCH_ELEMENTS
+            batches[-1].append(pair)
+            room -= pair[0].numel()
+        return batches
+
+
+def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
+    """float32 to bfloat16, up or down with odds that make the mean exact; `values` is used up."""
+    bits = values.contiguous().view(torch.int32)
+    noise = torch.randint(1 << _LOW_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device)
+    return bits.add_(noise).bitwise_and_(-(1 << _LOW_BITS)).view(torch.float32).bfloat16()
+
+
+def _nothing(parameter: Tensor) -> Tensor:
+    """A tensor of this shape and device that takes no memory."""
+    return torch.zeros(1, device=parameter.device).expand(parameter.shape)

@@ -1,0 +1,65 @@
+"""What a run takes from a machine, by place."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, RunConfig
+from dht.errors import UsageError
+from peer.footprint import available_bytes, check_memory, footprint, least_bytes
+from peer.learner_spawn import LearnerOptions
+from peer.limits import Limits
+from peer.training import learner_bytes
+
+SMALL = RunConfig(model=ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64))
+
+
+def on_device(**changes: object) -> int:
+    return footprint(SMALL.model_copy(update=changes)).bytes_in("device")
+
+
+def test_memory_grows_with_the_model_and_the_optimizer() -> None:
+    small = on_device()
+    assert on_device(model=SMALL.model.model_copy(update={"layers": 4})) > small
+    assert on_device(inner=InnerSpec(optimizer="adamw")) > small
+    assert on_device(data=DataSpec(sequences_per_step=64)) > small
+
+
+def test_bfloat16_halves_parameters_and_gradients() -> None:
+    large = SMALL.model_copy(update={"model": ModelSpec(hidden_size=1024, layers=12, heads=8, intermediate_size=2816)})
+    rounded = large.model_copy(update={"inner": InnerSpec(precision="bfloat16")})
+    sizes = [{need.what.split()[0]: need.size_bytes for need in footprint(one).needs} for one in (large, rounded)]
+    assert sizes[1]["parameters"] * 2 == sizes[0]["parameters"]
+    assert sizes[1]["gradients"] * 2 == sizes[0]["gradients"]
+    assert footprint(rounded).bytes_in("host") > footprint(large).bytes_in("host")
+    assert least_bytes(rounded) < least_bytes(large)
+
+
+def test_fewer_sequences_and_recomputed_activations_take_less() -> None:
+    sizes = [footprint(SMALL, *how).bytes_in("device") for how in ((None, False), (2, False), (1, True))]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_table_has_every_place_and_its_sum() -> None:
+    taken = footprint(SMALL)
+    lines = taken.lines()
+    assert [line.split()[0] for line in lines] == sorted(
+        [line.split()[0] for line in lines], key=["device", "host", "disk"].index
+    )
+    assert sum(" all " in line for line in lines) == 3
+    assert f"{taken.bytes_in('host') / taken.parameters:.1f} in memory beside it" in taken.summary()
+
+
+def test_a_model_that_does_not_fit_is_refused_in_words() -> None:
+    huge = RunConfig(model=ModelSpec(hidden_size=16384, layers=256, heads=128, intermediate_size=65536))
+    with pytest.raises(UsageError, match="choose a smaller model"):
+        check_memory(least_bytes(huge), available_bytes("cpu"))
+    check_memory(least_bytes(SMALL), available_bytes("cpu"))
+
+
+def test_the_owners_limit_is_shared_between_learner_and_peer() -> None:
+    assert learner_bytes(SMALL, Limits()) == LearnerOptions().memory_bytes == 0
+    left = learner_bytes(SMALL, Limits(memory_gigabytes=4))
+    assert 3e9 < left < 4e9 - footprint(SMALL).bytes_in("host")
+    with pytest.raises(UsageError, match="allow at least 1"):
+        learner_bytes(SMALL, Limits(memory_gigabytes=0.5))

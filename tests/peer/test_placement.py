@@ -1,0 +1,176 @@
+"""Where and in what pieces a machine makes its steps: nothing of it changes what a batch comes to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from dht.errors import LocalError, UsageError
+from peer import cli_settings, placement
+from peer.fitting import bytes_in_use
+from peer.learner import Learner, make_learner
+from peer.learner_setup import fitted
+from peer.placement import Placement, choose_device, device_name
+
+CONFIG = RunConfig(
+    model=ModelSpec(hidden_size=64, layers=2, heads=2, intermediate_size=72, vocabulary=64),
+    data=DataSpec(context_tokens=32, sequences_per_step=6),
+    inner=InnerSpec(warmup_steps=4),
+    pace=PaceSpec(fragments=3, steps_per_version=6),
+)
+GIB = 1 << 30
+
+
+class Uneven:
+    """Six different sequences, others in every window."""
+
+    def batch(self, window: int) -> Tensor:
+        return torch.randint(64, (6, 33), generator=torch.Generator().manual_seed(window))
+
+
+WHOLE = Placement()
+
+
+def learner(place: Placement = WHOLE, config: RunConfig = CONFIG) -> Learner:
+    return make_learner(config, Uneven(), place)
+
+
+@pytest.mark.parametrize("place", [Placement(sequences=1), Placement(sequences=4), Placement(recompute=True)])
+def test_pieces_add_up_to_the_whole_batch(place: Placement) -> None:
+    whole, pieces = learner(), learner(place)
+    batch = Uneven().batch(0)
+    assert pieces.backward(batch).item() == pytest.approx(whole.backward(batch).item(), rel=1e-6)
+    scale = whole.gradient.abs().max()
+    assert (pieces.gradient - whole.gradient).abs().max() < 1e-6 * scale
+    steps = [(one.step(), one.counters(0)) for one in (whole, pieces)]
+    assert steps[0][1] == steps[1][1], "tokens are certified by the step, whatever it was made of"
+    assert steps[0][0].tokens == steps[1][0].tokens == 6 * 32
+
+
+def test_a_batch_goes_through_at_once_if_it_fits() -> None:
+    one = learner()
+    before = one.export_state()
+    place, taken = fitted(one, bytes_in_use("cpu") + GIB)
+    assert (place.sequences, place.recompute) == (None, False)
+    assert bytes_in_use("cpu") * 0.5 < taken < bytes_in_use("cpu") + GIB
+    assert all(torch.equal(before[name], value) for name, value in one.export_state().items())
+    assert one.step() == learner().step(), "trials leave no trace"
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="not even one sequence of 32 tokens"):
+        fitted(learner(), GIB // 64)
+
+
+def test_memory_decides_how_many_sequences_go_through_at_once() -> None:
+    """Long sequences, so that what they keep stands out of what a process takes anyway."""
+    data = DataSpec(context_tokens=512, sequences_per_step=16)
+    wide = CONFIG.model_copy(update={"data": data, "model": CONFIG.model.model_copy(update={"vocabulary": 4096})})
+
+    class Long:
+        def batch(self, window: int) -> Tensor:
+            return torch.randint(4096, (16, 513), generator=torch.Generator().manual_seed(window))
+
+    one = make_learner(wide, Long())
+    free, _ = fitted(one, bytes_in_use("cpu") + 16 * GIB)
+    assert free.sequences is None
+    one = make_learner(wide, Long())
+    tight, taken = fitted(one, limit := bytes_in_use("cpu") + 200 * (1 << 20))
+    assert tight.sequences is not None
+    assert 1 <= tight.sequences < 16
+    assert taken <= limit + (1 << 20)
+    assert one.step().tokens == 16 * 512
+
+
+class Short:
+    """Stands for a GPU that others fill: no more than so many sequences go through at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, model: object, tokens: Tensor) -> Tensor:
+        if len(tokens) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.real(model, tokens)  # type: ignore[arg-type]
+
+    from peer.model import loss as real
+
+    real = staticmethod(real)
+
+
+def test_a_step_that_finds_no_memory_is_made_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, whole = learner(), learner()
+    monkeypatch.setattr("peer.learner.loss", Short(2))
+    assert one.step().tokens == 192
+    assert one.placement.sequences == 2
+    monkeypatch.setattr("peer.learner.loss", Short(0))
+    with pytest.raises(LocalError, match="no memory left"):
+        one.step()
+    monkeypatch.undo()
+    assert one.step().loss == pytest.approx([whole.step().loss for _ in range(2)][-1], rel=1e-3)
+
+
+def test_resting_gives_up_gradients_and_keeps_every_bit() -> None:
+    rested, straight = learner(), learner()
+    for one in (rested, straight):
+        one.set_progress(9)
+        one.step()
+    rested.rest()
+    assert rested.gradient.numel() == 0
+    assert all(parameter.grad is None for parameter in rested.model.parameters())
+    out = torch.empty(rested.fragments[0].elements)
+    counters = rested.snapshot(0, out)
+    for one in (rested, straight):
+        one.adopt(0, out * 0.5, out, counters.steps, counters.tokens)
+    assert [rested.step() for _ in range(2)] == [straight.step() for _ in range(2)]
+    theta = [one.export_state()["theta"] for one in (rested, straight)]
+    assert torch.equal(*theta)
+
+
+def test_without_a_gpu_the_processor_is_chosen_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("cpu", GIB, 1.0) == ("cpu", "")
+    assert choose_device("auto", GIB, 1.0) == ("cpu", "torch finds no GPU here")
+    with pytest.raises(UsageError, match="--device cuda: torch finds no GPU here; choose --device cpu, or auto"):
+        choose_device("cuda", GIB, 1.0)
+    assert device_name("cpu", 2) == "CPU, 2 threads"
+
+
+def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"cuda:0": (2 * GIB, 8 * GIB), "cuda:1": (6 * GIB, 8 * GIB)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
+    monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
+    assert choose_device("auto", 5 * GIB, 1.0) == ("cuda:1", "")
+    assert choose_device("auto", 5 * GIB, 0.5) == ("cpu", "5.0 GiB are needed at least, and cuda:1 has 4.0 for us")
+    with pytest.raises(UsageError, match=r"cuda:0 has 2\.0 for us"):
+        choose_device("cuda:0", 5 * GIB, 1.0)
+
+    def broken(*size: int, device: str) -> Tensor:
+        raise RuntimeError("CUDA error: no kernel image is available\nand more")
+
+    monkeypatch.setattr(placement.torch, "ones", broken)
+    assert choose_device("auto", GIB, 1.0) == ("cpu", "cuda:1 does not work: CUDA error: no kernel image is available")
+
+
+def test_devices_are_named_as_torch_does() -> None:
+    assert [cli_settings.device(text) for text in ("auto", "cpu", "cuda", "cuda:3")] == [
+        "auto",
+        "cpu",
+        "cuda",
+        "cuda:3",
+    ]
+    with pytest.raises(UsageError, match="cuda:1 for the second GPU"):
+        cli_settings.device("gpu")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_compiled_model_computes_the_same() -> None:
+    """torch compiles at the first step; the bits need not be the same."""
+    plain, compiled = learner(), learner(Placement(compiled=True))
+    batch = Uneven().batch(0)
+    assert compiled.backward(batch).item() == pytest.approx(plain.backward(batch).item(), rel=1e-4)
