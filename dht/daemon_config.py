@@ -16,7 +16,10 @@ MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on bot
 
 
 class Relay(Enum):
-    """What this peer has to do with circuit relays. Serving costs bandwidth, so only named nodes do (design §4)."""
+    """What this peer has to do with circuit relays, but for calling others through theirs.
+
+    Serving costs bandwidth, so only named nodes do (design §4).
+    """
 
     OFF = "off"
     USE = "use"
@@ -64,7 +67,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "autonat": 1,
         "natPortMap": int(config.nat_port_map),
         "dhtClient" if config.client_only else "dhtServer": 1,
-        "relay": int(config.relay is not Relay.OFF),
+        "relay": 1,  # to call those who can only be called through one
         "autoRelay": int(config.relay is Relay.USE),
         "relayService": int(config.relay is Relay.SERVE),
         "b": int(bool(config.initial_peers)),
@@ -94,5 +97,5 @@ def nameless_arguments(config: DaemonConfig, directory: Path) -> list[str]:
         f"-listen={control_address(directory)}",
         f"-bootstrapPeers={','.join(map(str, config.initial_peers))}",
         *("-b=1", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", f"-idleTimeout={IDLE_SECONDS}s"),
-        *(f"-relay={int(config.relay is not Relay.OFF)}", "-relayService=0"),
+        *("-relay=1", "-relayService=0"),
     ]

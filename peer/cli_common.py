@@ -14,6 +14,12 @@ Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
 Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to be reached from elsewhere.")]
 Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
+ServeRelay = Annotated[
+    bool, typer.Option("--relay", help="Pass on what is said to peers behind routers; this costs bandwidth.")
+]
+UseRelay = Annotated[
+    bool, typer.Option("--relay", help="Let others call this peer through the host, if that has --relay too.")
+]
 Name = Annotated[str, typer.Option(help="What people call this peer.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
 Metrics = Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from dht.daemon_config import Relay
 from dht.errors import UsageError
 from dht.invite import INVITE_BYTES_MAX, Invite
 from peer import cli_settings
@@ -24,6 +25,7 @@ from peer.cli_common import (
     Name,
     Port,
     Stay,
+    UseRelay,
     Verbose,
     serve,
 )
@@ -47,6 +49,7 @@ def join(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
+    relay: UseRelay = False,
     device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda`, `cuda:1`, or what is best here.")] = AUTO,
     compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
@@ -71,10 +74,9 @@ def join(
     """Take part in the run of an invite; first say what that takes, and ask."""
     if invite != "-":
         Invite.parse(invite)
-    if fault is not None:
-        Fault.parse(fault)
+    folder = cli_settings.data_directory(data)
     options = NodeOptions(
-        data_directory=cli_settings.data_directory(data),
+        data_directory=folder,
         port=port,
         listen_host=listen,
         device=cli_settings.device(device),
@@ -83,20 +85,19 @@ def join(
         niceness=nice,
         step_seconds=step_seconds,
         announce=tuple(announce or ()),
+        relay=Relay.USE if relay else Relay.OFF,
         name=name,
         team=team,
-        limits=PeerSettings.load(cli_settings.data_directory(data), limit or ()).limits,
+        limits=PeerSettings.load(folder, limit or ()).limits,
         files=OwnFiles(corpus, tokenizer),
-        fault=fault,
+        fault=fault and str(Fault.parse(fault)),
         chain_kept=chain_kept,
         attack=attack,
     )
     if not yes:
         invite = _ask_owner(invite, options)
-
     if detach:
-        _detach(context, invite, options.data_directory)
-        return
+        return _detach(context, invite, folder)
 
     def prepare() -> Start:
         from peer.node import Node
@@ -105,7 +106,7 @@ def join(
         return lambda: Node.join(text, options)
 
     served = ServiceOptions(
-        options.data_directory, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
+        folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
     )
     serve(prepare, served, verbose)
 

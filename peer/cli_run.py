@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.control import Command, ask, snapshot
+from dht.daemon_config import Relay
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer import (
@@ -35,6 +36,7 @@ from peer.cli_common import (
     MetricsListen,
     Name,
     Port,
+    ServeRelay,
     Stay,
     Verbose,
     serve,
@@ -125,6 +127,7 @@ def host(
     port: Port = None,
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
+    relay: ServeRelay = False,
     founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
     versions: Versions = None,
     limit: Limit = None,
@@ -153,6 +156,7 @@ def host(
         port=port,
         listen_host=listen,
         announce=tuple(announce or ()),
+        relay=Relay.SERVE if relay else Relay.OFF,
         name=name,
         founders=cli_settings.founders(founder or ()),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),

@@ -188,7 +188,7 @@ def _port(options: NodeOptions) -> Finding:
         )
     except MusterError as error:
         return Finding("bad", "port", str(error), "stop the peer here first, or choose another --port")
-    return Finding("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}; relays are not used yet")
+    return Finding("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}")
 
 
 def _name(name: str) -> Finding:

@@ -72,7 +72,10 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
     gc.enable()
-    obedience = Obedience(learner, SharedPlanes(planes_descriptor, learner.fragments), channel, start)
+    planes = SharedPlanes(planes_descriptor, learner.fragments)
+    if settled.placement.is_cuda:
+        planes.pin()
+    obedience = Obedience(learner, planes, channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),

@@ -36,7 +36,7 @@ class Settled:
         place, step = self.placement, self.learner.config.data.sequences_per_step
         at_once = "all sequences of a step" if place.sequences is None else f"{place.sequences} of {step} sequences"
         recompute = ", activations recomputed" if place.recompute else ""
-        note = f"; no GPU: {self.note}" if self.note else ""
+        note = f"; {self.note}" if self.note else ""
         return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
 
 

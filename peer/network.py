@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dht.addresses import PeerAddress
-from dht.daemon_config import DaemonConfig
+from dht.daemon_config import DaemonConfig, Relay
 from dht.errors import UsageError
 from dht.identity import KeyVerifier, PeerId
 from dht.node import Node as DhtNode
@@ -137,6 +137,8 @@ def daemon_config(
         options.identity_path,
         listen=(f"/{kind}/{options.listen_host}/tcp/{options.port or 0}",),
         announce=options.announce,
+        relay=options.relay,
+        relays=initial_peers if options.relay is Relay.USE else (),
         initial_peers=initial_peers,
         address_book=address_book,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dht.daemon_config import Relay
 from dht.errors import UsageError
 from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
@@ -37,6 +38,7 @@ class NodeOptions:
     niceness: int = 5  # of the learner, so that the network goes first
     step_seconds: float = 0.0  # pace: a step lasts at least this long
     announce: tuple[str, ...] = ()
+    relay: Relay = Relay.OFF  # to use: those of the invite pass on what others say to us
     name: str = ""
     team: str = ""
     founders: tuple[str, ...] = ()  # host only; default: the host itself
@@ -71,6 +73,9 @@ class Fault:
                 f"{text!r} is no fault; write kill:POINT or kill:POINT:N with one of {', '.join(FAULT_POINTS)}"
             )
         return cls(point, int(count or "1"))
+
+    def __str__(self) -> str:
+        return f"kill:{self.point}:{self.left}"
 
     def strikes(self, point: str) -> bool:
         """Whether the process has to die now."""

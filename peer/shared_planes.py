@@ -62,6 +62,13 @@ class SharedPlanes:
         """What the new anchor's change is measured against, float32[elements]."""
         return self._reference[fragment]
 
+    def pin(self) -> None:
+        """Lock the memory so that a GPU copies from and to it by itself; raises LocalError if the driver refuses."""
+        start, size_bytes = self._outgoing[0].data_ptr(), SHARED_PLANES * FLOAT_BYTES * len(self.all_incoming)
+        code = int(torch.cuda.cudart().cudaHostRegister(start, size_bytes, 0))  # type: ignore[no-untyped-call]
+        if code:
+            raise LocalError(f"the GPU's driver does not lock {size_bytes} bytes of host memory: error {code}")
+
     def close_descriptor(self) -> None:
         """Give up the descriptor; the mapping lives as long as tensors refer to it."""
         if self.descriptor >= 0:

@@ -185,7 +185,8 @@ class Swarm:
         seconds = self._options.step_seconds * self._options.slow.get(number, 1.0)
         fault = self._options.faults.get(number)
         arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
-        arguments += [word for limit in UNLIMITED for word in ("--limit", limit)]
+        share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # they may all train on one GPU
+        arguments += [word for limit in (*UNLIMITED, share) for word in ("--limit", limit)]
         data = self._options.config.data
         if data.source not in ("stdlib", "hub"):
             arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]

@@ -270,7 +270,7 @@ def test_killing_our_process_kills_the_daemon_and_the_next_start_cleans_up(
 
 def test_nothing_costly_is_on_by_default(folder: Path) -> None:
     flags = arguments(DaemonConfig(folder / "alice"), folder)
-    assert {"-natPortMap=0", "-relay=0", "-relayService=0", "-autoRelay=0"} <= set(flags)
+    assert {"-natPortMap=0", "-relayService=0", "-autoRelay=0"} <= set(flags)
     assert {"-relay=1", "-relayService=1"} <= set(arguments(DaemonConfig(folder / "alice", relay=Relay.SERVE), folder))
     use = arguments(DaemonConfig(folder / "alice", relay=Relay.USE, client_only=True), folder)
     assert {"-relay=1", "-relayService=0", "-autoRelay=1", "-noListenAddrs=1", "-dhtClient=1"} <= set(use)

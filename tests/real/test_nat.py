@@ -1,0 +1,216 @@
+"""Peers behind routers that let nobody in: they dial out, and take part in one group with peers that can be dialled."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.control import ask, snapshot
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import MusterError
+from dht.identity import PeerId
+from peer.chaos.namespaces import UPLINK, Namespaces, _run
+from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
+from tests.real.conftest import RUN
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iptables") is None,
+        reason="needs root, iproute2 and iptables",
+    ),
+]
+PATIENCE_SECONDS = 400.0
+OUTSIDE = ("host", "peer-1", "peer-2")
+HOMES = ("home-1", "home-2")
+PORT = 7400
+VERSIONS = 4  # whose group has to be all four
+DIAL = """
+import asyncio, sys
+from pathlib import Path
+from dht.addresses import PeerAddress
+from dht.daemon import Daemon, DaemonConfig
+from dht.errors import NetworkError
+from dht.identity import Identity
+async def main():
+    key = Path(sys.argv[1])
+    Identity.load_or_create(key)
+    daemon = await Daemon.start(DaemonConfig(key, client_only=True, runtime_parent=key.parent))
+    try:
+        await daemon.dial(PeerAddress.parse(sys.argv[2]))
+        print("reached")
+    except NetworkError as error:
+        print(error)
+    finally:
+        await daemon.close()
+asyncio.run(main())
+"""
+
+
+class Homes(Namespaces):
+    """Beside peers on the switch, peers each behind a router of their own, which translates addresses."""
+
+    def add_home(self, number: int, name: str) -> None:
+        """A router on the switch, and behind it a machine whose address means nothing outside."""
+        router = f"router-{number}"
+        self._plug_in(100 + number, router)
+        self._ports[name] = ""  # it has no port at the switch; its namespace goes with the others
+        inside, outside = self._space(name), self._space(router)
+        _run("ip", "netns", "add", inside)
+        _run("ip", "-n", outside, "link", "add", "lan", "type", "veth", "peer", "name", UPLINK, "netns", inside)
+        _run("ip", "-n", outside, "address", "add", f"192.168.{number}.1/24", "dev", "lan")
+        _run("ip", "-n", inside, "address", "add", f"192.168.{number}.2/24", "dev", UPLINK)
+        _run("ip", "-n", outside, "link", "set", "lan", "up")
+        for interface in ("lo", UPLINK):
+            _run("ip", "-n", inside, "link", "set", interface, "up")
+        _run("ip", "-n", inside, "route", "add", "default", "via", f"192.168.{number}.1")
+        routed = ("ip", "netns", "exec", outside)
+        _run(*routed, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+        _run(*routed, "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", UPLINK, "-j", "MASQUERADE")
+        answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED")
+        _run(*routed, "iptables", "-A", "FORWARD", "-i", UPLINK, *answers, "-j", "ACCEPT")
+        _run(*routed, "iptables", "-A", "FORWARD", "-i", UPLINK, "-j", "DROP")
+        self._addresses[name] = f"192.168.{number}.2"
+
+    def address(self, name: str) -> str:
+        return self._addresses[name]
+
+    def run_in(self, name: str, *words: str) -> str:
+        """The output of a Python program there."""
+        command = ["ip", "netns", "exec", self._space(name), sys.executable, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+class Street:
+    """A host, two peers outside, two at home."""
+
+    def __init__(self, place: Homes, folder: Path, relay: bool) -> None:
+        self.place = place
+        self.folder = folder
+        self.relay = ("--relay",) if relay else ()
+        self.processes: dict[str, PeerProcess] = {}
+        self.ids: dict[str, PeerId] = {name: make_identity(folder / name) for name in (*OUTSIDE, *HOMES)}
+
+    def begin(self) -> None:
+        config = self.folder / "run.toml"
+        slow = RUN.replace("round_seconds = 4.0", "round_seconds = 20.0").replace(
+            "lifetime_seconds = 3.0", "lifetime_seconds = 15.0"
+        )
+        config.write_text(slow.format(versions=100_000, optimizer="adamw"))
+        founders = [word for name in (*OUTSIDE[1:], *HOMES) for word in ("--founder", self.ids[name])]
+        self._start("host", "host", str(config), *founders, *self.relay)
+        self.processes["host"].close_input()
+        invite = wait_for("an invite", self._invite)
+        for name in OUTSIDE[1:]:
+            self._join(name, invite)
+        for name in HOMES:
+            self._join(name, invite, *self.relay)
+
+    def _invite(self) -> str:
+        assert self.processes["host"].exit_code is None, self.processes["host"].last_words()
+        return str(ask(self.folder / "host", "invite")["invite"])
+
+    def _join(self, name: str, invite: str, *more: str) -> None:
+        self._start(name, "join", "-", "--yes", "--name", name, "--step-seconds", "0.5", *more)
+        self.processes[name].tell(invite)
+
+    def _start(self, name: str, *words: str) -> None:
+        self.processes[name] = self.place.start(name, self.folder / name, [*words, "--port", str(PORT)], True)
+
+    def look(self, name: str) -> PeerSnapshot:
+        process = self.processes[name]
+        assert process.exit_code is None, process.last_words()
+        return snapshot(process.data_directory)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.exit_code is None:
+                process.process.terminate()
+        end_all(list(self.processes.values()), 60.0)
+
+
+def wait_for(what: str, look: Callable[[], Any]) -> Any:
+    """The first answer that counts as true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if found := look():
+                return found
+        except MusterError:
+            pass  # it is starting
+        time.sleep(0.5)
+    raise AssertionError(f"no {what} within {PATIENCE_SECONDS:g} seconds")
+
+
+@pytest.fixture(params=[False, True], ids=["without a relay", "with a relay"])
+def street(request: pytest.FixtureRequest) -> Iterator[Street]:
+    place = Homes()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        street: Street | None = None
+        try:
+            place.open(OUTSIDE)
+            for number, home in enumerate(HOMES, 1):
+                place.add_home(number, home)
+            street = Street(place, folder, request.param)
+            yield street
+        finally:
+            if street is not None:
+                kill_all(list(street.processes.values()))
+            place.close()
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert f"muster-{os.getpid()}-" not in listed
+
+
+def test_peers_behind_routers_contribute_in_one_group_with_others(street: Street) -> None:
+    street.begin()
+    began = time.monotonic()
+    everybody = {street.ids[name] for name in (*OUTSIDE[1:], *HOMES)}
+    whole: set[tuple[int, int]] = set()  # versions whose group had all four
+
+    def enough() -> bool:
+        seen = street.look("peer-1")
+        for one in seen.rounds:
+            if one.outcome == "certified" and set(one.members) == everybody:
+                whole.add((one.fragment, one.version))
+        return len(whole) >= VERSIONS and all(seen.credited_tokens.get(street.ids[name]) for name in HOMES)
+
+    wait_for("versions of all four", enough)
+    seconds = time.monotonic() - began
+    _check_reach(street)
+    seen, names = street.look("peer-1"), (*OUTSIDE[1:], *HOMES)
+    found = {
+        "relay": bool(street.relay),
+        "seconds": round(seconds),
+        "versions": seen.certified.versions,
+        "versions_of_all_four": len(whole),
+        "members_mean": round(seen.certified.members / max(1, seen.certified.versions), 2),
+        "rounds_void": {name: street.look(name).events.get("round_void", 0) for name in names},
+        "credited_tokens": {name: seen.credited_tokens.get(street.ids[name], 0) for name in names},
+    }
+    print(json.dumps(found))
+    street.end()
+    assert all(process.exit_code == 0 for process in street.processes.values())
+
+
+def _check_reach(street: Street) -> None:
+    """Nobody outside gets through to a peer at home, but through a relay."""
+    place, key = street.place, street.folder / "stranger.key"
+    for name in HOMES:
+        direct = f"/ip4/{place.address(name)}/tcp/{PORT}/p2p/{street.ids[name]}"
+        assert "does not answer" in place.run_in("peer-2", "-c", DIAL, str(key), direct)
+        relay = f"/ip4/{place.address('host')}/tcp/{PORT}/p2p/{street.ids['host']}"
+        through = place.run_in("peer-2", "-c", DIAL, str(key), f"{relay}/p2p-circuit/p2p/{street.ids[name]}")
+        assert ("reached" in through) == bool(street.relay), through
