@@ -69,6 +69,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "dhtClient" if config.client_only else "dhtServer": 1,
         "relay": 1,  # to call those who can only be called through one
         "autoRelay": int(config.relay is Relay.USE),
+        "relayDiscovery": 0,  # with it, those that are named are not asked
         "relayService": int(config.relay is Relay.SERVE),
         "b": int(bool(config.initial_peers)),
     }
