@@ -9,6 +9,7 @@ from dht.errors import UsageError
 from peer.footprint import available_bytes, check_memory, footprint, least_bytes
 from peer.learner_spawn import LearnerOptions
 from peer.limits import Limits
+from peer.plan.prediction import HOST_BYTES
 from peer.training import learner_bytes
 
 SMALL = RunConfig(model=ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64))
@@ -33,6 +34,11 @@ def test_bfloat16_halves_parameters_and_gradients() -> None:
     assert sizes[1]["gradients"] * 2 == sizes[0]["gradients"]
     assert footprint(rounded).bytes_in("host") > footprint(large).bytes_in("host")
     assert least_bytes(rounded) < least_bytes(large)
+
+
+def test_the_planner_counts_the_same() -> None:
+    needs = [need for need in footprint(SMALL).needs if need.place == "host" and need.what != "rounds in flight"]
+    assert sum(need.size_bytes for need in needs) == HOST_BYTES * footprint(SMALL).parameters
 
 
 def test_fewer_sequences_and_recomputed_activations_take_less() -> None:

@@ -76,9 +76,8 @@ def learner(precision: str = "float32") -> Learner:
 def test_memory_is_as_predicted(precision: str) -> None:
     torch.cuda.empty_cache()
     one = learner(precision)
-    held = footprint(one.config)
-    weights = sum(need.size_bytes for need in held.needs if need.place == "device")
-    weights -= optimizer_bytes(one.config) + held.needs[3].size_bytes
+    kept = ("parameters", "gradients")
+    weights = sum(need.size_bytes for need in footprint(one.config).needs if need.what.startswith(kept))
     assert bytes_in_use(DEVICE) == pytest.approx(weights, rel=PREDICTION_ERROR_MAX)
     _, predicted = fitted(one, torch.cuda.mem_get_info()[1] // 2)
 
