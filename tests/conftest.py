@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # How fast an example runs depends on who else uses the machine, so no profile judges by time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", settings.get_profile("untimed"))
-settings.register_profile("ci", settings.get_profile("untimed"), derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("untimed"), max_examples=40, derandomize=True, print_blob=True)
 settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=5000)
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
