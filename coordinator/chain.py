@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.certificate import Certificate, refusal
+from coordinator.certificate import Certificate, refusal, refusal_alone
+from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
 
@@ -144,3 +145,23 @@ class Chain:
 def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     """Peers by `H(beacon ‖ peer id)`."""
     return tuple(sorted(peers, key=lambda peer: digest_of(beacon, peer.encode())))
+
+
+def linked(
+    rules: Rules, fragment: int, certificates: Sequence[Certificate], parent: bytes | None = None
+) -> list[Certificate]:
+    """Certificates of which nobody can tell who was active before the first: a start for a `Chain`.
+
+    Raises PeerError unless they are consecutive versions, each names the one before it (the first `parent`, where that
+    is known), and its roster signed it.
+    """
+    for version, certificate in enumerate(certificates, certificates[0].version if certificates else 0):
+        reason = refusal_alone(certificate, rules.run_id, rules.verifier)
+        if (certificate.fragment, certificate.version) != (fragment, version):
+            reason = "is not the next version of this fragment"
+        elif parent is not None and certificate.outcome.parent != parent:
+            reason = "names another parent"
+        if reason is not None:
+            raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
+        parent = certificate.digest
+    return list(certificates)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from coordinator.certificate import Certificate, refusal_alone
-from coordinator.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, Rules
+from coordinator.certificate import Certificate
+from coordinator.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, Rules, linked
 from coordinator.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
@@ -92,24 +92,9 @@ def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certi
     known = 0 if certificates[0].version == 1 else ACTIVE_CERTIFICATES
     if len(certificates) <= known:
         raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
-    chain = Chain(rules, fragment, manifest.genesis[fragment], _linked(rules, fragment, certificates[:known]))
+    chain = Chain(rules, fragment, manifest.genesis[fragment], linked(rules, fragment, certificates[:known]))
     for certificate in certificates[known:]:
         reason = chain.refusal(certificate)
         if reason is not None:
             raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
         chain.append(certificate)
-
-
-def _linked(rules: Rules, fragment: int, certificates: Sequence[Certificate]) -> list[Certificate]:
-    """Certificates of which nobody can tell who was active before: each names its parent, and its roster signed it."""
-    parent = None
-    for version, certificate in enumerate(certificates, certificates[0].version if certificates else 0):
-        reason = refusal_alone(certificate, rules.run_id, rules.verifier)
-        if (certificate.fragment, certificate.version) != (fragment, version):
-            reason = "is not the next version of this fragment"
-        elif parent is not None and certificate.outcome.parent != parent:
-            reason = "names another parent"
-        if reason is not None:
-            raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
-        parent = certificate.digest
-    return list(certificates)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.certificate import Certificate, refusal_alone
-from coordinator.chain import ACTIVE_CERTIFICATES, Chain
+from coordinator.certificate import Certificate
+from coordinator.chain import ACTIVE_CERTIFICATES, Chain, linked
 from coordinator.messages import LINEAGE_DEPTH_MAX
 from dht.errors import PeerError
 from dht.statement import digest_of
@@ -77,15 +77,9 @@ def chain_of_tail(empty: Chain, waypoint_version: int, head: bytes, certificates
     Raises PeerError unless they are the tail of that version: linked, signed by their rosters, ending at the head.
     """
     first = waypoint_version - min(waypoint_version, ACTIVE_CERTIFICATES) + 1
-    versions = [(one.fragment, one.version) for one in certificates]
-    if versions != [(empty.fragment, version) for version in range(first, waypoint_version + 1)]:
+    if not certificates or (certificates[0].version, certificates[-1].version) != (first, waypoint_version):
         raise PeerError("a tail of other versions than those asked for")
     if certificates[-1].digest != head:
         raise PeerError("a tail that ends at another head than the invite's")
-    rules, parent = empty.rules, empty.digest if first == 1 else certificates[0].outcome.parent
-    for one in certificates:
-        reason = refusal_alone(one, rules.run_id, rules.verifier)
-        if one.outcome.parent != parent or reason is not None:
-            raise PeerError(f"a certificate in a tail {reason or 'names another parent'}")
-        parent = one.digest
-    return Chain(rules, empty.fragment, empty.genesis, list(certificates))
+    kept = linked(empty.rules, empty.fragment, certificates, empty.digest if first == 1 else None)
+    return Chain(empty.rules, empty.fragment, empty.genesis, kept)

@@ -1,0 +1,111 @@
+"""kill -9 while a checkpoint is written, again and again: `python tests/bench/bench_kills.py [KILLS]`.
+
+Prints what the next life finds. The writers are forked from a process that has imported the checkpoint module and torch
+and nothing else; each goes on where the one before it was killed, at a moment drawn at random.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from peer.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+
+KILLS = 200
+WRITER_SECONDS_MAX = 20  # then a writer that nobody kills dies of itself
+VALUES = 50_000
+KILL_AFTER_SECONDS_MAX = 0.02  # since the last promise: some checkpoints later, on an idle machine
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a life left behind: the step it had told others of as saved, and what is on disk."""
+
+    promised: int
+    step: int
+    whole: bool  # all values of the checkpoint are of one step
+    votes: tuple[int, ...]
+    files: int
+
+
+def lives(directory: Path, kills: int, seed: int) -> list[Found]:
+    """Kill so many writers of checkpoints and votes in this directory, one after the other."""
+    torch.set_num_threads(1)  # a forked child must not wait for worker threads that stayed behind
+    draw = random.Random(seed)
+    return [_life(directory, draw) for _ in range(kills)]
+
+
+def _life(directory: Path, draw: random.Random) -> Found:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _write_until_killed(directory, writing)
+    os.close(writing)
+    promised = b"".join(os.read(reading, 8) for _ in range(draw.randint(1, 2)))
+    time.sleep(draw.random() * KILL_AFTER_SECONDS_MAX)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while more := os.read(reading, 8):
+        promised += more
+    os.close(reading)
+    found = load_latest(directory)
+    assert found is not None, "no checkpoint can be loaded"
+    step = int(found.tensors["step"])
+    return Found(
+        promised=int.from_bytes(promised[-8:], "big"),
+        step=step,
+        whole=bool((found.tensors["x"] == step).all()),
+        votes=tuple(int.from_bytes(vote, "big") for vote in VoteLog(directory / "votes").read()),
+        files=sum(path.is_file() for path in directory.rglob("*")),
+    )
+
+
+def _write_until_killed(directory: Path, saved: int) -> NoReturn:
+    signal.alarm(WRITER_SECONDS_MAX)
+    last = load_latest(directory)
+    step = int(last.tensors["step"]) if last else 0
+    votes = VoteLog(directory / "votes")
+    while True:
+        step += 1
+        votes.append(step.to_bytes(8, "big"))
+        tensors = {"step": torch.tensor(step), "x": torch.full((VALUES,), step)}
+        save_checkpoint(directory, Checkpoint(bytes(32), tensors))
+        os.write(saved, step.to_bytes(8, "big"))
+
+
+def check(found: Found) -> None:
+    """Raise AssertionError unless nothing is lost that was promised, and little is left lying about."""
+    assert found.whole, found
+    assert found.promised <= found.step <= found.promised + 1, found
+    assert sorted(set(found.votes)) == list(range(1, max(found.votes) + 1)), "a vote is missing"
+    assert max(found.votes) >= found.step, found
+    # two checkpoints and the votes; a third between rename and removal, or one unfinished, under one of two names
+    assert found.files <= 5, found
+
+
+def main(kills: int) -> None:
+    """Print what `kills` lives left behind; raises AssertionError if one of them lost something."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = lives(Path(folder), kills, seed=5)
+    for one in found:
+        check(one)
+    inside = sum(one.step > one.promised or max(one.votes) > one.step for one in found)
+    sys.stdout.write(
+        f"{kills} kills, {len(found)} resumes at what was promised; {inside} hit between the vote and the word "
+        f"that all is saved; last step {found[-1].step}\n"
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else KILLS)
