@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ from peer.cli_common import (
     Verbose,
     serve,
 )
+from peer.learner_spawn import learner_ahead
 from peer.limits import PeerSettings
 from peer.options import AUTO, Fault, NodeOptions
 from peer.own_files import OwnFiles
@@ -103,12 +105,13 @@ def join(
         from peer.node import Node
 
         text = _given(invite)  # read late: who starts us may not have it yet
-        return lambda: Node.join(text, options)
+        return lambda: Node.join(text, replace(options, spawned=spawned))
 
     served = ServiceOptions(
         folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
     )
-    serve(prepare, served, verbose)
+    with learner_ahead() as spawned:  # first of all: what it imports takes longest
+        serve(prepare, served, verbose)
 
 
 def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:

@@ -51,10 +51,7 @@ def make_optimizer(
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "adamw":
         return AdamW(_groups(listed, spec, _ADAMW), lr=spec.learning_rate, betas=betas, foreach=True)
-    # its import advises to install kernels for 4-bit inference, which nobody here needs
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    from bitsandbytes import optim
-
+    optim = import_8bit()
     make: Callable[..., Any] = {
         "adamw8bit": optim.AdamW8bit,
         "lion8bit": optim.Lion8bit,
@@ -63,6 +60,15 @@ def make_optimizer(
     decays = (*betas, SLOW_DECAY) if spec.optimizer == "ademamix8bit" else betas
     groups = _groups(listed, spec, _8BIT[spec.optimizer])
     return cast(Optimizer, make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS))
+
+
+def import_8bit() -> Any:
+    """The module of bitsandbytes' optimizers; a second of CPU."""
+    # its import advises to install kernels for 4-bit inference, which nobody here needs
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    from bitsandbytes import optim
+
+    return optim
 
 
 def _groups(parameters: Sequence[nn.Parameter], spec: InnerSpec, moments: Moments) -> list[Any]:

@@ -86,23 +86,16 @@ class LearnerClient:
         peer_id: str,
         options: LearnerOptions,
         on_steps: OnSteps,
-        session: SessionEnd | None = None,
+        learner: LearnerEnd | None = None,
     ) -> Self:
-        """Spawn a learner for this run, or turn to that of a session; wait until it is ready.
+        """Spawn a learner for this run, or take one that is there; wait until it is ready.
 
-        `on_steps` is called with every report.
-
-        Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it. Raises
-        UsageError if the run does not fit this machine, LocalError if the process fails.
+        `on_steps` is called with every report. Raises UsageError if the run does not fit this machine, LocalError if
+        the process fails; then the learner is gone.
         """
         layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
-        planes = SharedPlanes.create(layout) if session is None else _planes_of(session, layout)
-        spawned: LearnerEnd
-        try:
-            spawned = LearnerSpawn.begin(planes.descriptor) if session is None else session
-        finally:
-            planes.close_descriptor()
-        client = cls(spawned, planes, len(layout), on_steps)
+        spawned = learner or LearnerSpawn.begin()
+        client = cls(spawned, _planes_of(spawned, layout), len(layout), on_steps)
         try:
             reader, client._writer = await asyncio.open_unix_connection(sock=spawned.connection)
             client._reading = asyncio.create_task(client._read(reader))
@@ -296,11 +289,16 @@ class LearnerClient:
         self._spawned.close()
 
 
-def _planes_of(session: SessionEnd, layout: Sequence[FragmentLayout]) -> SharedPlanes:
-    """The memory that a session has made; raises UsageError if its model has another size."""
+def _planes_of(learner: LearnerEnd, layout: Sequence[FragmentLayout]) -> SharedPlanes:
+    """The memory shared with a learner; raises UsageError if a session has made it for a model of another size."""
     try:
-        return SharedPlanes(session.planes_descriptor, layout)
+        return SharedPlanes.behind(learner.planes_descriptor, layout)
     except LocalError:
+        if not isinstance(learner, SessionEnd):
+            learner.kill()
+            learner.reap()
+            learner.close()
+            raise
         raise UsageError("this model has another number of parameters than the run's; build the run's model") from None
 
 

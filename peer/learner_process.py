@@ -30,6 +30,7 @@ def main(arguments: list[str]) -> int:
     channel = Channel(socket.socket(fileno=connection))
     try:
         import_quickly()
+        import_ahead()
         from peer.learner_loop import serve
 
         serve(channel, planes)
@@ -47,12 +48,25 @@ def import_quickly() -> None:
     """Let the imports to come take two thirds of their time.
 
     Nothing in a loading module is garbage, so collections would be wasted (the loop starts them again). And
-    bitsandbytes has torch compile helpers that its 8-bit optimizers do not use, which would load a compiler.
+    bitsandbytes has torch compile helpers that its 8-bit optimizers do not use, which would load a compiler: a second
+    of CPU. For that torch asks its environment alone.
     """
     gc.disable()
-    import torch._dynamo
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
-    torch._dynamo.config.disable = True
+
+def allow_compiling() -> None:
+    """For an owner who wants `torch.compile`; torch asks again when it is called."""
+    os.environ.pop("TORCHDYNAMO_DISABLE", None)
+
+
+def import_ahead() -> None:
+    """Import what nearly every run needs while the peer, which will say what to train, still starts itself."""
+    from peer.inner_optimizer import import_8bit
+    from peer.model import import_llama
+
+    import_llama()
+    import_8bit()
 
 
 def die_with_parent(parent: int) -> None:

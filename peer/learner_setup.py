@@ -14,6 +14,7 @@ from peer.fitting import Fit, bytes_in_use, fit_sequences, measured_peak
 from peer.footprint import available_bytes, check_memory, least_bytes, optimizer_bytes
 from peer.learner import Learner, make_learner
 from peer.learner_messages import Start
+from peer.learner_process import allow_compiling
 from peer.own_files import OwnFiles
 from peer.placement import Placement, choose_device
 
@@ -49,9 +50,7 @@ def settle(start: Start) -> Settled:
     if torch.device(device).type == "cuda":
         torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, device)
     if start.compiled:
-        from torch import _dynamo
-
-        _dynamo.config.disable = False  # see peer.learner_process.import_quickly
+        allow_compiling()
     tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
     windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
     key = digest_of(b"muster-rounding", start.run_key, start.peer_id.encode())

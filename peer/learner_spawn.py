@@ -1,4 +1,4 @@
-"""Starting a learner process, and saying how it ended."""
+"""Starting a learner process, and saying how it ended. Nothing heavy is imported: it is to start before all else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, Self
@@ -65,6 +67,8 @@ class LearnerEnd(Protocol):
 
     @property
     def pid(self) -> int: ...
+    @property
+    def planes_descriptor(self) -> int: ...
     def kill(self) -> None: ...
     def reap(self) -> int: ...
     def ending(self, code: int) -> LocalError: ...
@@ -100,31 +104,59 @@ def start_child(
     return process, ours, output
 
 
+@contextmanager
+def learner_ahead() -> Iterator[LearnerSpawn]:
+    """A learner process that imports what it needs while we do the same; gone at the end, whoever used it or not."""
+    spawned = LearnerSpawn.begin()
+    try:
+        yield spawned
+    finally:
+        spawned.kill()
+        spawned.reap()
+        spawned.close()
+        spawned.connection.close()
+
+
 @dataclass(slots=True)
 class LearnerSpawn:
-    """A started process, our end of its socket, and the unnamed file that it writes its output to."""
+    """A started process, our end of its socket, the unnamed file that it writes its output to, and shared memory."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
     output: IO[bytes]
+    planes: IO[bytes]
 
     @classmethod
-    def begin(cls, planes_descriptor: int) -> Self:
-        """Start the process, which inherits the shared memory; raises LocalError."""
-        return cls(*start_child("peer.learner_process", planes_descriptor, "the learner process"))
+    def begin(cls) -> Self:
+        """Start the process, with shared memory that has no size yet; raises LocalError.
+
+        Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it.
+        """
+        planes = os.fdopen(os.memfd_create("muster-planes", os.MFD_CLOEXEC), "r+b", buffering=0)
+        try:
+            return cls(*start_child("peer.learner_process", planes.fileno(), "the learner process"), planes)
+        except LocalError:
+            planes.close()
+            raise
 
     @property
     def pid(self) -> int:
         """The process id of the learner."""
         return self.process.pid
 
+    @property
+    def planes_descriptor(self) -> int:
+        """The shared memory."""
+        return self.planes.fileno()
+
     def kill(self) -> None:
         """End the process at once; `reap` waits until it is gone."""
         self.process.kill()
 
     def close(self) -> None:
-        """Forget what it wrote; for when it has ended."""
+        """Forget what it wrote and what it shared; for when it has ended."""
         self.output.close()
+        self.planes.close()
 
     def reap(self) -> int:
         """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -117,9 +117,14 @@ def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
 
 
 def _plain_llama(spec: ModelSpec, context_tokens: int) -> nn.Module:
+    return cast(nn.Module, import_llama()(llama_config(spec, context_tokens)))
+
+
+def import_llama() -> Any:
+    """The class of Llama models; two seconds of CPU."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-    return cast(nn.Module, LlamaForCausalLM(llama_config(spec, context_tokens)))
+    return LlamaForCausalLM
 
 
 def loss(model: nn.Module, tokens: Tensor) -> Tensor:

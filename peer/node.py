@@ -27,6 +27,7 @@ from dht.invite import Invite
 from peer.assembly import begin_at_invite, build_pump, describe_here, make_run, prepare, read_invite, throttle_of
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
+from peer.chores import Chores
 from peer.clock import unix_seconds
 from peer.corpus import TokenData
 from peer.evaluation_loop import Mark
@@ -66,7 +67,7 @@ class Node:
         self.started_at = asyncio.get_running_loop().time()
         self.training: Training | None = None
         self.hosting: Hosting | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(self._fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
         self._addresses: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class Node:
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
+        learning = None if self.role == "host" else self._chores.begin(self._start_learner(held))  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
@@ -149,20 +151,21 @@ class Node:
         sensors = MachineSensors(self.options.limits, self.options.data_directory)
         self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
         await self.manners.look()  # before the first step
-        self._spawn(self.manners.run())
+        self._chores.spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
-        self._spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
+        self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
-        self._spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
-        if self.role == "learner":
-            await self._start_training(held)
+        self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
+        if learning is not None:
+            await learning
+            await self._begin_training(held)
         elif data is not None:
             self.hosting = await Hosting.start(self.pump, self.checkpointer, data, self.options.export, self._mark)
-            self._spawn(self.hosting.run())
-        self._spawn(self._watch())
-        self._spawn(self.checkpointer.run())
+            self._chores.spawn(self.hosting.run())
+        self._chores.spawn(self._watch())
+        self._chores.spawn(self.checkpointer.run())
 
-    async def _start_training(self, held: RunState) -> None:
+    async def _start_learner(self, held: RunState) -> None:
         self.training = await Training.start(
             self.manifest,
             self.identity.peer_id,
@@ -171,12 +174,15 @@ class Node:
             self._on_progress,
             asyncio.get_running_loop().time,
         )
+
+    async def _begin_training(self, held: RunState) -> None:
+        assert self.training is not None
         self.pump.learner = self.training.client
         self.checkpointer.training = self.training
         self.stage.training = self.training
         if held.learner_state is None and (any(held.held) or self.manifest.config.model.weights == "given"):
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
-        self._spawn(self.training.client.wait())
+        self._chores.spawn(self.training.client.wait())
 
     # -- what is going on
 
@@ -204,16 +210,6 @@ class Node:
 
     # -- loops
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._loop_ended)
-
-    def _loop_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
     def _fail(self, error: BaseException) -> None:
         """Something that this peer cannot go on without is broken."""
         if not self._over.done():
@@ -230,7 +226,7 @@ class Node:
             self._over.set_result(None)
 
     def _publish(self, action: Publish) -> None:
-        self._spawn(publish_head(self.network.dht.store, self.manifest.run_id, action))
+        self._chores.spawn(publish_head(self.network.dht.store, self.manifest.run_id, action))
 
     # -- for whoever runs the node
 
@@ -285,9 +281,7 @@ class Node:
         if self._stopped:
             return
         self._stopped = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.end()
         if not self._over.done():
             self._over.set_result(None)
         async with AsyncExitStack() as last_first:  # each is called, whatever becomes of the others

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dht.daemon_config import Relay
 from dht.errors import UsageError
+from peer.learner_spawn import LearnerSpawn
 from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
 from peer.session_end import SessionEnd
@@ -46,6 +47,7 @@ class NodeOptions:
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
     session: SessionEnd | None = None  # whose loop is the learner; default: a learner process of ours
+    spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     fault: str | None = None  # tests only: see `Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`

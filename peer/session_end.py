@@ -36,4 +36,7 @@ class SessionEnd:
         return LocalError("the session that this peer belongs to has ended")
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Let go of the shared memory; what is mapped of it stays."""
+        if self.planes_descriptor >= 0:
+            os.close(self.planes_descriptor)
+            self.planes_descriptor = -1

@@ -42,12 +42,24 @@ class SharedPlanes:
     def create(cls, fragments: Sequence[FragmentLayout]) -> Self:
         """New anonymous memory of zeros; raises LocalError if there is not enough."""
         descriptor = os.memfd_create("muster-planes", os.MFD_CLOEXEC)
+        try:
+            return cls.behind(descriptor, fragments)
+        except LocalError:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def behind(cls, descriptor: int, fragments: Sequence[FragmentLayout]) -> Self:
+        """The memory behind `descriptor`, which gets the size of these fragments if nobody has given it one.
+
+        Raises LocalError if there is not enough memory, or if it has another size.
+        """
         size_bytes = SHARED_PLANES * FLOAT_BYTES * sum(layout.elements for layout in fragments)
         try:
-            os.posix_fallocate(descriptor, 0, size_bytes)  # a later lack of memory would be a signal, not an error
+            if os.fstat(descriptor).st_size == 0:
+                os.posix_fallocate(descriptor, 0, size_bytes)  # a later lack of memory would be a signal, not an error
             return cls(descriptor, fragments)
         except OSError as error:
-            os.close(descriptor)
             raise LocalError(f"no shared memory of {size_bytes} bytes: {error.strerror}") from None
 
     def outgoing(self, fragment: int) -> Tensor:

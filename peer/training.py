@@ -59,7 +59,8 @@ class Training:
             attack=options.attack,
             files=options.files,
         )
-        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, options.session)
+        learner = options.session or options.spawned
+        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, learner)
         ready = client.ready
         progress.steps, progress.device, progress.use = ready.step, ready.device, ready.use
         return cls(client, manifest, progress)

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import select
 import signal
@@ -38,7 +39,7 @@ from peer.learner_messages import (
     encode_frame,
     frame_length,
 )
-from peer.learner_spawn import LearnerOptions
+from peer.learner_spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.local_count import Counters
 from peer.model import parameter_specs
 from peer.shared_planes import SharedPlanes
@@ -161,6 +162,24 @@ def test_a_run_that_does_not_fit_says_so():
             await started(LearnerOptions(memory_bytes=1 << 20))
 
     asyncio.run(fail())
+
+
+def test_a_learner_that_was_started_ahead_is_gone_in_the_end():
+    """Whether nobody has told it what to train, or it was told, and runs."""
+    gc.collect()  # what earlier learners have mapped
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    async def use(spawned: LearnerSpawn) -> None:
+        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True), ignore, spawned)
+        assert learner.pid == spawned.pid
+        await learner.stop()
+
+    with learner_ahead() as unused, learner_ahead() as used:
+        asyncio.run(use(used))
+        assert (unused.process.poll(), used.process.poll()) == (None, 0)
+    assert unused.process.poll() == -signal.SIGKILL
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_a_damaged_state_is_named(tmp_path: Path):
