@@ -136,7 +136,7 @@ class Engine:
         if isinstance(event, Opened):
             return attempt.on_opened(event)
         if isinstance(event, Inspected):
-            return attempt.on_inspected(event, now)
+            return attempt.on_inspected(event, now) + self.tribunal.collect(event, now)
         if isinstance(event, Applied):
             return attempt.on_applied(event)
         if not event.written:

@@ -4,50 +4,46 @@ Whoever holds the bytes of an `Evidence` and the run's manifest comes to the sam
 nobody's word. Only what is exact convicts. What rests on the tolerance of floating-point arithmetic, on time, or on
 what somebody did *not* say never does.
 
-**A contradiction** is two statements of one key in one place (`place_of`) that differ. No honest peer makes one,
-however often it crashes and restarts, because each place holds something that a later life does not share:
-
-* A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `Joining.said` keeps
-  what was said; an attempt forgotten there is used up, also if we leave the base and come back (`Bonds`).
-* A *roster* counts as said by the life whose join of the leader it holds; without one it convicts nobody. A life issues
-  each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
-  (`Gathering.add`).
-* *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
-  every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind.
-* *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
-  one result for each partition and turn, one check for each phase, one redo, one proposal.
-* *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).
-
-Kinds that are not listed (presence, heads, whatever comes later) may be said as often as one likes. The simulator holds
-every honest peer to this over all of its lives (`coordinator.virtual.invariants`).
+**A contradiction** is two statements of one key in one place that differ. No honest peer makes one, however often it
+crashes and restarts (`coordinator.places`).
 
 **A lie** is one statement that cannot be true whatever else is: a result that counts one input twice.
 
 **Garbage** is a commitment with an opened leaf of one of its parts that does not decode to finite numbers. No codec
-makes such a leaf: encoding refuses what is not finite and saturates what is too large. Decoding is behind the port
-`Court`.
+makes such a leaf: encoding refuses what is not finite and saturates what is too large.
+
+**A false result** is a signed result with one opened leaf that is not what its inputs come to: the reducer's statement,
+the leader's bundle, and that leaf with those of all included inputs. The result names the bundle by its digest, so an
+honest reducer has read that very bundle before it signed: every commitment, and with them weights, norms and the roots
+of all inputs are what it had. It includes only inputs whose whole bytes hash to their committed root, and a root has
+one set of leaves. So nothing that a contributor or a leader says afterwards can make an honest reducer's result false,
+and nobody but the reducer is convicted by it. Where the bundle lies is not asked: its context says only what its
+leader wrote there.
+
+What takes tensors to tell is behind the port `Court`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pydantic import Field
 
 from coordinator.chain import Rules
 from coordinator.merkle import verify_leaf
-from coordinator.messages import STATEMENT_BODIES, Check, Commit, Join, Result, Roster
-from coordinator.openings import Partition
+from coordinator.messages import Bundle, Commit, Result
+from coordinator.openings import Partition, Refutation
+from coordinator.places import place_of
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Digest, Statement, digest_of
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 EVIDENCE_BYTES_MAX = MESSAGE_BYTES_MAX - (4 << 10)  # fits into one control message
+BODIES_BYTES_MAX = EVIDENCE_BYTES_MAX - (2 << 10)  # of its statements and exhibit: what surrounds them is small
 STATEMENTS_MAX = 4
 LEAF_BYTES_MAX = 4096
 PATH_MAX = 40
@@ -55,11 +51,8 @@ PATH_MAX = 40
 CONTRADICTION = "contradiction"
 LIE = "lie"
 GARBAGE = "garbage"
-
-Place = tuple[object, ...]
-"""Where an honest peer says one thing at most."""
-
-Body = TypeVar("Body", bound=Wire)
+FALSE_RESULT = "false_result"
+TENSOR_CHARGES = (GARBAGE, FALSE_RESULT)
 
 
 class Evidence(Wire):
@@ -110,6 +103,14 @@ class Court(Protocol):
         """Whether these bytes, as that leaf, have the wrong length or do not decode to finite numbers."""
         ...
 
+    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
+        """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
+
+        The commitments have one codec and one number of partitions, and the result includes some of them. Raises
+        PeerError if a shown leaf is not under its signed root, or such results cannot be recomputed from a leaf.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Guilt:
@@ -125,15 +126,16 @@ class UnknownChargeError(PeerError):
 
 def verify(evidence: Evidence, rules: Rules, court: Court | None = None) -> Guilt:
     """Who is guilty; raises PeerError with the reason if this proves nothing."""
-    if evidence.charge not in (CONTRADICTION, LIE, GARBAGE) or (evidence.charge == GARBAGE and court is None):
+    of_tensors = evidence.charge in TENSOR_CHARGES
+    if not (of_tensors and court is not None) and evidence.charge not in (CONTRADICTION, LIE):
         raise UnknownChargeError(f"evidence that cannot be judged here: {evidence.charge}")
     for statement in evidence.statements:
         if statement.context.run_id != rules.run_id:
             raise PeerError("evidence from another run")
         if not statement.verify(rules.verifier):
             raise PeerError("evidence with a statement that its sender did not sign")
-    if evidence.charge == GARBAGE and court is not None:
-        return _judge_garbage(evidence, court)
+    if of_tensors and court is not None:
+        return (_judge_garbage if evidence.charge == GARBAGE else _judge_false_result)(evidence, court)
     if evidence.exhibit:
         raise PeerError("evidence with an exhibit that proves nothing")
     return (_judge_contradiction if evidence.charge == CONTRADICTION else _judge_lie)(evidence.statements)
@@ -142,39 +144,10 @@ def verify(evidence: Evidence, rules: Rules, court: Court | None = None) -> Guil
 # -- contradictions
 
 
-def place_of(statement: Statement) -> Place | None:
-    """Where this was said, if only one thing may be said there; None for all else, and for what cannot be read."""
-    context = statement.context
-    detail = _PLACES.get(context.kind)
-    if detail is None:
-        return None
-    try:
-        known = detail(statement)
-    except PeerError:
-        return None
-    if known is None:
-        return None
-    kind = "ballot" if context.kind in ("vote", "abstain") else context.kind
-    return (context.run_id, kind, context.fragment, context.version, context.group, statement.sender, *known)
-
-
 def contradiction(one: Statement, other: Statement) -> Evidence:
     """The evidence that two differing statements from one place make."""
     statements = tuple(sorted((one, other), key=lambda statement: statement.digest))
     return Evidence(charge=CONTRADICTION, statements=statements)
-
-
-def nested(statement: Statement) -> tuple[Statement, ...]:
-    """The statements of others that a leader's statement holds; none if it cannot be read."""
-    model = STATEMENT_BODIES.get(statement.context.kind)
-    field = _NESTED.get(statement.context.kind)
-    if model is None or field is None:
-        return ()
-    try:
-        found: tuple[Statement, ...] = getattr(statement.read(model), field)
-    except PeerError:
-        return ()
-    return found
 
 
 def _judge_contradiction(statements: tuple[Statement, ...]) -> Guilt:
@@ -187,50 +160,6 @@ def _judge_contradiction(statements: tuple[Statement, ...]) -> Guilt:
     kinds = sorted({one.context.kind, other.context.kind})
     words = " and ".join(f"«{kind}»" for kind in kinds)
     return Guilt(PeerId(one.sender), f"signed two different statements {words} in one place")
-
-
-def _nothing_more(statement: Statement) -> Place:
-    return ()
-
-
-def _join(statement: Statement) -> Place:
-    join = statement.read(Join)
-    return (join.attempt, join.boot)
-
-
-def _roster(statement: Statement) -> Place | None:
-    roster = statement.read(Roster)
-    own = [join for join in roster.joins if join.sender == statement.sender]
-    return (roster.attempt, roster.revision, own[0].read(Join).boot) if len(own) == 1 else None
-
-
-def _result(statement: Statement) -> Place:
-    result = statement.read(Result)
-    return (result.partition, result.turn)
-
-
-def _check(statement: Statement) -> Place:
-    return (statement.read(Check).phase,)
-
-
-_PLACES: Mapping[str, Callable[[Statement], Place | None]] = MappingProxyType(
-    {
-        "join": _join,
-        "roster": _roster,
-        "commit": _nothing_more,
-        "bundle": _nothing_more,
-        "result": _result,
-        "check": _check,
-        "redo": _nothing_more,
-        "proposal": _nothing_more,
-        "vote": _nothing_more,
-        "abstain": _nothing_more,
-    }
-)
-
-_NESTED: Mapping[str, str] = MappingProxyType(
-    {"roster": "joins", "bundle": "commits", "redo": "checks", "proposal": "checks"}
-)
 
 
 # -- lies
@@ -282,3 +211,37 @@ def _judge_garbage(evidence: Evidence, court: Court) -> Guilt:
     if not court.is_garbage(part, opened.index, opened.piece):
         raise PeerError("a leaf that decodes well")
     return Guilt(PeerId(commit.sender), "committed to values that are not finite numbers")
+
+
+# -- false results
+
+
+def false_result(result: Statement, bundle: Statement, shown: Refutation) -> Evidence | None:
+    """The evidence that a refutation makes with what it is about; None if it does not fit into one message."""
+    exhibit = shown.to_wire()
+    if len(result.body) + len(bundle.body) + len(exhibit) > BODIES_BYTES_MAX:
+        return None
+    return Evidence(charge=FALSE_RESULT, statements=(result, bundle), exhibit=exhibit)
+
+
+def _judge_false_result(evidence: Evidence, court: Court) -> Guilt:
+    shown = Refutation.from_wire(evidence.exhibit)
+    kinds = [statement.context.kind for statement in evidence.statements]
+    if kinds != ["result", "bundle"] or shown.to_wire() != evidence.exhibit:
+        raise PeerError("a false result is shown by the result, its bundle and one leaf")
+    signed, bundle = evidence.statements
+    if signed.context.group != bundle.digest:
+        raise PeerError("a result over other inputs")
+    result = signed.read(Result)
+    if (shown.partition, shown.turn, shown.result) != (result.partition, result.turn, signed.digest):
+        raise PeerError("a leaf of another result")
+    commits = tuple(commit.read(Commit) for commit in bundle.read(Bundle).commits)
+    forms = {(commit.codec, len(commit.part_roots)) for commit in commits}
+    if forms != {(court.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):
+        raise PeerError("an input set that no honest member accepts")
+    included = set(result.included)
+    if len(included) < len(result.included) or max(included) >= len(commits):
+        raise PeerError("a result of inputs that do not exist, or of one twice")
+    if not court.is_false(signed.context.fragment, result, commits, shown):
+        raise PeerError("a leaf that is what its inputs come to")
+    return Guilt(PeerId(signed.sender), f"signed a result of partition {result.partition} that its inputs do not give")

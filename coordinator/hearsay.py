@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from coordinator.evidence import EVIDENCE_BYTES_MAX, Evidence, Place, contradiction, lie, lie_in, nested, place_of
+from coordinator.evidence import BODIES_BYTES_MAX, Evidence, contradiction, lie, lie_in
 from coordinator.messages import HEARD_MAX, AskHeardNote, HeardNote
+from coordinator.places import Place, nested, place_of
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
 
@@ -21,7 +22,6 @@ VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
 BYTES_KEPT = 8 << 20  # of each version
 ANSWERED_MAX = 4  # statements in answer to one question
-BODIES_BYTES_MAX = EVIDENCE_BYTES_MAX - (2 << 10)
 SHORT_BYTES = 16  # of a place's name and of a statement's digest, where they are only compared
 
 Heard = dict[bytes, Statement]

@@ -42,7 +42,7 @@ class Opener:
                 turn=note.turn,
                 seed=seed,
                 voters=len(self.group.voters),
-                inputs=partition_inputs(self.exchange.inputs, note.partition, members),
+                inputs=partition_inputs(self.exchange.inputs.commits, note.partition, members),
             )
         ]
 

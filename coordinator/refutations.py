@@ -144,7 +144,7 @@ class Refutations:
             result=held.statement.digest,
             root=result.root,
             coefficients=result.coefficients,
-            inputs=partition_inputs(self.exchange.inputs, result.partition, result.included),
+            inputs=partition_inputs(self.exchange.inputs.commits, result.partition, result.included),
             opened=opened,
             seed=seed,
             leaf=leaf,

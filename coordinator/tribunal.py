@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, KeepEvidence, Send, Tell
 from coordinator.bans import Ban
 from coordinator.core import Core
-from coordinator.events import Reduced
-from coordinator.evidence import Evidence, UnknownChargeError, garbage, verify
+from coordinator.events import Inspected, Reduced
+from coordinator.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
 from coordinator.fragment import FragmentMachine
 from coordinator.hearsay import Hearsay
 from coordinator.messages import (
@@ -77,6 +77,15 @@ class Tribunal:
             return []
         signed = {PeerId(one.sender): one for one in inputs.signed}
         return self._accuse([garbage(signed[inputs.peers[member]], opened) for member, opened in event.garbage], now)
+
+    def collect(self, event: Inspected, now: float) -> list[Action]:
+        """We have refuted a result, or repeated somebody's refutation: what its reducer signed convicts it."""
+        attempt, shown = self.machines[event.key.fragment].rounds.find(event.key.roster_id), event.refutation
+        if attempt is None or attempt.exchange.inputs is None or shown is None:
+            return []
+        held = attempt.exchange.by_digest().get(shown.result)
+        found = None if held is None else false_result(held.statement, attempt.exchange.inputs.statement, shown)
+        return [] if found is None else self._accuse([found], now)
 
     def _accuse(self, found: Sequence[Evidence], now: float) -> list[Action]:
         """Convict by what we found ourselves; what turns out to prove nothing is dropped."""

@@ -182,7 +182,7 @@ class Verdict:
         )
         self.ballot.know(self.outcome)
         applied = tuple(None if one is None else _partition_result(held[one]) for one in self.proposal.results)
-        return [Apply(self.group.key, applied, reduce_inputs(self.exchange.inputs))]
+        return [Apply(self.group.key, applied, reduce_inputs(self.exchange.inputs.commits))]
 
     def _missing(self) -> list[int]:
         if self.proposal is None:

@@ -1,26 +1,45 @@
-"""What takes tensors to tell of evidence: whether committed bytes decode to finite numbers (`coordinator.evidence`)."""
+"""What takes tensors to tell of evidence (`coordinator.evidence`).
+
+Whether committed bytes decode to finite numbers, and whether a leaf of a result is what its inputs come to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coordinator.evidence import OpenedLeaf
-from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.manifest import PEERS_PER_GROUP_MAX, OuterSpec
 from coordinator.merkle import leaf_count, merkle_tree
+from coordinator.messages import Commit, Result
+from coordinator.openings import Refutation, is_opened
+from coordinator.reducer import partition_inputs
 from dht.errors import PeerError
-from peer.codec import Buffer, Codec
-from peer.fragments import FragmentLayout, partition_bounds
+from peer.codec import CODECS, Buffer
+from peer.fragments import FragmentLayout, Partitioning, partition_bounds
+from peer.leaves import Leaves, Look, verified_look
+from peer.merge import MERGES, MergeRule
+from peer.recomputation import Recomputation
+from peer.reduction import segment_inputs
+from peer.rule_check import BY_WEIGHT, published_form
 
 Part = tuple[int, int, int]
 """Fragment, number of partitions, partition."""
 
 
-class TensorCourt:
-    """Decides by the run's layout and the codec of contributions. Implements `coordinator.evidence.Court`."""
+def merge_rule(outer: OuterSpec) -> MergeRule:
+    """The rule by which a run merges."""
+    return replace(MERGES[outer.merge], by_row=outer.norms == "row")
 
-    def __init__(self, layouts: Sequence[FragmentLayout], codec: Codec) -> None:
+
+class TensorCourt:
+    """Decides by the run's layout, codecs and merge rule. Implements `coordinator.evidence.Court`."""
+
+    def __init__(self, layouts: Sequence[FragmentLayout], outer: OuterSpec) -> None:
         self._layouts = layouts
-        self._codec = codec
+        self._codec = CODECS[outer.contribution_codec]
+        self._result_codec = CODECS[outer.result_codec]
+        self._rule = merge_rule(outer)
 
     @property
     def codec(self) -> str:
@@ -53,6 +72,38 @@ class TensorCourt:
                 path = merkle_tree(data, size).path(index)
                 return OpenedLeaf(partition=part[2], index=index, piece=piece, path=path)
         return None
+
+    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
+        """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
+
+        Only what is exact counts: bytes that differ; a number of coefficients that no honest result has; coefficients
+        that must be the weights and are not; an input that no honest reducer takes. Raises PeerError if a shown leaf
+        is not under its signed root, or no leaf of such results can be recomputed.
+        """
+        partitions = len(commits[0].part_roots)
+        if self._elements((fragment, partitions, result.partition)) is None:
+            raise PeerError("a result of a partition that does not exist")
+        cut = Partitioning.of(self._layouts[fragment], partitions)
+        inputs = partition_inputs(commits, result.partition, result.included)
+        leaves = Leaves(cut.elements(result.partition), self._codec, self._result_codec)
+        look = verified_look(leaves, (shown.leaf,), inputs, {one.member: one for one in shown.inputs})
+        if look is None or not is_opened(result.root, [shown.piece], [shown.leaf], leaves.count, shown.siblings):
+            raise PeerError("leaves that nobody signed for")
+        if any(len(one.squared_norms) != len(cut.segments) for one in inputs):
+            return True
+        segments = segment_inputs(inputs, self._rule, cut, result.partition)
+        merging = Recomputation(self._rule, segments, result.coefficients, len(inputs))
+        return self._differs(merging, look, shown.piece)
+
+    def _differs(self, merging: Recomputation, look: Look, piece: bytes) -> bool:
+        if len(merging.coefficients) != merging.coefficients_due:
+            return True
+        if not merging.is_verifiable:
+            raise PeerError("a result of which no leaf can be recomputed")
+        inputs = [one for _, one in merging.segments]
+        if self._rule.name in BY_WEIGHT and not published_form(self._rule.name, merging.coefficients, inputs):
+            return True
+        return merging.leaves(look, look.chosen) != piece
 
     def _elements(self, part: Part) -> int | None:
         fragment, partitions, partition = part

@@ -7,90 +7,28 @@ layout, codecs and a seed which leaves a voter looks at, so a request names noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from coordinator.actions import Inspect, Open, ReduceInput
 from coordinator.events import Finding, Inspected, Opened
-from coordinator.merkle import MerkleTree, leaf_count
-from coordinator.messages import COEFFICIENTS_MAX
+from coordinator.merkle import MerkleTree
 from coordinator.openings import (
     OpenedInput,
     OpeningNote,
     Refutation,
-    depth_of,
     drawn_leaves,
-    known_nodes,
     leaves_per_voter,
     sibling_places,
-    siblings_from,
 )
-from dht.errors import LocalError, PeerError
-from dht.statement import DIGEST_BYTES
 from peer.blobs import BlobStore
-from peer.codec import Buffer, Codec
+from peer.codec import Codec
 from peer.fragments import Partitioning
-from peer.merge import MergeRule, combine
-from peer.reduction import MergePlan, merge_plan, overlaps, segment_inputs
-from peer.robust.segments import BY_COORDINATE, TensorInputs, merge_segment
+from peer.leaves import Leaves, Look, verified_look
+from peer.merge import MergeRule
+from peer.recomputation import Recomputation, Segments
+from peer.reduction import overlaps, segment_inputs
 from peer.rule_check import Sample, follows_rule, published_form
-
-Segments = Sequence[tuple[slice, TensorInputs]]
-
-SHARED_LEVELS = 2  # of a proof's path, on average, that the leaves of one opening have in common
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """Where the leaves of one partition are, in results and in contributions."""
-
-    elements: int
-    contribution: Codec
-    result: Codec
-
-    @property
-    def count(self) -> int:
-        """Leaves of the result."""
-        return leaf_count(self.result.encoded_bytes(self.elements), self.result.leaf_bytes)
-
-    @property
-    def input_count(self) -> int:
-        """Leaves of each contribution."""
-        return leaf_count(self.contribution.encoded_bytes(self.elements), self.contribution.leaf_bytes)
-
-    def window(self, leaf: int) -> slice:
-        """Elements that a leaf of the result encodes, counted from the partition's first."""
-        size = self.result.leaf_elements
-        return slice(min(leaf * size, self.elements), min((leaf + 1) * size, self.elements))
-
-    def cut_out(self, data: Buffer, chosen: Sequence[int]) -> bytes:
-        """The bytes of these leaves of a result."""
-        size = self.result.leaf_bytes
-        return b"".join(data[leaf * size : (leaf + 1) * size] for leaf in chosen)
-
-    def covering(self, leaf: int) -> range:
-        """Leaves of a contribution that hold the elements of a leaf of the result."""
-        window, size = self.window(leaf), self.contribution.leaf_elements
-        return range(window.start // size, max(-(-window.stop // size), window.start // size + 1))
-
-    def covering_all(self, leaves: Sequence[int]) -> list[int]:
-        """The same for several leaves, each once, in ascending order."""
-        return sorted({index for leaf in leaves for index in self.covering(leaf)})
-
-    @property
-    def bytes_each(self) -> int:
-        """About what one opened leaf of one input costs."""
-        pieces = len(self.covering(0)) + (self.result.leaf_elements % self.contribution.leaf_elements != 0)
-        path = max(depth_of(self.input_count) - SHARED_LEVELS, 0)
-        return pieces * self.contribution.leaf_bytes + path * (DIGEST_BYTES + 2)
-
-    def elements_in(self, index: int) -> int:
-        """Elements of one leaf of a contribution: fewer only in the last."""
-        size = self.contribution.leaf_elements
-        return min((index + 1) * size, self.elements) - index * size
 
 
 class Inspector:
@@ -139,7 +77,8 @@ class Inspector:
         if any(len(one.squared_norms) != len(cut.segments) for one in action.inputs):  # no honest reducer takes it
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, chosen[0], tree))
         segments = segment_inputs(action.inputs, self._rule, cut, action.partition)
-        wrong = self._first_wrong(action, look, segments)
+        merging = Recomputation(self._rule, segments, action.coefficients, len(action.inputs))
+        wrong = self._first_wrong(action, look, merging)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
         doubtful = action.leaf is None and not self._follows_rule(action, look, segments)
@@ -166,64 +105,36 @@ class Inspector:
         return OpenedInput(member=one.member, pieces=pieces, siblings=_siblings(tree, indices))
 
     def _look(self, action: Inspect, leaves: Leaves, chosen: tuple[int, ...]) -> Look | None:
-        """Every included input with its proof verified; None if one is missing or proves nothing."""
-        if any(leaf >= leaves.count for leaf in chosen):
-            return None
-        indices = leaves.covering_all(chosen)
+        """What was opened for us and what is in our store, verified."""
+        indices = leaves.covering_all([leaf for leaf in chosen if leaf < leaves.count])
         shown = {one.member: one for one in action.opened}
-        opened: list[OpenedInput] = []
-        for one in action.inputs:
-            found = shown.get(one.member) or self._opened(one, leaves, indices)
-            nodes = None if found is None else known_nodes(found.pieces, indices, leaves.input_count, found.siblings)
-            if found is None or nodes is None or nodes[depth_of(leaves.input_count), 0] != one.root:
-                return None
-            opened.append(found)
-        return Look(leaves, chosen, indices, tuple(opened))
+        own = [(one.member, self._opened(one, leaves, indices)) for one in action.inputs if one.member not in shown]
+        shown.update({member: opened for member, opened in own if opened is not None})
+        return verified_look(leaves, chosen, action.inputs, shown)
 
     # -- what it comes to
 
-    def _first_wrong(self, action: Inspect, look: Look, segments: Segments) -> int | None:
+    def _first_wrong(self, action: Inspect, look: Look, merging: Recomputation) -> int | None:
         """The first leaf whose bytes are not what the inputs come to; the first of all if no result can be such."""
         data = self._blobs.get(action.root)
-        exact = self._is_exact(action, segments)
-        if data is None or not (exact or self._is_unverifiable(segments, len(action.inputs))):
+        if data is None or not self._has_form(merging):
             return look.chosen[0]
-        if not exact:
+        if not merging.is_verifiable:
             return None
-        plan = merge_plan(self._rule.name, segments, action.coefficients, len(action.inputs))
 
         def is_wrong(chosen: Sequence[int]) -> bool:
-            return self._recomputed(chosen, look, segments, plan) != look.leaves.cut_out(data, chosen)
+            return merging.leaves(look, chosen) != look.leaves.cut_out(data, chosen)
 
         if not is_wrong(look.chosen):
             return None
         return next((leaf for leaf in look.chosen if is_wrong((leaf,))), look.chosen[0])
 
-    def _is_exact(self, action: Inspect, segments: Segments) -> bool:
-        """Whether the result has what a leaf is recomputed with: a rule by coordinate, or coefficients in its form."""
-        if self._rule.name in BY_COORDINATE:
-            return not action.coefficients
-        return published_form(self._rule.name, action.coefficients, [inputs for _, inputs in segments])
-
-    def _is_unverifiable(self, segments: Segments, members: int) -> bool:
-        """Whether even an honest result has no coefficients, so that only a second reduction could check it."""
-        rows = any(inputs.row_elements for _, inputs in segments)
-        many = len(segments) * members > COEFFICIENTS_MAX
-        return rows or many or self._rule.name == "nnm_trimmed_mean"
-
-    def _recomputed(self, chosen: Sequence[int], look: Look, segments: Segments, plan: MergePlan) -> bytes | None:
-        """Leaves of the result, one after the other, as their inputs give them; None if they give no such thing."""
-        windows = [look.leaves.window(leaf) for leaf in chosen]
-        try:
-            vectors = look.vectors(chosen)
-            if self._rule.name in BY_COORDINATE:
-                merged = _merged_by_coordinate(self._rule.name, vectors, segments, windows)
-            else:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    merged = combine(vectors, *plan.windows(windows))
-            return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf is not full
-        except (PeerError, LocalError, ValueError):
-            return None  # inputs that an honest reducer does not include, or a sum that no reducer can encode
+    def _has_form(self, merging: Recomputation) -> bool:
+        """Whether the result has the coefficients that an honest one has, in their rule's form."""
+        if len(merging.coefficients) != merging.coefficients_due:
+            return False
+        inputs = [one for _, one in merging.segments]
+        return not merging.coefficients or published_form(self._rule.name, merging.coefficients, inputs)
 
     def _follows_rule(self, action: Inspect, look: Look, segments: Segments) -> bool:
         count = len(action.inputs)
@@ -253,59 +164,9 @@ class Inspector:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Verified openings: of every input in `opened` the leaves `indices`, which cover `chosen` leaves of the result."""
-
-    leaves: Leaves
-    chosen: tuple[int, ...]
-    indices: list[int]
-    opened: tuple[OpenedInput, ...]
-
-    def vectors(self, chosen: Sequence[int]) -> list[Tensor]:
-        """What every input holds in these leaves of the result, side by side; PeerError if one does not decode."""
-        leaves = self.leaves
-        own, size = leaves.covering_all(chosen), leaves.contribution.leaf_elements
-        lengths = [leaves.contribution.encoded_bytes(leaves.elements_in(index)) for index in own]
-        elements = sum(leaves.elements_in(index) for index in own)
-        starts = [(own.index(leaves.covering(leaf).start), leaves.covering(leaf).start) for leaf in chosen]
-        slices = [
-            slice((place - index) * size + window.start, (place - index) * size + window.stop)
-            for (place, index), window in zip(starts, map(leaves.window, chosen), strict=True)
-        ]
-        places = [self.indices.index(index) for index in own]
-        found = []
-        for one in self.opened:
-            pieces = [one.pieces[place] for place in places]
-            if [len(piece) for piece in pieces] != lengths:
-                raise PeerError("a leaf of a contribution has another length than its codec gives it")
-            vector = leaves.contribution.decode(b"".join(pieces), elements)
-            found.append(torch.cat([vector[part] for part in slices]))
-        return found
-
-    def alone(self, leaf: int) -> tuple[OpenedInput, ...]:
-        """The inputs opened for this leaf only."""
-        own, count = list(self.leaves.covering(leaf)), self.leaves.input_count
-        first = self.indices.index(own[0])
-        found = []
-        for one in self.opened:
-            nodes = known_nodes(one.pieces, self.indices, count, one.siblings) or {}
-            pieces = one.pieces[first : first + len(own)]
-            found.append(OpenedInput(member=one.member, pieces=pieces, siblings=siblings_from(nodes, own, count)))
-        return tuple(found)
-
-
 def _siblings(tree: MerkleTree, indices: Sequence[int]) -> tuple[bytes, ...]:
     return tuple(tree.levels[level][index] for level, index in sibling_places(indices, len(tree.leaves)))
 
 
 def _inspected(action: Inspect, finding: Finding, refutation: Refutation | None = None) -> Inspected:
     return Inspected(action.key, action.accuser, action.partition, action.turn, finding, refutation)
-
-
-def _merged_by_coordinate(rule: str, vectors: Sequence[Tensor], segments: Segments, windows: Sequence[slice]) -> Tensor:
-    merged = torch.empty_like(vectors[0])
-    for span, inputs in segments:
-        for own in overlaps(span, windows):
-            merged[own] = merge_segment(rule, [vector[own] for vector in vectors], inputs).vector
-    return merged

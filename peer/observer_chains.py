@@ -24,7 +24,6 @@ from coordinator.messages import AskChainNote, AskEvidenceNote, ChainNote, Convi
 from coordinator.presence import Presence
 from dht.identity import PeerId, Verifier
 from peer.anchors import layouts_of
-from peer.codec import CODECS
 from peer.court import TensorCourt
 from peer.introduction import empty_chains
 
@@ -78,7 +77,7 @@ class Chains:
     def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, begin: Sequence[Chain] = ()) -> None:
         """`begin` ends at the waypoint of an invite; without it we begin at version 0."""
         core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
-        core.court = TensorCourt(layouts_of(manifest.config), CODECS[manifest.config.outer.contribution_codec])
+        core.court = TensorCourt(layouts_of(manifest.config), manifest.config.outer)
         chains = list(begin) or empty_chains(manifest, core.rules)
         self._engine = Engine(core, chains, [chain.version for chain in chains], now=0.0)
         self._before = tuple(chain.version for chain in chains)  # what lies before is not counted

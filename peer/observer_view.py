@@ -101,8 +101,9 @@ def seen_credit(credit: SeenCredit, known: KnownPeers, unix_offset_seconds: floa
 
 
 def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = False) -> BanView:
-    """A ban whose evidence was verified here; statements too long to show are left out."""
-    statements = [one.to_wire() for one in ban.evidence.statements] if with_evidence else []
+    """A ban whose evidence was verified here, with what the key itself signed, unless that is too long to show."""
+    own = [one for one in ban.evidence.statements if one.sender == ban.guilt.peer]
+    statements = [one.to_wire() for one in own] if with_evidence else []
     short = all(len(one) <= STATEMENT_SHOWN_BYTES_MAX for one in statements)
     return BanView(
         peer_id=ban.guilt.peer,

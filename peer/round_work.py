@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -27,11 +27,10 @@ from dht.errors import LocalError, PeerError
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.codec import CODECS, Codec
-from peer.court import TensorCourt
+from peer.court import TensorCourt, merge_rule
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.local_count import Counters
-from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, state_digest
 from peer.reduction import (
     admit,
@@ -81,8 +80,8 @@ class RoundWork:
         self._blobs = blobs
         self._contribution_codec = CODECS[config.outer.contribution_codec]
         self._result_codec = CODECS[config.outer.result_codec]
-        self.court = TensorCourt(anchors.layouts, self._contribution_codec)
-        self._rule = replace(MERGES[config.outer.merge], by_row=config.outer.norms == "row")
+        self.court = TensorCourt(anchors.layouts, config.outer)
+        self._rule = merge_rule(config.outer)
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others

@@ -26,12 +26,13 @@ from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
 from coordinator.custody import UNSERVED_MAX
 from coordinator.engine import TICK_SECONDS_MIN, Engine
-from coordinator.evidence import Guilt, place_of
+from coordinator.evidence import Guilt
 from coordinator.fragment import FragmentMachine
 from coordinator.gathering import JOINS_MAX
 from coordinator.hearsay import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
+from coordinator.places import place_of
 from coordinator.rivals import RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.tribunal import PEERS_KEPT

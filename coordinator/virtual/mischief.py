@@ -1,4 +1,4 @@
-"""Virtual peers that break the protocol's one-word rule or commit garbage, for the simulator (`byzantine.md` §3.2).
+"""Virtual peers that contradict themselves, commit garbage or reduce falsely, for the simulator (`byzantine.md` §3.2).
 
 A hostile peer runs the real core; what it sends is exchanged on the way out. Each behaviour is named by what it does.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.actions import Send
 from coordinator.certificate import Conviction, Vote
-from coordinator.events import Encoded
+from coordinator.events import Encoded, Reduced
 from coordinator.evidence import contradiction
 from coordinator.messages import STATEMENT_BODIES, Abstain, ConvictionsNote, EvidenceNote, Roster
 from coordinator.virtual.tensors import garbage_root
@@ -66,6 +66,7 @@ class Mischief:
     signer: Signer
     two_faced: frozenset[str] = frozenset()
     garbles: bool = False
+    cheats: bool = False  # signs other results than its inputs give
     takes_back: bool = False  # votes, and tells some that it abstains
     slanders: frozenset[PeerId] = frozenset()  # peers about which it spreads evidence that proves nothing
     frames: frozenset[PeerId] = frozenset()  # peers that its rosters leave out as convicted
@@ -99,6 +100,12 @@ class Mischief:
             return encoded
         return replace(encoded, part_roots=tuple(garbage_root(part) for part in range(len(encoded.part_roots))))
 
+    def reduces(self, reduced: Reduced) -> Reduced:
+        """What it returns instead of the merged partition."""
+        if not self.cheats or reduced.root is None:
+            return reduced
+        return replace(reduced, root=digest_of(b"cheated", reduced.root))
+
     def _frame(self, body: Roster) -> Roster:
         joins = tuple(join for join in body.joins if join.sender not in self.frames)
         convictions = tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in sorted(self.frames))
@@ -119,4 +126,5 @@ def draw_mischief(signer: Signer, honest: Sequence[PeerId], draw: random.Random)
         takes_back=draw.random() < 0.2,
         slanders=frozenset(draw.sample(honest, 1)) if draw.random() < 0.2 else frozenset(),
         frames=frozenset(draw.sample(honest, 1)) if draw.random() < 0.1 else frozenset(),
+        cheats=draw.random() < 0.2,
     )

@@ -299,7 +299,8 @@ class VirtualPeer:
     def _compute(self, action: Reduce | Open | Inspect | Apply) -> Event | None:
         match action:
             case Reduce():
-                return self.tensors.reduce(action)
+                reduced = self.tensors.reduce(action)
+                return reduced if self.mischief is None else self.mischief.reduces(reduced)
             case Open():
                 return self.tensors.open(action)
             case Inspect():

@@ -17,7 +17,10 @@ from coordinator.events import Applied, Encoded, Finding, Inspected, Opened, Red
 from coordinator.evidence import Court, OpenedLeaf
 from coordinator.manifest import OuterSpec
 from coordinator.merkle import leaf_digest
+from coordinator.messages import Commit, Result
 from coordinator.openings import OpenedInput, OpeningNote, Refutation
+from coordinator.reducer import partition_inputs
+from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import digest_of
 
@@ -30,7 +33,7 @@ def garbage_root(partition: int) -> bytes:
 
 
 class VirtualCourt:
-    """Decides about virtual garbage (`coordinator.evidence.Court`)."""
+    """Decides about virtual garbage and virtual merging (`coordinator.evidence.Court`)."""
 
     codec = OuterSpec().contribution_codec
 
@@ -39,6 +42,12 @@ class VirtualCourt:
 
     def is_garbage(self, part: tuple[int, int, int], index: int, piece: bytes) -> bool:
         return piece == GARBAGE + bytes([part[2]])
+
+    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
+        inputs = partition_inputs(commits, result.partition, result.included)
+        if shown.inputs != tuple(map(opened_input, inputs)):
+            raise PeerError("leaves that nobody committed")
+        return merged_root(result.partition, inputs) != result.root
 
 
 Work = tuple[int, int, int]
@@ -95,7 +104,7 @@ class Tensors(Protocol):
 
     @property
     def court(self) -> Court:
-        """Who tells what is garbage."""
+        """Who tells what is garbage, and what a false result."""
         ...
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
@@ -140,7 +149,8 @@ def merged_root(partition: int, inputs: Sequence[ReduceInput]) -> bytes:
     return digest_of(b"result", bytes([partition]), *(one.root + str(one.weight).encode() for one in inputs))
 
 
-def _opened(one: ReduceInput) -> OpenedInput:
+def opened_input(one: ReduceInput) -> OpenedInput:
+    """The one leaf of a part, which follows from its root."""
     return OpenedInput(member=one.member, pieces=(digest_of(b"leaf", one.root),), siblings=())
 
 
@@ -195,7 +205,7 @@ class VirtualTensors:
 
     def open(self, action: Open) -> Opened:
         """A part has one leaf, which follows from its root."""
-        inputs = tuple(_opened(one) for one in action.inputs)
+        inputs = tuple(opened_input(one) for one in action.inputs)
         place = (action.key.roster_id, action.partition, action.turn)
         note = OpeningNote(group=place[0], partition=place[1], turn=place[2], seed=action.seed, inputs=inputs)
         return Opened(action.key, action.to, note)
@@ -204,8 +214,8 @@ class VirtualTensors:
         """Merge again. Rules whose coefficients could be doubted have none here, so a result with some is doubtful."""
         own = self.parts.get(action.key, ())
         shown = {one.member: one for one in action.opened}
-        shown.update({one.member: _opened(one) for one in action.inputs if one.root in own})
-        opened = tuple(_opened(one) for one in action.inputs)
+        shown.update({one.member: opened_input(one) for one in action.inputs if one.root in own})
+        opened = tuple(opened_input(one) for one in action.inputs)
         if any(shown.get(one.member) != one for one in opened):
             finding = Finding.UNOPENED
         elif merged_root(action.partition, action.inputs) != action.root:

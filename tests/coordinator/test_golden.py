@@ -25,7 +25,7 @@ from coordinator.certificate import (
 )
 from coordinator.chain import Chain, Rules
 from coordinator.credit import Contributed, CreditRecord, Reach
-from coordinator.evidence import Evidence, OpenedLeaf, contradiction, verify
+from coordinator.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify
 from coordinator.manifest import (
     DataSpec,
     InnerSpec,
@@ -62,6 +62,8 @@ from coordinator.messages import (
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
 from coordinator.proof import FragmentProof, Proof
+from coordinator.reducer import partition_inputs
+from coordinator.virtual.tensors import VirtualCourt, opened_input
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, Statement, make_statement
 from dht.wire import PROTOCOL_MAJOR, Wire
@@ -280,6 +282,23 @@ def evidence() -> Evidence:
     return contradiction(first, second)
 
 
+def false_evidence() -> Evidence:
+    """A result that its inputs do not give, with the one leaf that virtual parts have."""
+    commit = bodies()["commit"]
+    assert isinstance(commit, Commit)
+    bundle = signed(0, "bundle", Bundle(commits=(signed(0, "commit", commit), signed(1, "commit", commit))))
+    values = {"partition": 1, "turn": 0, "included": (0, 1), "squared_norms": (2.0,), "encoding_error": 0.0}
+    place = Context(run_id=bytes.fromhex(RUN_ID), kind="result", **{**PLACE, "group": bundle.digest})
+    result = make_statement(SIGNERS[2], place, Result(root=DIGESTS[5], coefficients=(), **values))
+    opened = tuple(opened_input(one) for one in partition_inputs((commit, commit), 1, (0, 1)))
+    shown = Refutation(
+        partition=1, turn=0, result=result.digest, leaf=0, inputs=opened, piece=b"leaf", siblings=()
+    )  # fmt: skip
+    made = false_result(result, bundle, shown)
+    assert made is not None
+    return made
+
+
 @cache
 def golden() -> dict[str, Wire]:
     """Name and value of every golden file of the coordinator."""
@@ -303,6 +322,7 @@ def golden() -> dict[str, Wire]:
         "certificate": certificate(),
         "presence": PRESENCE,
         "evidence": evidence(),
+        "evidence_false_result": false_evidence(),
         "opened_leaf": leaf,
         "proof": Proof(fragments=(FragmentProof(momentum=DIGESTS[3], certificates=(certificate(),)),)),
         "credit_record": CreditRecord(
@@ -348,6 +368,14 @@ def test_evidence_of_version_1_still_convicts() -> None:
     rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
     read = Evidence.parse((FOLDER / "coordinator_evidence.bin").read_bytes())
     assert verify(read, rules).peer == IDS[1]
+
+
+def test_a_false_result_of_version_1_still_convicts() -> None:
+    rules = Rules(bytes.fromhex(RUN_ID), MANIFEST.founder_ids, MANIFEST.config.pace.min_share, KeyVerifier())
+    read = Evidence.parse((FOLDER / "coordinator_evidence_false_result.bin").read_bytes())
+    court = VirtualCourt()
+    court.codec = "int8"
+    assert verify(read, rules, court).peer == IDS[2]
 
 
 def write() -> None:

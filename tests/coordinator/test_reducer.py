@@ -82,7 +82,7 @@ def test_strangers_are_lost_without_harm() -> None:
 def test_weights_are_quantity_times_quality() -> None:
     assert contribution_weight(300, 3) == 30000.0
     assert contribution_weight(300, 0) == 0.0
-    assert [one.weight for one in reduce_inputs(INPUTS)] == [10000.0] * 5
+    assert [one.weight for one in reduce_inputs(INPUTS.commits)] == [10000.0] * 5
 
 
 counters = st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 1000)), min_size=1, max_size=32)

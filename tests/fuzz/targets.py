@@ -15,6 +15,7 @@ from coordinator.manifest import Manifest, RunConfig
 from coordinator.messages import STATEMENT_BODIES
 from coordinator.presence import Presence
 from coordinator.proof import Proof
+from coordinator.virtual.tensors import VirtualCourt
 from dht.errors import MusterError
 from dht.identity import KeyVerifier
 from dht.invite import Invite
@@ -107,7 +108,7 @@ def _wire(model: type[Wire], pattern: str) -> Target:
     return Target(model.from_wire, _golden(pattern))
 
 
-EVIDENCE = _golden("coordinator_evidence.bin")
+EVIDENCE = _golden("coordinator_evidence.bin") + _golden("coordinator_evidence_false_result.bin")
 RULES = Rules(Evidence.parse(EVIDENCE[0]).statements[0].context.run_id, frozenset(), 0.5, KeyVerifier())
 HEADERS = (
     *_statements(),
@@ -126,7 +127,7 @@ TARGETS: Mapping[str, Target] = {
     "presence": _wire(Presence, "coordinator_presence.bin"),
     "record": Target(parse_record, _golden("record.bin")),
     "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), _golden("invite.txt")),
-    "evidence": Target(lambda data: verify(Evidence.parse(data), RULES), EVIDENCE),
+    "evidence": Target(lambda data: verify(Evidence.parse(data), RULES, VirtualCourt()), EVIDENCE),
     "vote": _wire(Vote, "coordinator_vote.bin"),
     "learner": Target(decode_frame, (b"\x09\x93\x01\x02\x03", b"\x05\x91\x01"), prefix_bytes=1),
     "run_file": Target(

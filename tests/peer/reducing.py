@@ -20,7 +20,8 @@ from dht.statement import digest_of
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning
-from peer.inspection import Inspector, Leaves
+from peer.inspection import Inspector
+from peer.leaves import Leaves
 from peer.merge import MERGES, MergeRule, combine
 from peer.reduction import ReducedPartition, encode_contribution, merge_plan, reduce_partition, segment_inputs
 

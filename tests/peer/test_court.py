@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.manifest import OuterSpec
 from coordinator.merkle import merkle_root, verify_leaf
 from peer.codec import CODECS, Codec
 from peer.court import TensorCourt
@@ -17,6 +18,10 @@ PARTITIONS = 3
 codecs = st.sampled_from(list(CODECS.values()))
 
 
+def court_of(codec: Codec) -> TensorCourt:
+    return TensorCourt(LAYOUTS, OuterSpec(contribution_codec=codec.name))  # type: ignore[arg-type]
+
+
 def encoded(codec: Codec, partition: int, seed: int = 0, scale: float = 1.0) -> bytes:
     elements = Partitioning.of(LAYOUTS[0], PARTITIONS).elements(partition)
     generator = torch.Generator().manual_seed(seed)
@@ -25,7 +30,7 @@ def encoded(codec: Codec, partition: int, seed: int = 0, scale: float = 1.0) -> 
 
 @given(codecs, st.integers(0, PARTITIONS - 1), st.integers(0, 99), st.sampled_from([0.0, 1e-38, 1.0, 3e38]))
 def test_what_a_codec_encodes_is_never_garbage(codec: Codec, partition: int, seed: int, scale: float) -> None:
-    court, part = TensorCourt(LAYOUTS, codec), (0, PARTITIONS, partition)
+    court, part = court_of(codec), (0, PARTITIONS, partition)
     elements = Partitioning.of(LAYOUTS[0], PARTITIONS).elements(partition)
     generator = torch.Generator().manual_seed(seed)
     vector = (torch.randn(elements, generator=generator) * scale).clamp(-3.4e38, 3.4e38)
@@ -35,7 +40,7 @@ def test_what_a_codec_encodes_is_never_garbage(codec: Codec, partition: int, see
 @pytest.mark.parametrize("codec", list(CODECS.values()), ids=lambda codec: codec.name)
 @pytest.mark.parametrize("partition", range(PARTITIONS))
 def test_a_part_that_does_not_decode_is_opened_where_it_does_not(codec: Codec, partition: int) -> None:
-    court, part = TensorCourt(LAYOUTS, codec), (0, PARTITIONS, partition)
+    court, part = court_of(codec), (0, PARTITIONS, partition)
     data = bytearray(encoded(codec, partition))
     at = (court.leaves(part) - 1) * codec.leaf_bytes  # in the last leaf
     data[at : at + 4] = b"\xff\xff\xff\xff"
@@ -48,7 +53,7 @@ def test_a_part_that_does_not_decode_is_opened_where_it_does_not(codec: Codec, p
 
 
 def test_parts_that_do_not_exist_hold_no_garbage() -> None:
-    court = TensorCourt(LAYOUTS, CODECS["int8"])
+    court = court_of(CODECS["int8"])
     for part in [(1, 3, 0), (0, 3, 3), (0, 10**6, 0)]:
         assert court.leaves(part) == 0
         assert not court.is_garbage(part, 0, b"")

@@ -12,7 +12,7 @@ import torch
 from coordinator.events import Finding
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, TensorSpec
-from peer.inspection import Leaves
+from peer.leaves import Leaves
 from peer.merge import MERGES, MergeRule
 from peer.reduction import ReducedPartition
 from tests.peer.reducing import Reduction, alike, is_caught

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.evidence import place_of
 from coordinator.network_view import BanView
+from coordinator.places import place_of
 from coordinator.virtual.mischief import Mischief
 from dht.identity import KeyVerifier
 from dht.statement import Statement

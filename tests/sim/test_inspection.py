@@ -14,6 +14,7 @@ from coordinator.actions import Action, Inspect, Reduce, Send
 from coordinator.events import Finding, Inspected, Reduced
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
+from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from coordinator.virtual.tensors import VirtualTensors, merged_root
@@ -49,8 +50,12 @@ class Complainer(VirtualTensors):
 
 
 def hostile(peer: VirtualPeer, kind: type[VirtualTensors]) -> VirtualTensors:
-    """Give a living peer other tensors."""
+    """Give a living peer other tensors. Whoever can show that it cheats may ban it."""
     assert isinstance(peer.tensors, VirtualTensors)
+    world = peer.world.watch
+    assert isinstance(world, World)
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile.add(peer.me)
     peer.tensors = made = kind(peer.tensors.learner, peer.tensors.states)
     return made
 
@@ -113,6 +118,8 @@ def test_nothing_of_a_cheating_reducer_becomes_part_of_a_version(
     assert all(peer.me in {one.reducer for one in every[-1].outcome.partitions if one} for peer in honest)
     assert bool(tape.told("result_refuted")) == (lie is perturbed)
     assert {entry[2].details["reducer"] for entry in tape.told("result_refuted")} <= {culprit.me}
+    banned = [peer for peer in honest if peer.engine is not None and culprit.me in peer.engine.core.bans]
+    assert banned == (honest if lie is perturbed else []), "an estimate convicts nobody"
     world.quiesce(60.0)
 
 

@@ -45,8 +45,12 @@ def test_whoever_says_two_things_is_banned_by_everybody(kind: str) -> None:
         assert culprit.me not in machine(peer).chain.active_set()
 
 
-@pytest.mark.parametrize("mischief", [{"garbles": True}, {"takes_back": True}], ids=["garbage", "takes back"])
-def test_garbage_and_votes_taken_back_are_banned(mischief: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "mischief",
+    [{"garbles": True}, {"takes_back": True}, {"cheats": True}],
+    ids=["garbage", "takes back", "cheats"],
+)
+def test_garbage_false_results_and_votes_taken_back_are_banned(mischief: dict[str, object]) -> None:
     world, culprit = hostile_world(mischief)
     run_until(world, lambda: banned_by_all(world, culprit), 3 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
     run_to_version(world, version(world.peers[0]) + 5, 60 * INTERVAL_SECONDS)
