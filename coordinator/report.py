@@ -6,13 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Ban(BaseModel):
-    """A key that lost its place, and why."""
+    """A key that lost its place, why, and at how many processes (in the lab at all)."""
 
     model_config = ConfigDict(frozen=True)
 
     peer: str
     fault_class: str = Field(serialization_alias="class")
     reason: str
+    by: int = 1
 
 
 class SwarmReport(BaseModel):
@@ -35,6 +36,7 @@ class SwarmReport(BaseModel):
     agreement: bool
     state_digests: dict[str, dict[str, tuple[int, str]]]
     bans: tuple[Ban, ...] = ()
+    hostile: tuple[str, ...] = ()  # who was told to attack; all else but tokens, steps and bytes is of the others
     events: dict[str, int]
     group_size_mean: float
     tokens_certified: int

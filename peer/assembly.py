@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -137,14 +138,16 @@ def read_invite(text: str, options: NodeOptions) -> Invite:
     return invite
 
 
-def _work(config: RunConfig, anchors: Anchors, blobs: BlobStore, options: NodeOptions) -> RoundWork:
+def _work(
+    core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
+) -> tuple[RoundWork, Callable[..., Pump]]:
+    """The tensor work of this peer, and what makes its pump."""
     worker = ThreadPoolExecutor(1, "tensors")
     if options.attack is None:
-        return RoundWork(config, anchors, blobs, worker)
-    from peer.attacks.zoo import AttackChoice
-    from peer.hostile import HostileWork
+        return RoundWork(core.manifest.config, anchors, blobs, worker), Pump
+    from peer.hostile import disguise
 
-    return HostileWork(AttackChoice.parse(options.attack).make(), config, anchors, blobs, worker)
+    return disguise(options.attack, core, anchors, blobs, worker)
 
 
 def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:
@@ -152,10 +155,11 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
     config = core.manifest.config
     largest_bytes = 4 * max(layout.elements for layout in held.anchors.layouts)
     blobs = BlobStore(max(BLOB_BYTES_MIN, BLOB_FRAGMENTS * largest_bytes * config.pace.overlap))
-    pump = Pump(
+    work, make_pump = _work(core, held.anchors, blobs, options)
+    pump = make_pump(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
         transport=transport,
-        work=_work(config, held.anchors, blobs, options),
+        work=work,
         anchors=held.anchors,
         blobs=blobs,
         votes=directory.vote_log,
@@ -163,7 +167,7 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
     pump.transfers.states.give_at_most(GIVEN_SHARE * options.limits.upload_bytes_per_second)
-    core.court = pump.work.court
+    core.court = work.court
     if held.learner_state is not None:
         pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump

@@ -260,6 +260,7 @@ def _list_names() -> None:
 
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
+    from peer.attacks.protocol import PROTOCOL_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
     from peer.lab.options import NAMED_SPEEDS
@@ -272,6 +273,7 @@ def _list_names() -> None:
         ("optimizers", get_args(InnerOptimizer)),
         ("adoptions", get_args(AdoptionName)),
         ("attacks", attacks),
+        ("attacks of `muster swarm` only", PROTOCOL_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):
         typer.echo(f"{heading}: {', '.join(names)}")

@@ -92,6 +92,9 @@ def swarm(
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
     step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`.")
+    ] = None,
     slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     verbose: Verbose = False,
@@ -115,6 +118,7 @@ def swarm(
         data_directory=None if data is None else data.absolute(),
         slow={number: cli_settings.slowness(text) for number, text in cli_settings.by_peer("--slow", slow or [])},
         faults=dict(cli_settings.by_peer("--fault", fault or [])),
+        attacks=cli_settings.attacks(attack or (), peers),
         verbose=verbose,
     )
     _run_swarm(options, report, no_ui or not sys.stdout.isatty())

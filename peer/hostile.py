@@ -1,4 +1,4 @@
-"""A peer that lies about its outer gradients (`muster join --attack`), to see what a run makes of it.
+"""A peer that attacks its run (`muster join --attack`), by its outer gradients or by what it says, to see what follows.
 
 For trials among one's own machines: it joins nothing that can be reached from the internet. What an attack would know
 of the others it does not: here it sees its own work only, so that those of `peer.attacks.omniscient` are tame.
@@ -6,22 +6,30 @@ of the others it does not: here it sees its own work only, so that those of `pee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
-from coordinator.actions import Encode, RoundKey
-from coordinator.events import Encoded
+from coordinator.actions import Encode, Inspect, Reduce, RoundKey, Send
+from coordinator.core import Core
+from coordinator.events import Encoded, Inspected, Reduced
 from coordinator.manifest import RunConfig
+from coordinator.virtual.mischief import Mischief
 from dht.addresses import Reach
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
+from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
+from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
+from peer.inspection import Inspector
 from peer.local_count import Counters
+from peer.pump import Pump
 from peer.round_work import RoundWork
 
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
@@ -65,3 +73,55 @@ class HostileWork(RoundWork):
             outer_momentum=self._config.outer.momentum,
             merge=self._config.outer.merge,
         )
+
+
+class MischievousWork(RoundWork):
+    """Contributes honestly; merges and inspects as its mischief has it."""
+
+    def __init__(
+        self, mischief: Mischief, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor
+    ) -> None:
+        super().__init__(config, anchors, blobs, worker)
+        self._mischief = mischief
+        codecs = (self._contribution_codec, self._result_codec)
+        self.inspector = _Complainer(self._partitioning, codecs, self._rule, blobs)
+        self.inspector.mischief = mischief
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """A cheat returns the negative of what its inputs give, and signs it as if nothing were."""
+        reduced = super().reduce(action)
+        data = None if reduced.root is None else self._blobs.get(reduced.root)
+        if not self._mischief.cheats or data is None:
+            return reduced
+        elements = self._partitioning(action.key.fragment, action.partitions).elements(action.partition)
+        codec = self._result_codec
+        return replace(reduced, root=self._blobs.add(codec.encode(-codec.decode(data, elements)), codec.leaf_bytes))
+
+
+class _Complainer(Inspector):
+    mischief: Mischief
+
+    def inspect(self, action: Inspect) -> Inspected:
+        return self.mischief.inspects(action, super().inspect(action))
+
+
+@dataclass
+class HostilePump(Pump):
+    """Sends what its mischief makes of every message."""
+
+    mischief: Mischief = field(kw_only=True)
+
+    def _send(self, action: Send) -> None:
+        for sent in self.mischief.sends(action):
+            super()._send(sent)
+
+
+def disguise(
+    name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
+) -> tuple[RoundWork, Callable[..., Pump]]:
+    """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
+    config = core.manifest.config
+    if name not in PROTOCOL_ATTACKS:
+        return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
+    mischief = mischief_named(name, core.signer, core.manifest.founder_ids)
+    return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostilePump, mischief=mischief)

@@ -53,6 +53,13 @@ class NodeOptions:
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
 
     @property
+    def learner_attack(self) -> str | None:
+        """The attack, if it is one that the learner has a part in."""
+        from peer.attacks.protocol import PROTOCOL_ATTACKS
+
+        return None if self.attack in PROTOCOL_ATTACKS else self.attack
+
+    @property
     def identity_path(self) -> Path:
         """This peer's key."""
         return self.data_directory / "identity.key"

@@ -51,12 +51,13 @@ class SwarmOptions:
     data_directory: Path | None = None  # None: a temporary one
     slow: dict[int, float] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
+    attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
     verbose: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.peers <= PEERS_MAX:
             raise UsageError(f"a swarm on one machine has 1 to {PEERS_MAX} peers, not {self.peers}")
-        for number in (*self.slow, *self.faults):
+        for number in (*self.slow, *self.faults, *self.attacks):
             if not 1 <= number <= self.peers:
                 raise UsageError(f"there is no peer {number}; they are numbered from 1 to {self.peers}")
         if self.slow and not self.step_seconds:
@@ -77,7 +78,8 @@ class Swarm:
         self._display = display
         names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
         seconds = None if options.minutes is None else options.minutes * 60
-        self.watch = SwarmWatch(HOST, names, options.config.versions, seconds)
+        hostile = frozenset(names[number - 1] for number in options.attacks)
+        self.watch = SwarmWatch(HOST, names, options.config.versions, seconds, hostile)
         self._processes: dict[str, PeerProcess] = {}
         self._followers: list[asyncio.Task[None]] = []
         self._invite_text = ""
@@ -190,7 +192,9 @@ class Swarm:
         data = self._options.config.data
         if data.source not in ("stdlib", "hub"):
             arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
-        return arguments if fault is None else [*arguments, "--fault", fault]
+        attack = self._options.attacks.get(number)
+        arguments += [] if fault is None else ["--fault", fault]
+        return arguments if attack is None else [*arguments, "--attack", attack]
 
     def _follow(self, peer: PeerProcess) -> None:
         self._followers.append(asyncio.create_task(self._poll(peer)))

@@ -20,6 +20,7 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
     lives = watch.lives()
     learners = [one for one in lives if one.role == "learner"]
     certified = watch.witness.certified if watch.witness is not None else CertifiedWork()
+    honest = [name for name in watch.honest if name in watch.final]
     evaluations = [loss for one in lives if one.role == "host" for loss in one.evaluations]
     return SwarmReport(
         run_id=watch.witness.run_id if watch.witness is not None else "",
@@ -35,8 +36,9 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
         bytes_sent_per_peer=_per_peer(learners, "bytes_sent"),
         bytes_received_per_peer=_per_peer(learners, "bytes_received"),
         agreement=disagreement(watch) is None,
-        state_digests={snapshot.peer_id: state_digests(snapshot) for snapshot in watch.final.values()},
-        bans=_bans(lives),
+        state_digests={watch.final[name].peer_id: state_digests(watch.final[name]) for name in honest},
+        bans=_bans([watch.latest[name] for name in watch.honest if name in watch.latest]),
+        hostile=tuple(watch.latest[name].peer_id for name in sorted(watch.hostile) if name in watch.latest),
         events=_events(watch),
         group_size_mean=_ratio(certified.members, certified.versions),
         tokens_certified=certified.tokens,
@@ -47,12 +49,12 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
 
 
 def disagreement(watch: SwarmWatch) -> str | None:
-    """Why the living processes do not all hold the same certified state, in words; None if they do.
+    """Why the living honest processes do not all hold the same certified state, in words; None if they do.
 
     They do if their tensors hash to the certified digests of the same versions, and no version of a fragment was ever
     seen with two digests.
     """
-    finals = {name: watch.final.get(name) for name in watch.living}
+    finals = {name: watch.final.get(name) for name in watch.living_honest}
     told = [snapshot for snapshot in finals.values() if snapshot is not None]
     silent = [name for name, snapshot in finals.items() if snapshot is None]
     if not watch.living_learners:
@@ -118,9 +120,13 @@ def _events(watch: SwarmWatch) -> dict[str, int]:
 
 
 def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
-    """Every banned key once, by whoever says so."""
+    """Every banned key once, with how many say so."""
     found = {one.peer_id: one for snapshot in lives for one in snapshot.bans}
-    return tuple(Ban(peer=one.peer_id, fault_class=one.fault_class, reason=one.reason) for one in found.values())
+    by = Counter(one.peer_id for snapshot in lives for one in snapshot.bans)
+    return tuple(
+        Ban(peer=one.peer_id, fault_class=one.fault_class, reason=one.reason, by=by[one.peer_id])
+        for one in found.values()
+    )
 
 
 def _rank(ranked: Sequence[int], share: float) -> int:

@@ -19,6 +19,7 @@ class SwarmWatch:
     learners: tuple[str, ...]
     versions_goal: int
     seconds_goal: float | None = None
+    hostile: frozenset[str] = frozenset()  # learners of whom nothing is believed and nothing is expected
     latest: dict[str, PeerSnapshot] = field(default_factory=dict)
     final: dict[str, PeerSnapshot] = field(default_factory=dict)
     died: dict[str, str] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class SwarmWatch:
         if snapshot.steps > (before.steps if before else 0):
             self.first_step_at = now if self.first_step_at is None else self.first_step_at
             self.last_step_at = now
-        for index, fragment in enumerate(snapshot.fragments):
+        for index, fragment in enumerate(snapshot.fragments if name not in self.hostile else ()):
             self._compare(index, fragment)
 
     def note_final(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
@@ -67,14 +68,24 @@ class SwarmWatch:
         return tuple(name for name in self.names if name not in self.died)
 
     @property
+    def honest(self) -> tuple[str, ...]:
+        """All processes but the hostile ones, the host first."""
+        return tuple(name for name in self.names if name not in self.hostile)
+
+    @property
+    def living_honest(self) -> tuple[str, ...]:
+        return tuple(name for name in self.honest if name not in self.died)
+
+    @property
     def living_learners(self) -> tuple[str, ...]:
-        return tuple(name for name in self.learners if name not in self.died)
+        """The honest ones."""
+        return tuple(name for name in self.learners if name not in self.died and name not in self.hostile)
 
     @property
     def versions(self) -> int:
         """Versions that the swarm has certified since it started, over all fragments."""
         newest: dict[int, int] = {}
-        for snapshot in self.latest.values():
+        for snapshot in (self.latest[name] for name in self.honest if name in self.latest):
             for index, fragment in enumerate(snapshot.fragments):
                 newest[index] = max(newest.get(index, 0), fragment.version)
         return sum(newest.values()) - (self._versions_before or 0)
@@ -82,7 +93,7 @@ class SwarmWatch:
     @property
     def witness(self) -> PeerSnapshot | None:
         """The snapshot that has seen most certificates; the host's among equals."""
-        seen = [self.latest[name] for name in self.names if name in self.latest]
+        seen = [self.latest[name] for name in self.honest if name in self.latest]
         return max(seen, key=lambda snapshot: snapshot.certified.versions, default=None)
 
     @property
@@ -105,8 +116,8 @@ class SwarmWatch:
 
     @property
     def settled(self) -> bool:
-        """True if every living process holds what it knows of, and all know the same."""
-        known = [self.latest.get(name) for name in self.living]
+        """True if every living honest process holds what it knows of, and all know the same."""
+        known = [self.latest.get(name) for name in self.living_honest]
         snapshots = [snapshot for snapshot in known if snapshot is not None]
         return len(snapshots) == len(known) and self.training_is_over and same_heads(snapshots)
 

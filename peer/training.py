@@ -56,7 +56,7 @@ class Training:
             step_seconds=options.step_seconds,
             paused=True,
             state_path=state,
-            attack=options.attack,
+            attack=options.learner_attack,
             files=options.files,
         )
         learner = options.session or options.spawned

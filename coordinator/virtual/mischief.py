@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.actions import Send
+from coordinator.actions import Inspect, Send
 from coordinator.certificate import Conviction, Vote
-from coordinator.events import Encoded, Reduced
+from coordinator.events import Encoded, Finding, Inspected, Reduced
 from coordinator.evidence import contradiction
-from coordinator.messages import STATEMENT_BODIES, Abstain, ConvictionsNote, EvidenceNote, Roster
+from coordinator.messages import STATEMENT_BODIES, Abstain, ConvictionsNote, EvidenceNote, Message, Roster
+from coordinator.openings import OpenedInput, OpeningNote, Refutation
 from coordinator.virtual.tensors import garbage_root
 from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
@@ -50,6 +51,18 @@ CHANGES: Mapping[str, Change] = MappingProxyType(
 )
 """Per kind of statement, what a two-faced peer tells the others of a group: well formed, but not the same."""
 
+ALTERED: Mapping[str, Change] = MappingProxyType(
+    {
+        "result": _update(included=lambda body: (*body.included, body.included[0])),
+        "vote": _update(state=lambda body: digest_of(b"nothing", body.state)),
+    }
+)
+"""What a peer says to everybody that is a lie, or a vote for what nobody else votes for."""
+
+
+COMPLAINTS = (Finding.DOUBTFUL, Finding.REFUTED, Finding.UNOPENED)
+MUTE = ("result", "opening")
+
 
 def _slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | ConvictionsNote]:
     """Two statements that the victim never signed, and the news of them."""
@@ -65,15 +78,22 @@ class Mischief:
 
     signer: Signer
     two_faced: frozenset[str] = frozenset()
+    altered: frozenset[str] = frozenset()  # kinds that it tells everybody otherwise than it should: see `ALTERED`
     garbles: bool = False
     cheats: bool = False  # signs other results than its inputs give
     takes_back: bool = False  # votes, and tells some that it abstains
     slanders: frozenset[PeerId] = frozenset()  # peers about which it spreads evidence that proves nothing
     frames: frozenset[PeerId] = frozenset()  # peers that its rosters leave out as convicted
+    mute: frozenset[str] = frozenset()  # kinds of statements that it keeps to itself, and «opening»
+    shuns_half: bool = False  # says nothing to half of the world
+    complaint: Finding | None = None  # what it claims to find in every result that it looks into
+    others: frozenset[PeerId] | None = None  # who hears the other version; None: whoever a hash puts there
 
     def sends(self, action: Send) -> list[Send]:
         """What goes out instead of this message."""
         message = action.message
+        if (self.shuns_half and self._is_other(action.to)) or _kind(message) in self.mute:
+            return []
         if not isinstance(message, Statement) or message.sender != self.signer.peer_id:
             return [action]
         kind = message.context.kind
@@ -87,8 +107,12 @@ class Mischief:
                 self.signer, message.context.model_copy(update={"kind": "abstain"}), Abstain(attempt=0)
             )
             return [action, replace(action, message=abstain)]
-        if kind not in self.two_faced:
-            return [action]
+        if kind in self.altered:
+            return [replace(action, message=_resign(self.signer, message, ALTERED[kind]))]
+        return self._faces(action, message) if kind in self.two_faced else [action]
+
+    def _faces(self, action: Send, message: Statement) -> list[Send]:
+        kind = message.context.kind
         changed = replace(action, message=_resign(self.signer, message, CHANGES[kind]))
         if kind in ("commit", "check"):
             return [action, changed]
@@ -106,6 +130,22 @@ class Mischief:
             return reduced
         return replace(reduced, root=digest_of(b"cheated", reduced.root))
 
+    def inspects(self, action: Inspect, inspected: Inspected) -> Inspected:
+        """What it says to have found in a result; its refutation refutes nothing."""
+        if self.complaint is None or action.accuser != self.signer.peer_id:
+            return inspected
+        lie = Refutation(
+            partition=action.partition,
+            turn=action.turn,
+            result=action.result,
+            leaf=0,
+            inputs=(OpenedInput(member=0, pieces=(), siblings=()),),
+            piece=b"",
+            siblings=(),
+        )
+        refutation = lie if self.complaint is Finding.REFUTED else None
+        return replace(inspected, finding=self.complaint, refutation=refutation)
+
     def _frame(self, body: Roster) -> Roster:
         joins = tuple(join for join in body.joins if join.sender not in self.frames)
         convictions = tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in sorted(self.frames))
@@ -113,7 +153,13 @@ class Mischief:
 
     def _is_other(self, peer: PeerId) -> bool:
         """Which half of the world hears the other version."""
-        return digest_of(b"face", peer.encode())[0] % 2 == 1
+        return digest_of(b"face", peer.encode())[0] % 2 == 1 if self.others is None else peer in self.others
+
+
+def _kind(message: Message) -> str:
+    if isinstance(message, Statement):
+        return message.context.kind
+    return "opening" if isinstance(message, OpeningNote) else ""
 
 
 def draw_mischief(signer: Signer, honest: Sequence[PeerId], draw: random.Random) -> Mischief:
@@ -127,4 +173,8 @@ def draw_mischief(signer: Signer, honest: Sequence[PeerId], draw: random.Random)
         slanders=frozenset(draw.sample(honest, 1)) if draw.random() < 0.2 else frozenset(),
         frames=frozenset(draw.sample(honest, 1)) if draw.random() < 0.1 else frozenset(),
         cheats=draw.random() < 0.2,
+        altered=frozenset(kind for kind in ALTERED if draw.random() < 0.1),
+        complaint=draw.choice(COMPLAINTS) if draw.random() < 0.2 else None,
+        shuns_half=draw.random() < 0.1,
+        mute=frozenset(kind for kind in MUTE if draw.random() < 0.1),
     )

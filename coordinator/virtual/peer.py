@@ -304,7 +304,8 @@ class VirtualPeer:
             case Open():
                 return self.tensors.open(action)
             case Inspect():
-                return self.tensors.inspect(action)
+                inspected = self.tensors.inspect(action)
+                return inspected if self.mischief is None else self.mischief.inspects(action, inspected)
             case Apply():
                 return self.tensors.apply(action)
 
