@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Ban(BaseModel):
-    """A key that lost its place, why, and at how many processes (in the lab at all)."""
+    """A key that lost its place, why, and at how many peers."""
 
     model_config = ConfigDict(frozen=True)
 

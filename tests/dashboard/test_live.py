@@ -1,4 +1,4 @@
-"""The dashboard over a real swarm, in a real browser: loss falls, and who is killed is gone."""
+"""The dashboard over a real swarm, in a real browser: loss falls, a cheat is banned, and who is killed is gone."""
 
 from __future__ import annotations
 
@@ -37,16 +37,34 @@ def loss_on(page: Page, below: float = 1e9) -> float:
     return float(found.json_value())
 
 
+def cell_on(page: Page, text: str) -> str:
+    """The cell of a table that begins like this. Tables are painted; what screen readers get has their text."""
+    found = page.wait_for_function(
+        """text => [...document.querySelectorAll('[data-testid=stDataFrame] [role=gridcell]')]
+            .map(one => one.textContent)
+            .find(cell => cell.startsWith(text))""",
+        arg=text,
+        timeout=1000 * START_SECONDS_MAX,
+    )
+    return str(found.json_value())
+
+
 def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
     with chromium() as browser:
-        swarm.start(4, 4000, "--data", str(swarm.data))
+        swarm.start(5, 4000, "--data", str(swarm.data), "--attack", "false_results:1")
         swarm.read_until_certified()
         host, victim = swarm.data / "host", snapshot(swarm.data / "peer-3")
+        culprit = snapshot(swarm.data / "peer-5").peer_id
         with dashboard("--data", str(host), temporary=swarm.folder) as served:
             page = open_page(browser, served.url)
             page.get_by_text("live", exact=True).wait_for(timeout=1000 * START_SECONDS_MAX)
             first = loss_on(page)
             loss_on(page, below=first)
+            page.goto(f"{served.url}/trust")
+            reason = cell_on(page, "signed a result of partition")
+            assert cell_on(page, "signed by this key; checked by the observer")
+            page.goto(f"{served.url}/network?peer={culprit}")
+            page.get_by_text(f"{culprit[-8:]}: banned: {reason}").wait_for()
             page.goto(f"{served.url}/my-peer")
             page.get_by_text("there is nothing to pause").wait_for()
             page.goto(f"{served.url}/network?peer={victim.peer_id}")
@@ -54,4 +72,6 @@ def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
             os.kill(victim.pid, signal.SIGKILL)
             page.get_by_text(f"{victim.peer_id[-8:]}: gone").wait_for(timeout=1000 * GONE_SECONDS_MAX)
         swarm.process.send_signal(signal.SIGINT)
-        assert swarm.finish()["agreement"]
+        report = swarm.finish()
+        assert report["agreement"]
+        assert [ban["peer"] for ban in report["bans"]] == [culprit]

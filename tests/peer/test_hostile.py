@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Encode, RoundKey
+from coordinator.actions import Encode, Reduce, ReduceInput, RoundKey
 from coordinator.events import Encoded
 from coordinator.manifest import ModelSpec, OuterSpec, PaceSpec, RunConfig
 from dht.addresses import PeerAddress
@@ -21,12 +22,14 @@ from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
+from peer.cli_settings import attacks
 from peer.codec import CODECS
-from peer.hostile import HostileWork, check_among_ourselves
+from peer.hostile import HostilePump, HostileWork, MischievousWork, check_among_ourselves, disguise
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions
 from peer.round_work import RoundWork
+from tests.coordinator.builders import Club
 
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 ACTION = Encode(KEY, 1)
@@ -78,6 +81,45 @@ def test_garbled_bytes_and_false_counters_are_committed_to() -> None:
 def test_a_lie_that_no_codec_holds_is_not_told() -> None:
     liar, honest = Member("scaling:factor=1e39"), Member(None)
     assert liar.encode(gradient()) == honest.encode(gradient())
+
+
+def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
+    core = Club.of(3).core(0)
+    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
+    honest = Member(None)
+    rest = (core, honest.anchors, honest.blobs, ThreadPoolExecutor(1))
+    cheat, make_pump = disguise("false_results", *rest)
+    assert isinstance(cheat, MischievousWork)
+    assert make_pump.func is HostilePump  # type: ignore[attr-defined]
+    encoded = honest.encode(gradient())
+    one = ReduceInput(0, encoded.part_roots[0], 1.0, encoded.squared_norms)
+    action = Reduce(KEY, 0, 1, 0, (one,), 1)
+    true, false = (work.reduce(action) for work in (honest.work, cheat))
+    assert false == replace(true, root=false.root)
+    codec, elements = CODECS["fp32"], len(honest.anchors.current(0).anchor)
+    merged, lie = (codec.decode(honest.blobs.get(one.root or b"") or b"", elements) for one in (true, false))
+    assert lie.equal(-merged)
+    assert isinstance(disguise("sign_flip", *rest)[0], HostileWork)
+    with pytest.raises(UsageError, match="no attack"):
+        disguise("unheard_of", *rest)
+
+
+def test_what_attacks_the_protocol_trains_as_everybody_else(tmp_path: Path) -> None:
+    assert NodeOptions(tmp_path, attack="shun_half").learner_attack is None
+    assert NodeOptions(tmp_path, attack="label_flip").learner_attack == "label_flip"
+    assert NodeOptions(tmp_path).learner_attack is None
+
+
+def test_the_last_peers_of_a_swarm_attack() -> None:
+    assert attacks(["two_votes:1", "scaling:2:factor=3"], 8) == {
+        6: "two_votes",
+        7: "scaling:factor=3",
+        8: "scaling:factor=3",
+    }
+    assert attacks([], 8) == {}
+    for wrong in ("two_votes", "two_votes:x", "two_votes:1:factor=2", "unheard_of:1", "zero:8", "shun_half:99999999"):
+        with pytest.raises(UsageError):
+            attacks([wrong], 8)
 
 
 @pytest.mark.parametrize(

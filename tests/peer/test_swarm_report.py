@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.evaluation import Evaluation
+from coordinator.network_view import BanView
 from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from dht.errors import LocalError, UsageError
 from peer import swarm_watch
@@ -122,7 +123,7 @@ def test_every_banned_key_is_named_once() -> None:
     watch.latest = {"peer-1": told("peer-1", [1], bans=[ban]), "peer-2": told("peer-2", [1], bans=[ban])}
     report = report_of(watch, 1, 1.0)
     assert json.loads(report.model_dump_json(by_alias=True))["bans"] == [
-        {"peer": "culprit", "class": "A", "reason": "lied"}
+        {"peer": "culprit", "class": "A", "reason": "lied", "by": 2}
     ]
 
 
@@ -268,7 +269,7 @@ def test_the_report_file_has_the_keys_that_scripts_read(tmp_path: Path) -> None:
         *("run_id", "peers", "versions_certified", "rounds_void", "eval_loss_first", "eval_loss_last", "tokens"),
         *("wall_seconds", "inner_steps", "utilisation", "bytes_sent_per_peer", "bytes_received_per_peer"),
         *("agreement", "state_digests", "bans", "events", "group_size_mean", "tokens_certified"),
-        *("minor_certificates", "steps_per_version", "adoption_delay_steps"),
+        *("minor_certificates", "steps_per_version", "adoption_delay_steps", "hostile"),
     }
     assert report["eval_loss_last"] is None  # no evaluation: not a number
     assert report["state_digests"]["id of peer-1"] == {
@@ -286,3 +287,20 @@ def test_where_no_report_can_be_written_is_told_before_the_run(tmp_path: Path) -
             check_writable(path)
     with pytest.raises(LocalError, match="cannot be written"):
         write_report(report_of(watch_of(1), 1, 1.0), tmp_path / "missing" / "r.json")
+
+
+def test_nothing_of_a_hostile_peer_counts_as_agreement_or_as_a_ban() -> None:
+    watch = ended(3, [4, 4, 4])
+    watch.hostile = frozenset({"peer-3"})
+    slander = BanView(peer_id=watch.final["peer-1"].peer_id, reason="slander")
+    watch.note_final("peer-3", told("peer-3", [9, 9, 9], bans=(slander,)), 2.0)
+    report = report_of(watch, 2, 60.0)
+    assert report.agreement
+    assert (report.peers, report.versions_certified, report.bans) == (2, 12, ())
+    assert report.hostile == (watch.latest["peer-3"].peer_id,)
+    assert watch.latest["peer-3"].peer_id not in report.state_digests
+    caught = BanView(peer_id=watch.latest["peer-3"].peer_id, reason="it lied")
+    for name in watch.honest:
+        watch.note_final(name, told(name, [4, 4, 4], bans=(caught,)), 3.0)
+    (ban,) = report_of(watch, 2, 60.0).bans
+    assert (ban.peer, ban.reason, ban.by) == (caught.peer_id, "it lied", 3)

@@ -10,6 +10,7 @@ from coordinator.messages import ConvictionsNote, EvidenceNote
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
+from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
 
 ROUNDS_TO_BAN = 14  # of the fragment: a leader's mischief waits until its key leads
@@ -137,3 +138,23 @@ def test_two_colluders_are_banned_as_well(kind: str) -> None:
         )
     run_to_version(world, version(world.peers[0]) + 5, 60 * INTERVAL_SECONDS)
     assert not machine(world.peers[0]).chain.active_set() & {first.me, second.me}
+
+
+PROVEN = {name for name in PROTOCOL_ATTACKS if name.startswith("two_")} | {
+    "vote_and_abstain",
+    "false_results",
+    "count_twice",
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOL_ATTACKS))
+def test_every_attack_on_the_protocol_costs_its_key_or_nothing(name: str) -> None:
+    """What can be proven is, to everybody. What cannot is outvoted; versions go on, and nobody honest is banned."""
+    world, culprit = hostile_world({})
+    culprit.mischief = mischief_named(name, culprit.signer, [peer.me for peer in world.peers])
+    run_to_version(world, 2 + ROUNDS_TO_BAN, 4 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
+    assert banned_by_all(world, culprit) == (name in PROVEN)
+    culprit.crash()
+    world.outcasts.add(culprit.me)
+    run_to_version(world, 4 + ROUNDS_TO_BAN, 20 * INTERVAL_SECONDS)
+    world.quiesce(120.0)

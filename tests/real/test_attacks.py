@@ -1,0 +1,56 @@
+"""Hostile processes over the real network: the honest keep one digest and go on, and only the hostile are banned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.real.conftest import Swarm
+
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(600)]
+
+PEERS, VERSIONS = 8, 16  # of the peers two are hostile
+PROVEN = {
+    "two_joins": "signed two different statements «join»",
+    "two_commits": "signed two different statements «commit»",
+    "two_results": "signed two different statements «result»",
+    "two_checks": "signed two different statements «check»",
+    "two_votes": "signed two different statements «vote»",
+    "vote_and_abstain": "signed two different statements «abstain» and «vote»",
+    "nan": "committed to values that are not finite",
+    "false_results": "signed a result of partition",
+    "count_twice": "signed a result that counts one input twice",
+}
+UNPROVEN = (
+    ("empty_votes", "empty_votes"),
+    ("false_evidence", "false_evidence"),
+    ("doubt_everything", "refute_everything"),
+    ("never_return", "never_open"),
+    ("shun_half", "shun_half"),
+)
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Two attacks at a time, as most of a run is starting it."""
+    proven = list(PROVEN)
+    return [*zip(proven[::2], [*proven[1::2], "false_results"], strict=True), *UNPROVEN]
+
+
+@pytest.mark.parametrize("attacks", pairs(), ids="+".join)
+def test_two_of_eight_that_attack_the_protocol_change_nothing(swarm: Swarm, attacks: tuple[str, str]) -> None:
+    orders = [word for attack in attacks for word in ("--attack", f"{attack}:1")]
+    swarm.start(PEERS, VERSIONS, "--step-seconds", "0.2", *orders)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert report["versions_certified"] >= VERSIONS
+    assert report["peers"] == PEERS - len(attacks)
+    assert len(report["hostile"]) == len(attacks)
+    bans = {ban["peer"]: ban for ban in report["bans"]}
+    culprits = [peer for peer, attack in zip(report["hostile"], attacks, strict=True) if attack in PROVEN]
+    assert sorted(bans) == sorted(culprits)
+    for peer, attack in zip(report["hostile"], attacks, strict=True):
+        if attack in PROVEN:
+            assert bans[peer]["reason"].startswith(PROVEN[attack])
+            assert bans[peer]["by"] == PEERS - len(attacks) + 1, "the host knows it, too"
