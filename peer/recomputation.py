@@ -52,11 +52,11 @@ class Recomputation:
         windows = [look.leaves.window(leaf) for leaf in chosen]
         try:
             vectors = look.vectors(chosen)
-            if self.is_by_coordinate:
-                merged = self._by_coordinate(vectors, windows)
-            else:
-                plan = merge_plan(self.rule.name, self.segments, self.coefficients, self.members)
-                with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(all="ignore"):  # a liar may publish coefficients that no float32 holds
+                if self.is_by_coordinate:
+                    merged = self._by_coordinate(vectors, windows)
+                else:
+                    plan = merge_plan(self.rule.name, self.segments, self.coefficients, self.members)
                     merged = combine(vectors, *plan.windows(windows))
             return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf is not full
         except (PeerError, LocalError, ValueError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["swarm"]  # the fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.swarm, pytest.mark.timeout(600)]
 
 START_SECONDS_MAX = 90
 GONE_SECONDS_MAX = 9 + 5  # one presence lifetime of the local preset, plus five seconds

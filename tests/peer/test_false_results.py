@@ -281,6 +281,38 @@ def test_results_of_nothing_and_input_sets_in_no_form_convict_nobody() -> None:
             of.convicted(Evidence(charge="false_result", statements=statements, exhibit=exhibit))
 
 
+FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 1e300, -1e300, 5e-324])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from(sorted(MERGES)), st.integers(0, 2**53), st.integers(0, 3))
+def test_whatever_a_liar_signs_is_judged(data: st.DataObject, merge: str, tokens: int, steps: int) -> None:
+    """Its own commitments and results may hold any number: the verdict is one of two, and nothing else happens."""
+    of = standard(merge)
+    lie = cheated(of)
+    norms = st.lists(st.floats(0, 1e36), min_size=6, max_size=10).map(tuple)
+    commits = [
+        CLUB.commit(
+            member,
+            GROUP,
+            tokens=tokens * (member != 3),
+            steps=steps,
+            codec="int8",
+            part_roots=one.part_roots,
+            squared_norms=data.draw(norms | st.just(one.squared_norms)),
+        )
+        for member, one in enumerate(of.inputs.commits)
+    ]
+    bundle = CLUB.bundle(GROUP, commits)
+    other = replace(of, inputs=replace(of.inputs, digest=bundle.digest, statement=bundle))
+    count = data.draw(st.sampled_from([0, 1, len(lie.coefficients)]))
+    coefficients = tuple(data.draw(st.lists(FLOATS, min_size=count, max_size=count)))
+    try:
+        assert other.convicted(other.evidence(lie, 0, coefficients=coefficients)) == CULPRIT
+    except PeerError:
+        return
+
+
 def test_whoever_has_no_tensors_cannot_judge() -> None:
     of = standard()
     with pytest.raises(UnknownChargeError):
