@@ -209,9 +209,11 @@ class Observation:
         for peer, view in self.known.views(self.chains.versions).items():
             known = self.known.peers[peer]
             state = doing.get(peer, view.state) if view.live and view.state == "training" else view.state
+            ban = self.chains.bans.get(peer)
             update = {
                 "state": state,
-                "trust": "banned" if peer in self.chains.bans else "in good standing",
+                "trust": "in good standing" if ban is None else "banned",
+                "note": view.note if ban is None else ban.guilt.reason,  # not what it says of itself
                 "last_seen_seconds": max(0.0, now - known.seen_at),
                 "credited_tokens": self.chains.credit.tokens_of(peer),
             }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from coordinator.network_view import BanView
 from coordinator.places import place_of
 from coordinator.virtual.mischief import Mischief
+from coordinator.virtual.tensors import VirtualCourt
+from dashboard.frames.trust import check_evidence
 from dht.identity import KeyVerifier
 from dht.statement import Statement
 from peer.status_answer import PublicStatus, encode_status
@@ -26,8 +28,26 @@ def test_a_ban_is_shown_with_evidence_that_anybody_can_verify() -> None:
     assert (ban.peer_id, ban.fault_class, ban.verified) == (culprit.me, "A", True)
     assert "«check»" in ban.reason
     assert check_two(ban.evidence)
-    assert {peer.peer_id: peer.trust for peer in view.peers}[culprit.me] == "banned"
+    (shown,) = [peer for peer in view.peers if peer.peer_id == culprit.me]
+    assert (shown.trust, shown.note) == ("banned", ban.reason)
     assert ("peer_banned", culprit.me) in {(line.event, line.peer_id) for line in view.tape}
+
+
+def test_of_a_false_result_its_reducers_own_statement_is_shown() -> None:
+    """The bundle that convicts it is long, and somebody else's."""
+    world = world_of(5, real_keys=True)
+    culprit = world.peers[-1]
+    culprit.mischief = Mischief(culprit.signer, cheats=True)
+    world.watcher.hostile.add(culprit.me)  # type: ignore[attr-defined]
+    observed = Observed(world)
+    observed.observation.chains._engine.core.court = VirtualCourt()
+    for _ in range(120):
+        view = observed.run(1)
+        if view.bans:
+            break
+    (ban,) = view.bans
+    assert ban.reason.startswith("signed a result of partition")
+    assert check_evidence(ban, view.run_id) == "signed by this key; checked by the observer"
 
 
 def check_two(evidence: tuple[str, ...]) -> bool:
