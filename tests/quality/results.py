@@ -47,7 +47,7 @@ def make(experiment: Experiment) -> bool:
             print(f"{experiment.name}: failed\n{done.stderr}", flush=True)
             return False
         keep(experiment, json.loads(report.read_text(encoding="utf-8")))
-    print(f"{experiment.name}: {done.stdout.splitlines()[1]}", flush=True)
+    print(f"{experiment.name}: {done.stdout.splitlines()[-2]}", flush=True)
     return True
 
 
