@@ -27,6 +27,8 @@ __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
 DUPLICATE_CHECK_SECONDS_MAX = 10.0
+EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until the initial peers have told who they are
+EMPTY_TABLE_SECONDS = 0.1
 DIAL_SECONDS_MAX = 5.0
 
 
@@ -218,10 +220,9 @@ async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig) -> bool:
     try:
         process = await DaemonProcess.start(nameless_arguments(config, directory.path), config.startup_seconds)
         p2p = await _attach(directory.path)
-        with suppress(P2PDaemonError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
-                await p2p._client.connect(PeerID.from_base58(peer_id), [])
-                return True
+                return await _can_find(p2p, peer_id)
         return False
     finally:
         if p2p is not None:
@@ -229,3 +230,16 @@ async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig) -> bool:
         if process is not None:
             await process.stop()
         directory.close()
+
+
+async def _can_find(p2p: Any, peer_id: PeerId) -> bool:
+    """Whether others lead us to this peer; asks again while we have not yet learnt whom to ask."""
+    while True:
+        try:
+            await p2p._client.connect(PeerID.from_base58(peer_id), [])
+        except P2PDaemonError as error:
+            if EMPTY_TABLE not in str(error):
+                return False
+            await asyncio.sleep(EMPTY_TABLE_SECONDS)
+        else:
+            return True
