@@ -74,16 +74,19 @@ class Rivals:
         self.ahead.clear()
         fork, rival = found
         actions: list[Action] = []
-        patient_since, decided = machine.tempo.certified_at, False
+        patient_since, decided, again = machine.tempo.certified_at, False, False
         for certificate in rival.after(fork, rival.version - fork):
             if certificate.outcome.minor and not decided:
                 decided = self._takes_minor(machine, (machine.chain.version, rival), now)
                 if not decided:
                     break
+            again = again or certificate.digest in machine.custody.unserved
             actions += machine.advance(certificate, now)
         self.asked.pop((sender, machine.index), None)
-        if more and machine.chain.version == rival.version:
+        more = more and machine.chain.version == rival.version
+        if more or again:  # a version that nobody gave us before is no news that minor ones would have to wait for
             machine.tempo.certified_at = patient_since
+        if more:
             machine.fetch_later(now)
             return actions + self.ask(sender, machine.index, now)
         return actions + machine.fetch_if_behind(now)
