@@ -57,11 +57,11 @@ def members(roster: Statement | None) -> set[int]:
 
 
 def test_a_join_is_news_once_per_life():
-    gathered = gathering()
-    assert hear(gathered, CLUB.join(1, CHAIN))
-    assert not hear(gathered, CLUB.join(1, CHAIN))
-    assert hear(gathered, CLUB.join(1, CHAIN, boot=boot(1, life=2)))
-    assert gathered.joins[CLUB.ids[1]][1].boot == boot(1, life=2)
+    gathered, other = gathering(), OTHERS[0]
+    assert hear(gathered, CLUB.join(other, CHAIN))
+    assert not hear(gathered, CLUB.join(other, CHAIN))
+    assert hear(gathered, CLUB.join(other, CHAIN, boot=boot(other, life=2)))
+    assert gathered.joins[CLUB.ids[other]][1].boot == boot(other, life=2)
 
 
 def test_our_own_join_of_an_earlier_life_is_not_ours():
@@ -105,7 +105,7 @@ def test_the_quorum_is_of_contributors_and_keeps_its_time():
 def test_where_the_quorum_does_not_come_it_is_not_waited_for_all_the_time():
     gathered = gathering()
     assert gathered.due_at() == math.inf
-    hear(gathered, CLUB.join(1, CHAIN))
+    hear(gathered, CLUB.join(OTHERS[0], CHAIN))
     patience = QUORUM_SHARE * PACE.round_seconds
     assert gathered.due_at() == NOW + patience + gathered.grace_seconds()
     for number in (2, 3):
@@ -250,13 +250,13 @@ def joining() -> Joining:
 
 def test_attempts_far_ahead_are_refused():
     with pytest.raises(PeerError, match="far off"):
-        joining().hear(CLUB.join(1, CHAIN, attempt=ATTEMPTS_AHEAD_MAX + 1), NOW)
+        joining().hear(CLUB.join(OTHERS[0], CHAIN, attempt=ATTEMPTS_AHEAD_MAX + 1), NOW)
 
 
 def test_the_attempts_listened_to_are_bounded_and_near_ours():
     listener = joining()
     for attempt in range(3 * GATHERINGS_MAX, -1, -1):
-        listener.hear(CLUB.join(1, CHAIN, attempt=attempt), NOW)
+        listener.hear(CLUB.join(OTHERS[0], CHAIN, attempt=attempt), NOW)
         assert len(listener.gatherings) <= GATHERINGS_MAX
     assert sorted(listener.gatherings) == list(range(GATHERINGS_MAX))
     assert listener.hear(CLUB.join(2, CHAIN, attempt=3 * GATHERINGS_MAX), NOW) is None
@@ -265,8 +265,8 @@ def test_the_attempts_listened_to_are_bounded_and_near_ours():
 def test_used_up_attempts_are_not_heard_of_again():
     listener = joining()
     listener.use_up(4)
-    assert listener.hear(CLUB.join(1, CHAIN, attempt=4), NOW) is None
-    assert listener.hear(CLUB.join(1, CHAIN, attempt=5), NOW) is not None
+    assert listener.hear(CLUB.join(OTHERS[0], CHAIN, attempt=4), NOW) is None
+    assert listener.hear(CLUB.join(OTHERS[0], CHAIN, attempt=5), NOW) is not None
 
 
 def test_what_was_said_in_an_attempt_is_never_said_in_other_words():

@@ -45,7 +45,7 @@ IMPORTS = frozenset(
         *("pathlib", "re", "statistics", "sys", "threading", "time", "typing", "unicodedata", "__future__"),
         *("streamlit", "dashboard", "pandas", "pyarrow"),
         *("coordinator.control", "coordinator.credit", "coordinator.evidence", "coordinator.network_view"),
-        *("coordinator.quantity", "coordinator.snapshot"),
+        *("coordinator.places", "coordinator.quantity", "coordinator.snapshot"),
         *("coordinator.view_file", "dht.errors", "dht.identity", "dht.statement"),
     }
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator import evidence
+from coordinator import places
 from coordinator.actions import Action, Adopt
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
@@ -111,8 +111,8 @@ def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) 
 
 def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """If joins did not name the life that says them, whoever restarts would be convicted."""
-    places = {**evidence._PLACES, "join": lambda statement: (statement.read(Join).attempt,)}
-    monkeypatch.setattr(evidence, "_PLACES", places)
+    nameless = {**places._PLACES, "join": lambda statement: (statement.read(Join).attempt,)}
+    monkeypatch.setattr(places, "_PLACES", nameless)
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "roster")
