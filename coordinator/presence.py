@@ -83,10 +83,10 @@ class PresenceTable:
     def see(self, peer: PeerId, presence: Presence, now: float) -> None:
         """Note a presence record, unless it is the one that we know or there is no room."""
         known = self.sightings.get(peer)
-        if known is not None and known.presence == presence:
+        if known is not None and known.presence.beat == presence.beat and known.presence == presence:
             return  # the same record read again says nothing about now
         if known is None and len(self.sightings) >= PEERS_KNOWN_MAX:
-            self._forget_silent(now)
+            self.forget(now)
             if len(self.sightings) >= PEERS_KNOWN_MAX:
                 return
         self.revision += 1
@@ -121,9 +121,13 @@ class PresenceTable:
         """Everyone who is live."""
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
 
+    def is_training(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer is live and its learner is running."""
+        return self.is_live(peer, now) and self.sightings[peer].presence.state == "training"
+
     def trainers(self, now: float) -> frozenset[PeerId]:
         """Live peers whose learners are running."""
-        return frozenset(peer for peer in self.live(now) if self.sightings[peer].presence.state == "training")
+        return frozenset(peer for peer in self.sightings if self.is_training(peer, now))
 
     def population(self, now: float) -> float:
         """How many peers train, as far as what we see tells; counted anew when that may have changed."""
@@ -138,8 +142,9 @@ class PresenceTable:
         heads = () if sighting is None else sighting.presence.heads
         return fragment < len(heads) and heads[fragment] == digest[:HEAD_BYTES]
 
-    def _forget_silent(self, now: float) -> None:
-        limit = FORGET_LIFETIMES * self.lifetime_seconds
+    def forget(self, now: float, lifetimes: float = FORGET_LIFETIMES) -> None:
+        """Make room of whoever has been silent for so long."""
+        limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             del self.sightings[peer]
             self.gone.discard(peer)
