@@ -31,10 +31,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`"""
+    """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`
+
+    With `merged`, encode instead what that step would apply: what a cell brings (docs/adr/0011).
+    """
 
     key: RoundKey
     partitions: int
+    merged: Apply | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from coordinator.core import Core
 from coordinator.events import Applied, Encoded, Inspected, Opened, Reduced, VoteRecorded
 from coordinator.exchange import Exchange
 from coordinator.group import Group, read_commit
+from coordinator.harvest import Harvest
 from coordinator.inspection import Inspection
 from coordinator.messages import NeedNote, PartNote
 from coordinator.opener import Opener
@@ -42,6 +43,7 @@ class Attempt:
     chain: Chain
     group: Group
     timeline: Timeline
+    harvest: Harvest | None = None  # what we bring as a head of others; None: our own outer gradient
     exchange: Exchange = field(init=False)
     opener: Opener = field(init=False)
     refutations: Refutations = field(init=False)
@@ -99,6 +101,8 @@ class Attempt:
         if certificate.outcome.roster_id != self.group.key.roster_id:
             return None
         counted = certificate.outcome.included_in(self.core.me)
+        if self.harvest is not None:  # our own work, if any, is in a cell's
+            counted = (False,) * len(counted)
         return Adopt(
             certificate,
             applied=self.group.key if self.verdict.holds(certificate) else None,
@@ -110,7 +114,8 @@ class Attempt:
     # -- events
 
     def start(self, now: float) -> list[Action]:
-        return self.exchange.start() + self._settle(now)
+        merged = None if self.harvest is None else self.harvest.merged
+        return self.exchange.start(merged) + self._settle(now)
 
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         """A statement or part of this group; raises PeerError if it does not belong or is false."""
@@ -177,7 +182,8 @@ class Attempt:
         return self.verdict.on_leader_statement(message, self.gone.keys())
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        return [] if self.over else self.exchange.on_encoded(event) + self._settle(now)
+        claimed = event if self.harvest is None else self.harvest.claim(event)
+        return [] if self.over else self.exchange.on_encoded(claimed) + self._settle(now)
 
     def on_reduced(self, event: Reduced, now: float) -> list[Action]:
         return self.exchange.on_reduced(event) + self._settle(now)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from coordinator.actions import Action, Adopt, Discard, FetchState
+from coordinator.actions import Action, Adopt, Discard, FetchState, Send
+from coordinator.certificate import Certificate
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
+from coordinator.messages import CertificateNote
+from dht.identity import PeerId
 
 FETCH_RETRY_SECONDS = 1.0
 UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist
 UNSERVED_MAX = 16
+SUPPLY_DEADLINES = 0.5  # of a round: how long to wait for the supplier
 HOLDERS_MAX = 16
 
 
@@ -32,6 +36,8 @@ class Custody:
     included_unseen: bool = False  # a version that we lack has work of ours of which we have no snapshot
     again_at: float | None = None
     lacking_since: float = 0.0  # the newest one
+    supplier: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
+    customers: tuple[PeerId, ...] = ()  # whom we tell
     unserved: dict[bytes, float] = field(default_factory=dict)  # versions that do not exist until then
 
     @property
@@ -54,8 +60,24 @@ class Custody:
         others = {peer for peer in live - signers if presence.says_head(peer, chain.fragment, chain.digest)}
         # everyone asks in another order, so that not all ask the same holder
         ordered = beacon_order(self.core.me.encode(), signers) + beacon_order(self.core.me.encode(), others)
-        holders = sorted(ordered, key=lambda peer: peer not in live)[:HOLDERS_MAX]
+        ordered = tuple(dict.fromkeys((*([] if self.supplier is None else [self.supplier]), *ordered)))
+        holders = sorted(ordered, key=lambda peer: peer not in live and peer != self.supplier)[:HOLDERS_MAX]
         return [FetchState(newest, tuple(holders))]
+
+    def await_supplier(self, now: float) -> None:
+        """Our supplier tells us when it has the newest state; if it does not, we ask whoever has."""
+        self.again_at = now + SUPPLY_DEADLINES * self.core.pace.round_seconds
+
+    def supply(self, certificate: Certificate) -> list[Action]:
+        """We hold the newest version: tell those whose work went through us that they can have it here, once."""
+        customers, self.customers = self.customers, ()
+        note = CertificateNote(certificate=certificate)
+        return [Send(peer, note) for peer in customers]
+
+    def offered(self, sender: PeerId, digest: bytes, chain: Chain, now: float) -> list[Action]:
+        """Somebody says that a version exists: if it is the newest and our supplier says it, it is to be had there."""
+        awaited = not self.complete and sender == self.supplier and digest == chain.digest
+        return self.fetch(chain, now) if awaited else []
 
     def fetched(self, chain: Chain) -> list[Action]:
         """The newest state is here: adopt it, with the snapshot of ours that an earlier version holds, if any does."""

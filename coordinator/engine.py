@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from coordinator.actions import Action, Send, Tell, VoteRecord
+from coordinator.cell import Cell
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.core import Core
@@ -35,6 +36,7 @@ from coordinator.group import OtherBaseError
 from coordinator.messages import (
     BODY_BYTES_MAX,
     AskChainNote,
+    CellNote,
     CertificateNote,
     ChainNote,
     NeedNote,
@@ -44,6 +46,7 @@ from coordinator.messages import (
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import Rivals
+from coordinator.rumour import spread
 from coordinator.schedule import Candidate, next_to_open
 from coordinator.tribunal import Tribunal
 from dht.errors import PeerError
@@ -114,7 +117,7 @@ class Engine:
             return self._on_presence(event, now)
         if isinstance(event, PeerGone):
             self.core.presence.lose(event.peer)
-            return [action for machine in self.machines for action in machine.rounds.lose(event.peer, now)]
+            return [action for machine in self.machines for action in machine.lose(event.peer, now)]
         if isinstance(event, StateFetched):
             return self.machines[event.fragment].fetched(event.digest, now)
         if isinstance(event, FetchFailed):
@@ -124,12 +127,12 @@ class Engine:
     def _on_answer(
         self, event: Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded, now: float
     ) -> list[Action]:
-        rounds = self.machines[event.key.fragment].rounds
-        attempt = rounds.find(event.key.roster_id)
+        machine = self.machines[event.key.fragment]
+        attempt = machine.find(event.key.roster_id)
         if attempt is None:
             return []
         if isinstance(event, Encoded):
-            return rounds.on_encoded(event, now)
+            return machine.rounds.on_encoded(event, now)
         if isinstance(event, Reduced):
             found = self.tribunal.inspect(event, now) if event.garbage else []
             return found + attempt.on_reduced(event, now)
@@ -137,6 +140,8 @@ class Engine:
             return attempt.on_opened(event)
         if isinstance(event, Inspected):
             return attempt.on_inspected(event, now) + self.tribunal.collect(event, now)
+        if isinstance(attempt, Cell):
+            return []  # it takes no step
         if isinstance(event, Applied):
             return attempt.on_applied(event)
         if not event.written:
@@ -156,6 +161,8 @@ class Engine:
             return self._on_certificate(sender, message.certificate, now)
         if isinstance(message, TrustNote):
             return self.tribunal.on_note(sender, message, now)
+        if isinstance(message, CellNote):
+            return [action for machine in self.machines for action in machine.cells.on_note(sender, message, now)]
         return self._on_chain_note(sender, message, now)
 
     def _receive_within_group(
@@ -163,7 +170,7 @@ class Engine:
     ) -> list[Action]:
         """Notes name their group only; one of another fragment than ours, or of an old group, is nobody's."""
         for machine in self.machines:
-            attempt = machine.rounds.find(note.group)
+            attempt = machine.find(note.group)
             if attempt is not None and isinstance(note, PartNote):
                 return attempt.receive(event.sender, note, event.payload_root, now)
             if attempt is not None and isinstance(note, OpeningNote):
@@ -191,7 +198,7 @@ class Engine:
         if context.version > machine.chain.version:
             return self.rivals.ask(event.sender, machine.index, now)
         try:
-            return machine.rounds.receive(statement, event.payload_root, now)
+            return machine.receive(statement, event.payload_root, now)
         except OtherBaseError:
             return self.rivals.ask(event.sender, machine.index, now)
 
@@ -210,10 +217,11 @@ class Engine:
         machine = self.machines[certificate.fragment]
         known = machine.chain.digest_at(certificate.version) == certificate.digest
         if known or machine.custody.is_unserved(certificate.digest, now):
-            return []
+            return machine.custody.offered(sender, certificate.digest, machine.chain, now)
         if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
             return self.rivals.ask(sender, machine.index, now)
-        return machine.learn(certificate, now) + machine.spread(certificate, now)
+        actions = machine.learn(certificate, now) + spread(self.core, certificate, now)
+        return actions + machine.custody.offered(sender, certificate.digest, machine.chain, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
         """Besides who is there, presence shows who is ahead of us or on another branch."""
@@ -224,7 +232,7 @@ class Engine:
             chain = machine.chain
             known = chain.digest_at(version) if version <= chain.version else None
             if version > chain.version or (known is not None and known[:HEAD_BYTES] != head):
-                actions += self.rivals.ask(event.peer, machine.index, now)
+                actions += self.rivals.ask_few(event.peer, machine.index, now)
         return actions
 
     # -- opening rounds
@@ -234,7 +242,7 @@ class Engine:
             return []
         candidates = []
         for machine in self.machines:
-            if machine.rounds.may_open(now) and not self._founds_alone(machine, now):
+            if machine.may_open(now) and not self._founds_alone(machine, now):
                 pacing = machine.tempo.pacing(machine.chain, now)
                 spaced = self.opened_at + pacing.spacing_seconds
                 due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
@@ -251,7 +259,7 @@ class Engine:
         if chosen is None:
             return []
         self.opened_at = now
-        return self.machines[chosen.fragment].rounds.open(now)
+        return self.machines[chosen.fragment].open(now)
 
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""

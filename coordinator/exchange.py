@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Encode, Send
+from coordinator.actions import Action, Apply, Encode, Send
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.events import Encoded, Reduced
@@ -50,11 +50,11 @@ class Exchange:
     def __post_init__(self) -> None:
         self.nonces = (self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES))
 
-    def start(self) -> list[Action]:
-        """Ask for our contribution, if we bring one."""
+    def start(self, merged: Apply | None = None) -> list[Action]:
+        """Ask for our contribution, if we bring one: of our own, or what a cell of ours brings."""
         if self.core.me not in self.group.contributors:
             return []
-        return [Encode(self.group.key, self.group.partitions)]
+        return [Encode(self.group.key, self.group.partitions, merged)]
 
     def on_encoded(self, event: Encoded) -> list[Action]:
         """Commit to what was encoded."""
@@ -123,7 +123,7 @@ class Exchange:
         return [action for duty in self.duties.values() if (action := duty.decide(now)) is not None]
 
     def on_reduced(self, event: Reduced) -> list[Action]:
-        """Return our merged partition to every member, ourselves included."""
+        """Return our merged partition to whoever uses it, ourselves included."""
         if event.root is None or self.inputs is None:
             return []
         body = Result(
@@ -136,7 +136,7 @@ class Exchange:
             encoding_error=event.encoding_error,
         )
         statement = self.core.say("result", self.group.key, self.inputs.digest, body)
-        return list(self.core.to_all(self.group.members, statement, event.root))
+        return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
     def on_result(self, statement: Statement, root: bytes | None) -> None:
         """Keep the first valid result of each partition and turn."""
@@ -180,8 +180,8 @@ class Exchange:
         for duty in self.duties.values():
             duty.lose(peer)
 
-    def remind(self) -> list[Action]:
-        """Ask again for whatever is late, repeat what nobody may have heard."""
+    def remind(self, results: bool = True) -> list[Action]:
+        """Ask again for whatever is late, repeat what nobody may have heard; for `results` if we are to get them."""
         if self.inputs is None:
             return [Send(self.group.leader, self.commit)] if self.commit is not None else []
         actions: list[Action] = []
@@ -189,7 +189,7 @@ class Exchange:
             if not duty.started:
                 actions += [Send(peer, self._need("part", partition, turn)) for peer in duty.missing()]
         for partition, held in enumerate(self.held()):
-            if held is None:
+            if held is None and results:
                 turn = self.turn_of(partition)
                 actions.append(Send(self.group.reducer(partition, turn), self._need("result", partition, turn)))
         return actions

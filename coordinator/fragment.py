@@ -7,23 +7,21 @@ changes over to another branch (design §6.2 step 10, §8).
 
 from __future__ import annotations
 
-from coordinator.actions import Action, Adopt, Discard, Publish, Send, Tell
+from coordinator.actions import Action, Adopt, Discard, Tell
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
+from coordinator.cell import Cell
+from coordinator.cell_rounds import CellRounds
 from coordinator.certificate import Certificate
-from coordinator.chain import Chain, beacon_order
+from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.custody import FETCH_RETRY_SECONDS, Custody
 from coordinator.ledger import Ledger
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CertificateNote
 from coordinator.pacing import Tempo
 from coordinator.rounds import Rounds
+from coordinator.rumour import announce, is_crowded, spread
 from dht.identity import PeerId
-from dht.statement import digest_of
-
-TOLD_BY_LEADER_MAX = 2 * PEERS_PER_GROUP_MAX
-RUMOUR_PEERS = 4  # told by each who learns: all but e⁻⁴ of a swarm hear it, the rest see it in somebody's presence
+from dht.statement import Statement
 
 
 class FragmentMachine:
@@ -43,7 +41,13 @@ class FragmentMachine:
         self.rounds = self._new_rounds()
 
     def _new_rounds(self) -> Rounds:
-        return Rounds(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo)
+        cells = CellRounds(self.core, self.chain, self.custody, self.ledger)
+        return Rounds(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo, cells)
+
+    @property
+    def cells(self) -> CellRounds:
+        """What we do at the newest version to bring work without a seat, ours or others'."""
+        return self.rounds.cells
 
     # -- where we stand
 
@@ -69,7 +73,7 @@ class FragmentMachine:
     @property
     def busy(self) -> bool:
         """Whether a round of ours is in flight."""
-        return self.rounds.busy
+        return self.rounds.busy or self.cells.busy
 
     @property
     def attempt(self) -> Attempt | None:
@@ -78,18 +82,43 @@ class FragmentMachine:
 
     @property
     def joining_since(self) -> float | None:
-        """Since when we have been asking into a group; None while we do not ask."""
-        return self.rounds.joining.since
+        """Since when we have been asking into a group or a cell; None while we do not ask."""
+        return self.rounds.joining.since if self.cells.since is None else self.cells.since
+
+    def find(self, roster_id: bytes) -> Attempt | Cell | None:
+        """Our attempt or cell with this roster."""
+        return self.rounds.find(roster_id) or self.cells.find(roster_id)
 
     def bound(self, now: float) -> bool:
         """Whether a vote forbids us to enter a group."""
         return self.rounds.bound(now)
 
+    # -- events
+
+    def may_open(self, now: float) -> bool:
+        """Whether we are free to ask into a group, or into a cell, which comes first."""
+        return self.cells.may_open(now) or (not self.cells.busy and self.rounds.may_open(now))
+
+    def open(self, now: float) -> list[Action]:
+        """Take part in making the next version; the caller has seen that we may."""
+        return self.cells.open(now) if self.cells.may_open(now) else self.rounds.open(now)
+
+    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
+        in_cell = self.cells.find_by_group(statement.context.group) is not None
+        if in_cell or statement.context.kind in ("ward", "cell"):
+            return self.cells.receive(statement, root, now)
+        return self.rounds.receive(statement, root, now)
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer: wait for nothing of its."""
+        return self.rounds.lose(peer, now) + self.cells.lose(peer, now)
+
     # -- time
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""
-        actions = self.rounds.tick(now)
+        actions = self.rounds.tick(now) + self.cells.tick(now)
         if self.custody.again_at is not None and now >= self.custody.again_at:
             actions += self.custody.fetch(self.chain, now)
         return actions
@@ -97,7 +126,8 @@ class FragmentMachine:
     def next_deadline(self, now: float) -> list[float]:
         """When there is something to do."""
         again_at = self.custody.again_at
-        return self.rounds.next_deadline(now) + ([] if again_at is None else [again_at])
+        times = self.rounds.next_deadline(now) + self.cells.next_deadline(now)
+        return times + ([] if again_at is None else [again_at])
 
     # -- versions
 
@@ -107,32 +137,15 @@ class FragmentMachine:
             certificate = attempt.certificate
             if certificate is not None and not self.rounds.shall_hold(certificate, now):
                 led = attempt.group.leader == self.core.me
-                told = self._announce(certificate, now) if led else []
-                return self.learn(certificate, now) + told + self.spread(certificate, now)
-        return self.rounds.leave_pointless(now)
+                told = announce(self.core, certificate, now) if led else []
+                return self.learn(certificate, now) + told + spread(self.core, certificate, now)
+        return self.rounds.leave_pointless(now) + self._follow_cells(now)
 
-    def _outsiders(self, certificate: Certificate, now: float) -> frozenset[PeerId]:
-        """Live peers that were not there."""
-        return self.core.presence.live(now) - certificate.outcome.roster_ids - {self.core.me}
-
-    def _crowded(self, now: float) -> bool:
-        """Whether there are more peers than one leader can tell."""
-        return self.core.presence.population(now) > TOLD_BY_LEADER_MAX
-
-    def _announce(self, certificate: Certificate, now: float) -> list[Action]:
-        """The leader tells everyone who was not there; where they are many, rumour does."""
-        if self._crowded(now):
-            return [Publish(certificate)]
-        note = CertificateNote(certificate=certificate)
-        return [Publish(certificate), *(Send(peer, note) for peer in sorted(self._outsiders(certificate, now)))]
-
-    def spread(self, certificate: Certificate, now: float) -> list[Action]:
-        """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
-        if not self._crowded(now):
-            return []
-        note = CertificateNote(certificate=certificate)
-        drawn = beacon_order(digest_of(certificate.digest, self.core.me.encode()), self._outsiders(certificate, now))
-        return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
+    def _follow_cells(self, now: float) -> list[Action]:
+        """Go on with our cells; after them, into the group."""
+        actions = self.cells.settle(now)
+        into_group = self.cells.hand_over() and self.rounds.may_open(now)
+        return actions + (self.rounds.open(now) if into_group else [])
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:
         """The next version exists; whoever calls, or our own ballot, has verified it."""
@@ -143,7 +156,8 @@ class FragmentMachine:
     def advance(self, certificate: Certificate, now: float) -> list[Action]:
         """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
         own = self.rounds.find(certificate.outcome.roster_id)
-        adopt = None if own is None else own.adoption(certificate)
+        self.custody.supplier, self.custody.customers = self.cells.supply()
+        adopt = self.cells.adoption(certificate, None if own is None else own.adoption(certificate))
         self.rounds.leave(now)
         self._observe(certificate, now)
         if adopt is None or adopt.applied is None:
@@ -167,8 +181,8 @@ class FragmentMachine:
         """Adopt the version if we hold its state; else remember whether work of ours is in it."""
         if adopt is not None and adopt.applied is not None:
             if adopt.snapshot is not None:
-                self.ledger.count(certificate.outcome)
-            return [adopt]
+                self.ledger.count(adopt.snapshot.roster_id)
+            return [adopt, *self.custody.supply(certificate)]
         if adopt is not None and adopt.snapshot is not None:
             self.custody.unadopted = adopt
         elif not self.ledger.knows(certificate.outcome, self.core.me):
@@ -178,7 +192,10 @@ class FragmentMachine:
     def _observe(self, certificate: Certificate, now: float) -> None:
         """Learn from the round: where counting starts, and the estimates behind the grace window."""
         own = self.rounds.find(certificate.outcome.roster_id)
-        self.tempo.counted_from = now if own is None else own.timeline.start
+        # in a large swarm from when all hear of it, so that heads and wards come to the next version together
+        self.tempo.counted_from = (
+            now if own is None or (self.core.pace.cells and is_crowded(self.core, now)) else own.timeline.start
+        )
         if not certificate.outcome.minor:
             self.tempo.certified_at = now
         gathering = self.rounds.joining.gatherings.get(certificate.outcome.attempt)
@@ -191,15 +208,20 @@ class FragmentMachine:
     def _begin_anew(self) -> list[Action]:
         """Nothing of the rounds at the base that we leave is needed, but a snapshot whose version has still to come."""
         kept = None if self.custody.unadopted is None else self.custody.unadopted.snapshot
-        keys = [one.group.key for one in self.rounds.all()]
+        keys = [one.group.key for one in self.rounds.all()] + [one.group.key for one in self.cells.cells()]
         self.rounds = self._new_rounds()
         return [Discard(key) for key in keys if key != kept]
 
     # -- catching up, changing over
 
     def fetch_if_behind(self, now: float) -> list[Action]:
-        """Get the newest state if we lack it."""
-        return [] if self.ready else self.custody.fetch(self.chain, now)
+        """Get the newest state if we lack it; where somebody is to supply us, as soon as it has it itself."""
+        if self.ready:
+            return []
+        if self.custody.supplier is None:
+            return self.custody.fetch(self.chain, now)
+        self.custody.await_supplier(now)
+        return []
 
     def fetch_later(self, now: float) -> None:
         """More versions are about to follow; should they not, the newest state that we know is fetched all the same."""
@@ -209,11 +231,11 @@ class FragmentMachine:
         """The state of a version has arrived; an older one than the newest is of no use any more."""
         if self.ready or digest != self.chain.digest:
             return []
-        if self.custody.unadopted is not None:
-            self.ledger.count(self.custody.unadopted.certificate.outcome)
+        if self.custody.unadopted is not None and self.custody.unadopted.snapshot is not None:
+            self.ledger.count(self.custody.unadopted.snapshot.roster_id)
         elif self.custody.included_unseen:
             self.ledger.count_all(self.core.steps_now(now))
-        return self.custody.fetched(self.chain)
+        return self.custody.fetched(self.chain) + self.custody.supply(self.chain.certificates[-1])
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
         """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
@@ -241,6 +263,7 @@ class FragmentMachine:
     def switch(self, rival: Chain, fork: int, now: float) -> list[Action]:
         """Leave our branch, from version `fork` on, for a rival one (design §8); its state has to be fetched."""
         self.rounds.leave(now)
+        self.custody.supplier = None
         self.custody.fall_behind(self.chain, now)
         unadopted = self.custody.unadopted
         dropped = unadopted is not None and unadopted.certificate.version > fork

@@ -72,6 +72,10 @@ class Group:
         """Who reduces a partition, at first (turn 0) or again (turn 1: the next in order)."""
         return self.reducers[(partition + turn) % len(self.reducers)]
 
+    def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
+        """Who gets the results of a reducer."""
+        return self.members
+
     def proposers(self) -> tuple[PeerId, ...]:
         """The leader, then whoever may propose once if the leader is silent."""
         rest = tuple(member for member in self.members if member != self.leader)

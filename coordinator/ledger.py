@@ -27,9 +27,9 @@ class Ledger:
         while len(self.given) > ROUNDS_KEPT:
             del self.given[next(iter(self.given))]
 
-    def count(self, outcome: Outcome) -> None:
-        """A version with this work in it is ours, and so is the snapshot."""
-        self.counted_steps = max(self.counted_steps, self.given.get(outcome.roster_id, 0))
+    def count(self, roster_id: bytes) -> None:
+        """A version with what we gave to this roster is ours, and so is the snapshot."""
+        self.counted_steps = max(self.counted_steps, self.given.get(roster_id, 0))
 
     def count_all(self, steps: int) -> None:
         """A version holds work of ours of which we do not know how much: what we did until now is not brought again."""

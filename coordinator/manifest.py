@@ -223,6 +223,9 @@ class PaceSpec(Wire):
     presence_lifetime_seconds: float = Field(
         9.0, gt=0, le=PRESENCE_SECONDS_MAX, description="after this silence a peer counts as gone"
     )
+    cells: bool = Field(
+        False, description="with more than 32 training peers, who has no seat contributes through those who have one"
+    )
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

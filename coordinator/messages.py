@@ -11,7 +11,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coordinator.certificate import CONVICTIONS_MAX, VOTE_BODY_BYTES_MAX, Certificate, Conviction, MemberIndex
+from coordinator.certificate import (
+    CONVICTIONS_MAX,
+    VOTE_BODY_BYTES_MAX,
+    Certificate,
+    Contributor,
+    Conviction,
+    MemberIndex,
+)
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
 from dht.statement import Digest, PeerIdText, Statement
@@ -24,6 +31,7 @@ SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or 
 CHAIN_PAGE_MAX = 32
 HEARD_MAX = 512
 PLACES_ASKED_MAX = 16
+CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -143,6 +151,45 @@ class NeedNote(Wire):
     turn: Turn
 
 
+class Ward(Wire):
+    """«I hold this base and bring my work through this head.» Its context's group is the base (docs/adr/0011)."""
+
+    head: PeerIdText
+    boot: Nonce
+    dialable: bool
+
+
+class CellRoster(Wire):
+    """Who brings its work to `leader`, as their head has dealt them out. Its digest names the cell.
+
+    With `height` 2 every member but the leader leads a cell itself, and brings what that has come to.
+    """
+
+    leader: PeerIdText
+    height: int = Field(ge=1, le=CELL_HEIGHT_MAX)
+    wards: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class AgainNote(Wire):
+    """The leader of a cell reduces these partitions itself: their results are missing or false."""
+
+    group: Digest
+    partitions: tuple[Partition, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
+
+
+class CellYield(Wire):
+    """Whose work is in what one cell brings, as its members committed it."""
+
+    contributors: tuple[Contributor, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+
+class YieldNote(Wire):
+    """What this cell brings, then what the cell does into which its leader brought that; the last one is a head's."""
+
+    group: Digest
+    cells: tuple[CellYield, ...] = Field(min_length=1, max_length=CELL_HEIGHT_MAX)
+
+
 class CertificateNote(Wire):
     """«This version exists.» Proves itself."""
 
@@ -203,11 +250,13 @@ class EvidenceNote(Wire):
 
 
 TrustNote = HeardNote | AskHeardNote | ConvictionsNote | AskEvidenceNote | EvidenceNote
-Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote | TrustNote
+CellNote = AgainNote | YieldNote
+Note = PartNote | NeedNote | OpenNote | OpeningNote | CertificateNote | AskChainNote | ChainNote | TrustNote | CellNote
 Message = Statement | Note
 
 BODY_BYTES_MAX: dict[str, int] = {
     "join": 1 << 10,
+    "ward": 1 << 10,
     "commit": 28 << 10,  # a full group's fit into one bundle
     "result": 64 << 10,
     "check": 4 << 10,
@@ -228,4 +277,6 @@ STATEMENT_BODIES: dict[str, type[Wire]] = {
     "redo": Redo,
     "proposal": Proposal,
     "abstain": Abstain,
+    "ward": Ward,
+    "cell": CellRoster,
 }

@@ -14,6 +14,7 @@ from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
+ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead
 RIVALS_MAX = 64
 
 Fork = tuple[int, Chain]
@@ -42,6 +43,11 @@ class Rivals:
         self.awaited.add((peer, fragment))
         chain = self.machines[fragment].chain
         return [Send(peer, AskChainNote(fragment=fragment, version=chain.version, known=known_digests(chain)))]
+
+    def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
+        """`ask`, because of its presence: whoever comes late to a large swarm finds all others ahead, and needs one."""
+        recent = sum(asked[1] == fragment and now < at + ASK_AGAIN_SECONDS for asked, at in self.asked.items())
+        return [] if recent >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
     def answer(self, sender: PeerId, note: AskChainNote) -> list[Action]:
         """Certificates after the newest version that the asker and we share; none if that lies too deep."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Discard, Send, Tell
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
+from coordinator.cell_rounds import CellRounds
 from coordinator.certificate import Certificate, Conviction
 from coordinator.chain import Chain
 from coordinator.core import Core
@@ -22,7 +23,7 @@ from coordinator.joining import Joining
 from coordinator.ledger import Ledger
 from coordinator.messages import Abstain, AskEvidenceNote, EvidenceNote
 from coordinator.pacing import Tempo
-from coordinator.timeline import Timeline
+from coordinator.timeline import QUORUM_SHARE, Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -43,6 +44,7 @@ class Rounds:
     bonds: Bonds
     ledger: Ledger
     tempo: Tempo
+    cells: CellRounds
     joining: Joining = field(init=False)
     attempt: Attempt | None = None
     past: list[Attempt] = field(default_factory=list)
@@ -80,8 +82,10 @@ class Rounds:
         return now < self.bonds.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
 
     def contributes(self, now: float) -> bool:
-        """Whether we bring an outer gradient: at least one step that no version holds."""
-        return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
+        """Whether we bring an outer gradient: of others, or at least one step that no version holds, nor our head."""
+        if self.cells.harvest is not None:
+            return True
+        return self.core.contributes and not self.cells.given and self.ledger.brings(self.core.steps_now(now))
 
     def wanted(self, now: float) -> bool:
         """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
@@ -111,10 +115,15 @@ class Rounds:
             return self.joining.follow(gathering, self.contributes(now), now) if follows else []
         running = self.attempt is not None and self.attempt.group.attempt != gathering.attempt
         started = self.attempt is not None and self.attempt.exchange.inputs is not None
-        if running or started or self._is_over(gathering.attempt):
+        if running or started or self._is_over(gathering.attempt) or self._awaits_cell(gathering, now):
             return []
         minor_allowed = self.tempo.minor_allowed(self.chain, now)
         return self.joining.close(gathering, self._silent(gathering.attempt), minor_allowed, now)
+
+    def _awaits_cell(self, gathering: Gathering, now: float) -> bool:
+        """Whether our own cell may still come in time; the leaders of the others have a grace window for that."""
+        first_at = now if gathering.first_at is None else gathering.first_at
+        return self.cells.busy and now < first_at + QUORUM_SHARE * self.core.pace.round_seconds
 
     def _is_over(self, attempt: int) -> bool:
         return attempt < self.joining.first_attempt or any(one.group.attempt == attempt for one in self.past)
@@ -180,7 +189,8 @@ class Rounds:
         if self.attempt is not None:
             actions.append(Discard(self.attempt.group.key))  # an earlier revision of the same roster
         self.joining.enter(group.attempt)
-        self.attempt = Attempt(self.core, self.chain, group, Timeline(now, self.joining.deadline_seconds(group)))
+        timeline = Timeline(now, self.joining.deadline_seconds(group))
+        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest)
         return actions + self.attempt.start(now)
 
     # -- what others say and what our shell answers
@@ -201,8 +211,9 @@ class Rounds:
         """Our contribution is ready."""
         attempt = self.find(event.key.roster_id)
         if attempt is None:
-            return []
-        self.ledger.give(event.key.roster_id, self.core.steps_now(now))
+            return self.cells.on_encoded(event, now)
+        own = attempt.harvest is None  # else our own work is given to the cell
+        self.ledger.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
         return attempt.on_encoded(event, now)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:

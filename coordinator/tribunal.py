@@ -71,7 +71,7 @@ class Tribunal:
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:
         """Take up what our own reduction found to be garbage."""
-        attempt = self.machines[event.key.fragment].rounds.find(event.key.roster_id)
+        attempt = self.machines[event.key.fragment].find(event.key.roster_id)
         inputs = None if attempt is None else attempt.exchange.inputs
         if inputs is None:
             return []
@@ -128,7 +128,7 @@ class Tribunal:
             return []
         for machine in self.machines:
             machine.rounds.shun(suspect)
-        actions: list[Action] = [action for machine in self.machines for action in machine.rounds.lose(suspect, now)]
+        actions: list[Action] = [action for machine in self.machines for action in machine.lose(suspect, now)]
         details: dict[str, object] = {"peer": suspect, "class": "A", "reason": ban.guilt.reason}
         context = evidence.statements[0].context
         actions += [KeepEvidence(ban), Tell("peer_banned", context.fragment, context.version, details)]

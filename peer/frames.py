@@ -10,6 +10,7 @@ from coordinator.certificate import Certificate
 from coordinator.chain import ACTIVE_CERTIFICATES
 from coordinator.manifest import FRAGMENTS_MAX
 from coordinator.messages import (
+    AgainNote,
     AskChainNote,
     AskEvidenceNote,
     AskHeardNote,
@@ -23,6 +24,7 @@ from coordinator.messages import (
     Message,
     NeedNote,
     PartNote,
+    YieldNote,
 )
 from coordinator.openings import OpeningNote, OpenNote
 from dht.errors import PeerError
@@ -167,6 +169,8 @@ _KINDS: tuple[type[Message | Transfer], ...] = (
     HeadsAnswer,
     TailAsk,
     TailAnswer,
+    AgainNote,
+    YieldNote,
 )
 
 

@@ -180,6 +180,8 @@ class Pump:
         """Do what takes time, then tell the core."""
         event: Event | None
         match action:
+            case Encode() if action.merged is not None:
+                event = await self.work.run(partial(self.work.encode_merged, action))
             case Encode():
                 event = await self._encode(action)
             case Reduce():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from peer.inspection import Inspector
 from peer.local_count import Counters
 from peer.outer_optimizer import OuterState, state_digest
 from peer.reduction import (
+    Contribution,
     admit,
     apply_merged,
     encode_contribution,
@@ -85,6 +86,7 @@ class RoundWork:
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
+        self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
@@ -118,9 +120,7 @@ class RoundWork:
         residue = self.residues.get(action.key.fragment)
         if residue is not None:
             gradient += residue
-        contribution = encode_contribution(gradient, partitioning, self._contribution_codec)
-        for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
-            self._blobs.put(root, part)
+        contribution = self._encode(gradient, partitioning)
         left = gradient - contribution.decoded if self._config.outer.error_feedback else None
         self._snapshots[action.key] = Snapshot(vector, counters, left)
         return Encoded(
@@ -132,6 +132,25 @@ class RoundWork:
             contribution.part_roots,
             contribution.squared_norms,
         )
+
+    def _encode(self, gradient: Tensor, partitioning: Partitioning) -> Contribution:
+        contribution = encode_contribution(gradient, partitioning, self._contribution_codec)
+        for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
+            self._blobs.put(root, part)
+        return contribution
+
+    def encode_merged(self, action: Encode) -> Encoded | None:
+        """Encode what a cell has come to (docs/adr/0011); None if the bytes of a result are gone or do not decode.
+
+        Tokens and steps are zero here: whose work it is, the core knows.
+        """
+        assert action.merged is not None
+        merged = self._merged(action.merged)
+        if merged is None:
+            return None
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        contribution = self._encode(merged[0], partitioning)
+        return Encoded(action.key, 0, 0, 0, 0, contribution.part_roots, contribution.squared_norms)
 
     def reduce(self, action: Reduce) -> Reduced:
         """Merge one partition from the inputs that are admissible; no root if too few are."""
@@ -170,8 +189,24 @@ class RoundWork:
 
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side; None if a result's bytes are gone or do not decode, or include nonsense."""
-        fragment, partitions = action.key.fragment, len(action.results)
-        partitioning = self._partitioning(fragment, partitions)
+        merged = self._merged(action)
+        if merged is None:
+            return None
+        gradient, scales, held = merged
+        fragment = action.key.fragment
+        void = {partition for partition, result in enumerate(held) if result is None}
+        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
+        partitioning = self._partitioning(fragment, len(held))
+        state = apply_merged(self._anchors.current(fragment), gradient, partitioning, void, rates)
+        parts = (bytes(one.data) for one in held if one is not None)
+        self._applied[action.key] = state, scales.astype("<f4").tobytes() + b"".join(parts)
+        return Applied(action.key, state_digest(state.anchor, state.momentum))
+
+    def _merged(
+        self, action: Apply
+    ) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.float32]], list[_HeldResult | None]] | None:
+        """The merged outer gradient of a group or cell, its scales, and the results; None as in `apply`."""
+        partitioning = self._partitioning(action.key.fragment, len(action.results))
         included = {member for result in action.results if result is not None for member in result.included}
         if any(len(action.members[member].squared_norms) != len(partitioning.segments) for member in included):
             return None
@@ -179,13 +214,7 @@ class RoundWork:
         if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
             return None
         members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        gradient, scales = merged_gradient(partitioning, held, members, self._rule, self._result_codec)
-        void = {partition for partition, result in enumerate(held) if result is None}
-        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
-        state = apply_merged(self._anchors.current(fragment), gradient, partitioning, void, rates)
-        parts = (bytes(one.data) for one in held if one is not None)
-        self._applied[action.key] = state, scales.astype("<f4").tobytes() + b"".join(parts)
-        return Applied(action.key, state_digest(state.anchor, state.momentum))
+        return *merged_gradient(partitioning, held, members, self._rule, self._result_codec), held
 
     def _held(self, result: PartitionResult | None, partitioning: Partitioning, partition: int) -> _HeldResult | None:
         data = None if result is None else self._blobs.get(result.root)
@@ -217,7 +246,10 @@ class RoundWork:
             except PeerError:
                 return None
             state = apply_merged(state, gradient, partitioning, void, rates)
-        return state if state_digest(state.anchor, state.momentum) == certificate.state else None
+        if state_digest(state.anchor, state.momentum) != certificate.state:
+            return None
+        self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
+        return state
 
     def _told(self, certificate: Certificate) -> tuple[Partitioning, set[int], Codec]:
         partitions = certificate.outcome.partitions
@@ -229,8 +261,9 @@ class RoundWork:
     def adopt(self, action: Adopt, fetched: OuterState | None) -> Adoption:
         """Install the certified state, which is the applied one or `fetched`; says what the learner has to do."""
         fragment = action.certificate.fragment
-        unknown = (None, b"")
-        state, step = (fetched, b"") if action.applied is None else self._applied.get(action.applied, unknown)
+        unknown, followed = (None, b""), self._followed.pop(fragment, (b"", b""))
+        told = followed[1] if followed[0] == action.certificate.digest else b""
+        state, step = (fetched, told) if action.applied is None else self._applied.get(action.applied, unknown)
         if state is None:
             raise LocalError(f"the state of fragment {fragment} to adopt is not here")
         old = self._anchors.current(fragment).anchor

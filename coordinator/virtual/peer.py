@@ -111,6 +111,7 @@ class VirtualPeer:
     tick_at: float = math.inf
     served: list[dict[bytes, bytes]] = field(default_factory=list)  # per fragment, newest last
     fetches: dict[int, int] = field(default_factory=dict)  # per fragment, how many were begun
+    given: int = 0  # states and steps that others fetched here
     brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
     mischief: Mischief | None = None  # None: honest
 
@@ -340,6 +341,7 @@ class VirtualPeer:
             holder = self.world.directory[holders[0]]
             reached = holder.alive and network.connected(self.me, holder.me)
             if reached and holder.served[certificate.fragment].get(certificate.digest) == certificate.state:
+                holder.given += 1
                 return StateFetched(certificate.fragment, certificate.digest)
             self._fetch(certificate, holders[1:], fetch)
             return None

@@ -15,12 +15,14 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
 from coordinator.actions import Action
-from coordinator.events import Event, PeerGone, Progress, Tick
+from coordinator.certificate import Outcome
+from coordinator.events import Event, PeerGone, PresenceSeen, Progress, Tick
 from coordinator.manifest import PEERS_PER_GROUP_MAX, PaceSpec
 from coordinator.virtual.board import REPLICAS, Board
 from coordinator.virtual.clock import VirtualClock
@@ -54,8 +56,13 @@ class BoardPeer(VirtualPeer):
         presence = engine.core.presence
         needed = frozenset[PeerId]().union(*(machine.chain.active_set() for machine in engine.machines))
         other = world.random.randrange(board.shards)
+        presence.forget(now, lifetimes=1.0)
+        versions = engine.heads()[0]
         for peer in board.get(self.me, needed, other, now, pace.presence_lifetime_seconds):
-            presence.see(peer, *board.records[peer])
+            seen, at = board.records[peer]
+            presence.see(peer, seen, at)
+            if seen.versions > versions:
+                self.handle(PresenceSeen(peer, seen))
         presence.sampled_share = min(1.0, max(len(presence.trainers(now)), 1) / max(board.peers - 1, 1))
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         self.handle(Tick())
@@ -83,6 +90,7 @@ class Crowd:
     board: Board = field(init=False)
     peers: list[BoardPeer] = field(init=False)
     heard: dict[int, list[float]] = field(default_factory=dict)  # by version: when peers learnt of it
+    held: dict[int, list[float]] = field(default_factory=dict)  # by version: when peers had its state
     begun: dict[int, float] = field(default_factory=dict)  # by version: when the first join was sent
     network: VirtualNetwork = field(init=False)
 
@@ -118,10 +126,14 @@ class Crowd:
         if peer.beats and version > self._known.get(peer.me, 0):
             self._known[peer.me] = version
             self.heard.setdefault(version, []).append(self.clock.now)
+        if peer.beats and machine.held > self._holds.get(peer.me, 0):
+            self._holds[peer.me] = machine.held
+            self.held.setdefault(machine.held, []).append(self.clock.now)
         if machine.joining_since is not None:
             self.begun.setdefault(version + 1, machine.joining_since)
 
     _known: dict[PeerId, int] = field(default_factory=dict)
+    _holds: dict[PeerId, int] = field(default_factory=dict)
 
     # -- running
 
@@ -134,7 +146,7 @@ class Crowd:
             self._plan_death()
         while len(self.meter.certified) < versions and self.clock.step(until):
             pass
-        end = self.clock.now + 2 * self.pace.presence_seconds  # let the news spread
+        end = self.clock.now + self.pace.presence_seconds  # let the news spread
         while self.clock.step(end):
             pass
 
@@ -154,8 +166,11 @@ class Crowd:
 
     @staticmethod
     def _grouped(peer: BoardPeer, victim: BoardPeer) -> bool:
-        attempt = peer.engine.machines[0].attempt if peer.engine is not None else None
-        return attempt is not None and victim.me in attempt.group.voters and peer is not victim
+        if peer.engine is None or peer is victim:
+            return False
+        machine = peer.engine.machines[0]
+        groups = [machine.attempt, *machine.cells.cells()]
+        return any(one is not None and victim.me in one.group.members for one in groups)
 
     # -- the result
 
@@ -164,12 +179,11 @@ class Crowd:
         versions = max(len(self.meter.certified), 1)
         live = sum(peer.alive for peer in self.peers)
 
-        def per(counter: Counter[PeerId]) -> dict[str, float]:
+        def per(counter: Mapping[PeerId, float]) -> dict[str, float]:
             values = list(counter.values()) or [0]
             return {"mean": round(sum(values) / self.count / versions, 1), "max": round(max(values) / versions, 1)}
 
-        known = {v: sorted(times) for v, times in self.heard.items() if len(times) >= KNOWN_SHARE * live}
-        spread = [times[int(KNOWN_SHARE * live) - 1] - times[0] for times in known.values()]
+        known, held = self._spread(self.heard, live), self._spread(self.held, live)
         certified = [self.heard[v][0] - at for v, at in self.begun.items() if v in self.heard]
         members = Counter(peer for one in self.meter.certified.values() for peer in one.outcome.roster)
         stored = max(len(peer.engine.core.presence.sightings) for peer in self.peers if peer.engine is not None)
@@ -178,16 +192,22 @@ class Crowd:
             "versions": len(self.meter.certified),
             "minor": sum(one.outcome.minor for one in self.meter.certified.values()),
             "void": self.meter.told["round_void"],
-            "peers_that_contributed": len(members),
+            "peers_in_rosters": len(members),
+            "peers_whose_work_is_in": [self.meter.worked[version] for version in sorted(self.heard)],
+            "steps": [sum(one.steps for one in outcome.included()) for outcome in self._outcomes()],
             "messages_sent": per(self.meter.sent),
             "messages_received": per(self.meter.received),
             "bytes_sent": per(self.meter.sent_bytes),
             "bytes_received": per(self.meter.received_bytes),
+            "fragments_sent": per(self.meter.fragments_sent),
+            "fragments_received": per(self.meter.fragments_received),
+            "steps_or_states_served": per({peer.me: peer.given for peer in self.peers}),
             "signature_checks": per(self.meter.checks),
             "seconds_to_certify_median": median(certified) if certified else None,
             "seconds_to_certify_max": max(certified, default=None),
-            "seconds_until_95_percent_know_median": median(spread) if spread else None,
+            "seconds_until_95_percent_know_median": median(known) if known else None,
             "versions_known_by_95_percent": len(known),
+            "seconds_until_95_percent_hold_median": median(held) if held else None,
             "presence_records_kept_max": stored,
             "record_store": {
                 "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put * REPLICAS),
@@ -198,6 +218,15 @@ class Crowd:
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
             "virtual_seconds": round(self.clock.now, 1),
         }
+
+    @staticmethod
+    def _spread(times: Mapping[int, list[float]], live: int) -> list[float]:
+        """Of versions that came to nearly everybody, the seconds between the first peer and the last of these."""
+        needed = int(KNOWN_SHARE * live)
+        return [sorted(one)[needed - 1] - min(one) for one in times.values() if len(one) >= max(needed, 1)]
+
+    def _outcomes(self) -> list[Outcome]:
+        return sorted((one.outcome for one in self.meter.certified.values()), key=lambda outcome: outcome.version)
 
     def _per_minute(self, total: int) -> float:
         return round(total / self.count / max(self.clock.now, 1.0) * 60)
@@ -210,8 +239,16 @@ def main() -> int:
     parser.add_argument("--versions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--deaths", type=float, default=0.0, help="peers that die per version, for a minute each")
+    parser.add_argument("--one-level", action="store_true", help="no cells: only the 32 of the group contribute")
     arguments = parser.parse_args()
-    pace = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
+    pace = PaceSpec(
+        fragments=1,
+        overlap=1,
+        presence_seconds=15.0,
+        presence_lifetime_seconds=45.0,
+        round_seconds=20.0,
+        cells=not arguments.one_level,
+    )
     crowd = Crowd(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()
     crowd.run(arguments.versions)

@@ -166,12 +166,14 @@ class VirtualTensors:
     court: Court = field(default_factory=VirtualCourt)
 
     def snapshot_in(self, action: Encode, now: float, draw: Callable[[float, float], float]) -> float:
-        """At the next step boundary."""
-        return draw(0, 1 / self.learner.steps_per_second)
+        """At the next step boundary; what is merged already waits for none."""
+        return draw(0, 1 / self.learner.steps_per_second) if action.merged is None else draw(0.001, 0.02)
 
     def encode(self, action: Encode, now: float) -> Encoded | None:
         """Snapshot and encode; nothing where no step was made since the last counted snapshot."""
         learner, fragment = self.learner, action.key.fragment
+        if action.merged is not None:
+            return self._encode_merged(action, action.merged)
         steps_now = learner.steps(now)
         steps = steps_now - learner.counted[fragment]
         if steps == 0:
@@ -189,6 +191,13 @@ class VirtualTensors:
         tokens = steps * learner.tokens_per_step
         norms = (1.0,) * action.partitions
         return Encoded(action.key, tokens, steps, learner.counted[fragment], steps, roots, norms)
+
+    def _encode_merged(self, action: Encode, merged: Apply) -> Encoded:
+        """What a cell of ours has come to, in the parts of the group above."""
+        results = [b"" if result is None else result.root for result in merged.results]
+        roots = tuple(digest_of(b"part", action.key.roster_id, bytes([j]), *results) for j in range(action.partitions))
+        self.parts[action.key] = roots
+        return Encoded(action.key, 0, 0, 0, 0, roots, (1.0,) * action.partitions)
 
     def reduce(self, action: Reduce) -> Reduced:
         """Merge: a digest over the inputs in order, with their weights. Garbage is left out, and shown."""

@@ -39,10 +39,13 @@ from coordinator.manifest import (
 from coordinator.messages import (
     STATEMENT_BODIES,
     Abstain,
+    AgainNote,
     AskChainNote,
     AskEvidenceNote,
     AskHeardNote,
     Bundle,
+    CellRoster,
+    CellYield,
     CertificateNote,
     ChainNote,
     Check,
@@ -58,6 +61,8 @@ from coordinator.messages import (
     Redo,
     Result,
     Roster,
+    Ward,
+    YieldNote,
 )
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
@@ -73,7 +78,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "1e81b9c687bccc183a36f63b67b4a5c8abd5e6515b57262f719db8907dd92e13"
+MANIFEST_ID = "3dfe059e7c0c643dbcfc069adc90e3021c0f247c0c26b6d9514dca81f29fe2cd"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -144,6 +149,7 @@ MANIFEST = Manifest(
             round_seconds=8.0,
             presence_seconds=3.0,
             presence_lifetime_seconds=9.0,
+            cells=True,
         ),
     ),
     organiser=IDS[0],
@@ -213,6 +219,7 @@ def bodies() -> dict[str, Wire]:
         doubts=(1,),
         accused=(0, 1),
     )
+    ward = Ward(head=IDS[1], boot=NONCE, dialable=True)
     return {
         "join": join,
         "roster": Roster(
@@ -246,6 +253,8 @@ def bodies() -> dict[str, Wire]:
             siblings=(DIGESTS[9],),
         ),
         "vote": Vote(outcome=DIGESTS[7], state=DIGESTS[8]),
+        "ward": ward,
+        "cell": CellRoster(leader=IDS[2], height=2, wards=(signed(0, "ward", ward), signed(2, "ward", ward))),
     }
 
 
@@ -315,6 +324,10 @@ def golden() -> dict[str, Wire]:
         "convictions_note": ConvictionsNote(convictions=(CONVICTION,)),
         "ask_evidence_note": AskEvidenceNote(evidence=DIGESTS[5]),
         "evidence_note": EvidenceNote(evidence=evidence().to_wire()),
+        "again_note": AgainNote(group=DIGESTS[9], partitions=(0, 2)),
+        "yield_note": YieldNote(
+            group=DIGESTS[9], cells=(CellYield(contributors=(Contributor(peer=IDS[0], tokens=1024, steps=8),)),)
+        ),
     }
     leaf = OpenedLeaf(partition=1, index=2, piece=b"piece", path=(DIGESTS[1], DIGESTS[2]))
     records = {

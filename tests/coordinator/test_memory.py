@@ -196,7 +196,7 @@ def test_there_is_something_to_bring_once_a_step_was_made() -> None:
     outcome = certificate(chain_of(core()), FIVE).outcome
     ledger.give(outcome.roster_id, 7)
     assert ledger.brings(7)
-    ledger.count(outcome)
+    ledger.count(outcome.roster_id)
     assert not ledger.brings(7)
     assert ledger.brings(8)
 
@@ -218,7 +218,7 @@ def test_work_that_both_branches_hold_is_known() -> None:
     ledger.give(theirs.roster_id, 5)
     assert not ledger.knows(theirs, FIVE[0])
     ledger.give(ours.roster_id, 9)
-    ledger.count(ours)
+    ledger.count(ours.roster_id)
     assert ledger.knows(theirs, FIVE[0])
 
 

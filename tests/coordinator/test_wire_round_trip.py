@@ -19,10 +19,13 @@ from coordinator.messages import (
     NONCE_BYTES,
     STATEMENT_BODIES,
     Abstain,
+    AgainNote,
     AskChainNote,
     AskEvidenceNote,
     AskHeardNote,
     Bundle,
+    CellRoster,
+    CellYield,
     CertificateNote,
     ChainNote,
     Check,
@@ -38,6 +41,8 @@ from coordinator.messages import (
     Redo,
     Result,
     Roster,
+    Ward,
+    YieldNote,
 )
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
@@ -78,6 +83,7 @@ outcomes = st.builds(
     roster_id=digests, roster=some(peers, 1), input_set=digests, contributors=some(contributors, 1),
     partitions=some(st.none() | partitions, 1), coin=digests, active_set=digests, trust=digests,
 )  # fmt: skip
+yields = st.builds(CellYield, contributors=some(contributors, 1))
 convictions = st.builds(Conviction, peer=peers, evidence=digests)
 certificates = st.builds(
     Certificate, outcome=outcomes, state=digests, votes=some(statements, 1), convictions=some(convictions)
@@ -117,6 +123,8 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Proposal: st.builds(Proposal, results=some(maybe, 1), checks=some(statements, 1)),
     Abstain: st.builds(Abstain, attempt=attempts),
     Vote: st.builds(Vote, outcome=digests, state=digests),
+    Ward: st.builds(Ward, head=peers, boot=nonces, dialable=st.booleans()),
+    CellRoster: st.builds(CellRoster, leader=peers, height=st.integers(1, 2), wards=some(statements, 1)),
 }  # fmt: skip
 NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     PartNote: st.builds(PartNote, group=digests, partition=small, turn=st.integers(0, 1)),
@@ -136,6 +144,8 @@ NOTES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     AskHeardNote: st.builds(AskHeardNote, fragment=small, version=counts, places=some(nonces)),
     ConvictionsNote: st.builds(ConvictionsNote, convictions=some(convictions)),
     AskEvidenceNote: st.builds(AskEvidenceNote, evidence=digests),
+    AgainNote: st.builds(AgainNote, group=digests, partitions=some(small, 1)),
+    YieldNote: st.builds(YieldNote, group=digests, cells=st.lists(yields, min_size=1, max_size=2).map(tuple)),
     EvidenceNote: st.builds(EvidenceNote, evidence=st.binary(max_size=60) | evidences.map(Wire.to_wire)),
 }
 OTHERS: dict[type[Wire], st.SearchStrategy[Wire]] = {

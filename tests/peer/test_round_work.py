@@ -286,7 +286,10 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     parent = digest_of(b"parent")
     partitions = tuple(None if void else object() for void in frozen)
     certificate: Any = SimpleNamespace(
-        fragment=0, state=applied.state, outcome=SimpleNamespace(parent=parent, partitions=partitions)
+        fragment=0,
+        digest=digest_of(b"certificate"),
+        state=applied.state,
+        outcome=SimpleNamespace(parent=parent, partitions=partitions),
     )
     assert outsider.step_bytes(certificate) == len(step)
     assert outsider.follow(certificate, step) is None  # it is not where the step begins
@@ -299,3 +302,33 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     lie[3 * len(lie) // 4] ^= 0xFF
     assert outsider.follow(certificate, bytes(lie)) is None
     assert outsider.follow(certificate, b"\xff" * len(step)) is None
+    outsider.adopt(adopt_action(applied=None, snapshot=None), state)
+    assert outsider._anchors.step(0, certificate.digest) == step  # whoever followed can be followed
+
+
+def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
+    """Four members in two cells, these in a group of two: the mean of all, cut into other partitions (ADR 0011)."""
+    config = config_of(learning_rate=1.0, momentum=0.0)
+    anchor, vectors, _ = stepped(config, 4)
+    cells = [Round(config, vectors[first : first + 2], 3) for first in (0, 2)]
+    group = Round(config, [], 2)
+    for cell in cells:
+        results = [cell.reduce(partition) for partition in range(3)]
+        told = tuple(PartitionResult(one.root or b"", one.included, one.squared_norms) for one in results)
+        merged = Apply(KEY, told, cell.inputs(0))
+        upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 2, merged)
+        encoded = cell.members[0].encode_merged(upper)
+        assert encoded is not None
+        assert (encoded.tokens, encoded.steps) == (0, 0)  # whose work it is, the core says
+        for root in encoded.part_roots:
+            group.blobs.put(root, cell.blobs.get(root))
+        group.encoded.append(encoded)
+        cell.members[0]._blobs = BlobStore(1)
+        assert cell.members[0].encode_merged(upper) is None  # the results' bytes are gone
+    group.members = [cell.members[1] for cell in cells]
+    for member in group.members:
+        member._blobs = group.blobs
+    assert len({group.apply(member, [group.reduce(j) for j in range(2)]).state for member in range(2)}) == 1
+    state, _ = group.members[0]._applied[KEY]
+    torch.testing.assert_close(state.anchor, torch.stack(vectors).mean(0), rtol=1e-4, atol=1e-6)
+    assert not torch.equal(state.anchor, anchor)

@@ -1,0 +1,296 @@
+"""Our part in bringing work through cells, at one base (docs/adr/0011): asked, dealt out, merged, told.
+
+Head of others, ward of a head, or leader of a cell below a head's, which merges its cell first and brings that into the
+one above. A `CellRounds` lives as long as its base is the newest version here. Whatever fails costs a version the work
+of a cell, and nobody anything: that work comes with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from coordinator.actions import Action, Adopt, RoundKey, Send
+from coordinator.cell import Cell
+from coordinator.cell_group import CellGroup, read_cell
+from coordinator.cells import brought, head_of, heads_of
+from coordinator.certificate import Certificate
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.custody import Custody
+from coordinator.events import Encoded
+from coordinator.harvest import Harvest
+from coordinator.ledger import Ledger
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.messages import AgainNote, CellYield, YieldNote
+from coordinator.timeline import JOIN_SHARE, RECHECK_SHARE
+from coordinator.wards import Wards, say_ward
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+@dataclass(slots=True)
+class CellRounds:
+    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base."""
+
+    core: Core
+    chain: Chain
+    custody: Custody
+    ledger: Ledger
+    since: float | None = None
+    over: bool = False
+    head: PeerId | None = None  # whose ward we are
+    wards: Wards = field(init=False)
+    leading: Cell | None = None
+    joined: Cell | None = None
+    told: tuple[CellYield, ...] = ()  # by the leader of the cell that we joined
+    announced: bool = False  # what our cell brings, as a head
+    handed_over: bool = False
+    _heads_here: frozenset[PeerId] | None = None
+
+    def __post_init__(self) -> None:
+        self.wards = Wards(self.core, self.chain)
+
+    # -- where we stand
+
+    @property
+    def busy(self) -> bool:
+        """Whether something of ours is under way."""
+        return self.since is not None and not self.over
+
+    @property
+    def harvest(self) -> Harvest | None:
+        """What we bring to the group as a head."""
+        return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.harvest
+
+    @property
+    def given(self) -> bool:
+        """Whether our work is in what our head brings, and so not to be brought otherwise."""
+        return bool(self.told)
+
+    def hand_over(self) -> bool:
+        """True once, when nothing more is to be waited for: the group is next."""
+        first = self.over and not self.handed_over
+        self.handed_over = self.over
+        return first
+
+    def cells(self) -> list[Cell]:
+        """The cells that we are in."""
+        return [cell for cell in (self.leading, self.joined) if cell is not None]
+
+    def find(self, roster_id: bytes) -> Cell | None:
+        """Our cell with this roster."""
+        return next((cell for cell in self.cells() if cell.group.key.roster_id == roster_id), None)
+
+    def find_by_group(self, group: bytes) -> Cell | None:
+        """Our cell with this roster or input set."""
+        for cell in self.cells():
+            inputs = cell.exchange.inputs
+            if group == cell.group.key.roster_id or (inputs is not None and group == inputs.digest):
+                return cell
+        return None
+
+    def _heads(self, now: float) -> frozenset[PeerId]:
+        """Through whom the others bring their work, where not everybody can have a seat and the run wants cells."""
+        if not self.core.pace.cells or self.core.presence.population(now) <= PEERS_PER_GROUP_MAX:
+            return frozenset()
+        return self._seated()
+
+    def _seated(self) -> frozenset[PeerId]:
+        if self._heads_here is None:
+            self._heads_here = heads_of(self.chain)
+        return self._heads_here
+
+    def _free(self, now: float) -> bool:
+        core = self.core
+        return self.custody.complete and not (core.draining or core.withdrawn or now < core.unable_until)
+
+    def _brings(self, now: float) -> bool:
+        return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
+
+    def _choose_head(self, now: float) -> PeerId | None:
+        """Ourselves if we are one; else whose ward we are, of those that we believe to be there."""
+        heads = self._heads(now)
+        if self.core.me in heads:
+            return self.core.me
+        live = {head for head in heads if self.core.presence.is_training(head, now)}
+        return head_of(self.chain.beacon(), self.core.me, live)
+
+    def may_open(self, now: float) -> bool:
+        """Whether there is something for us to do here that we have not begun."""
+        if self.since is not None or self.over or not self._free(now):
+            return False
+        heads = self._heads(now)
+        return bool(heads) and (self.core.me in heads or self._brings(now))
+
+    # -- asking, gathering, dealing out
+
+    def open(self, now: float) -> list[Action]:
+        """Ask our head, or gather those whose head we are."""
+        self.since, self.head = now, self._choose_head(now)
+        self.over = self.head is None
+        if self.head == self.core.me:
+            self.wards.gather(now)
+        if self.head is None or self.head == self.core.me:
+            return []
+        return [Send(self.head, say_ward(self.core, self.chain, self.head))]
+
+    def _on_ward(self, statement: Statement, now: float) -> list[Action]:
+        """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
+        if self.core.me not in self._heads(now):
+            raise PeerError("is no ward of ours")
+        if self.since is None or self.wards.closes_at is not None:
+            self.wards.add(statement)
+        return []
+
+    def _deal(self, now: float) -> list[Action]:
+        """Fix the cells: our own, and those below it."""
+        own = (say_ward(self.core, self.chain, self.core.me),) if self._brings(now) else ()
+        rosters = self.wards.deal(own)
+        self.over = not rosters
+        return rosters
+
+    def _on_cell(self, statement: Statement, now: float) -> list[Action]:
+        """A cell with us in it: as its leader we hand the roster on."""
+        if self.find(statement.digest) is not None or not self._free(now):
+            return []
+        group, me = read_cell(statement, self.chain), self.core.me
+        ours = me in group.members and group.boots.get(me, self.core.boot) == self.core.boot
+        if not ours or group.head != (self.head or me):
+            raise PeerError("a cell without us in this life")
+        if group.leader == me:
+            return self._lead(group, now)
+        if self.joined is not None:
+            return []
+        self.joined = Cell(self.core, self.chain, group, now)
+        return self.joined.start(None) if group.height == 1 else []
+
+    def _lead(self, group: CellGroup, now: float) -> list[Action]:
+        if self.leading is not None or (group.height > 1 and group.head != self.core.me):
+            return []
+        self.leading = Cell(self.core, self.chain, group, now)
+        others = tuple(member for member in group.members if member != self.core.me)
+        return [*self.core.to_all(others, group.statement), *self.leading.start(None)]
+
+    # -- messages
+
+    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+        """A request, a roster, or what is said in one of our cells; raises PeerError if it is false or out of place."""
+        kind = statement.context.kind
+        if kind == "ward":
+            return self._on_ward(statement, now)
+        if kind == "cell":
+            return self._on_cell(statement, now)
+        cell = self.find_by_group(statement.context.group)
+        return [] if cell is None else cell.receive(PeerId(statement.sender), statement, root, now)
+
+    def on_note(self, sender: PeerId, note: AgainNote | YieldNote, now: float) -> list[Action]:
+        """The leader of a cell of ours reduces something itself, or says what the cell brings."""
+        cell = self.find(note.group)
+        if cell is None:
+            return []
+        if isinstance(note, AgainNote):
+            return cell.on_again(sender, note, now)
+        if cell is not self.joined or sender != cell.group.leader or self.told:
+            return []
+        self.told, self.over = note.cells, True
+        return self._tell(note.cells)
+
+    def _tell(self, above: Sequence[CellYield]) -> list[Action]:
+        """What our cell brings, and where it goes, to all who are in it."""
+        led = self.leading
+        if led is None or led.harvest is None:
+            return []
+        note = YieldNote(group=led.group.key.roster_id, cells=(led.harvest.cell, *above))
+        return list(self.core.to_all(tuple(one for one in led.group.members if one != self.core.me), note))
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        """What we bring into a cell is ready."""
+        cell = self.find(event.key.roster_id)
+        if cell is None:
+            return []
+        if cell.brought is None:
+            self.ledger.give(event.key.roster_id, self.core.steps_now(now))
+        return cell.on_encoded(event, now)
+
+    # -- going on
+
+    def settle(self, now: float) -> list[Action]:
+        """Bring what a cell of ours has come to into the one above, or to the group."""
+        actions: list[Action] = []
+        led, joined = self.leading, self.joined
+        if led is not None and led.over and led.group.head == self.core.me and not self.announced:
+            self.over = self.announced = True
+            actions += self._tell(())
+        if joined is not None and not joined.started:
+            below_over = led is not None and led.over
+            if below_over or now >= joined.began + RECHECK_SHARE * self.core.pace.round_seconds:
+                actions += joined.start(None if led is None else led.harvest)
+        return actions
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions = self._deal(now) if self.wards.due(now) else []
+        for cell in self.cells():
+            actions += cell.tick(now) if now >= cell.retry_at else cell.settle(now)
+        if self.busy and now >= self._ends_at():
+            self.over = True
+        return actions + self.settle(now)
+
+    def _ends_at(self) -> float:
+        """When we stop waiting."""
+        assert self.since is not None
+        whole = self.core.pace.round_seconds
+        if self.wards.closes_at is not None:
+            return self.wards.closes_at + whole
+        if not self.cells():
+            return self.since + JOIN_SHARE * whole
+        return max(cell.commit_by + whole for cell in self.cells())
+
+    def next_deadline(self, now: float) -> list[float]:
+        """When `tick` has something to do."""
+        if self.over:
+            return []
+        times = [cell.next_deadline(now) for cell in self.cells() if not cell.over]
+        times += [] if self.wards.closes_at is None else [self.wards.closes_at]
+        return [*times, self._ends_at()] if self.busy else times
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer."""
+        return [action for cell in self.cells() for action in cell.lose(peer, now)]
+
+    # -- the version that comes of it
+
+    def supply(self) -> tuple[PeerId | None, tuple[PeerId, ...]]:
+        """From whom we get that version, and whom we tell once we have it: as the work went up."""
+        led, supplier = self.leading, self.joined.group.leader if self.joined is not None and self.told else None
+        return supplier, () if led is None else tuple(one for one in led.group.members if one != self.core.me)
+
+    def adoption(self, certificate: Certificate, own: Adopt | None) -> Adopt | None:
+        """How to adopt a version that may have our work in it through cells; `own` is what our group says of it."""
+        snapshot, outcome = _snapshot_in(self, certificate), certificate.outcome
+        if snapshot is None:
+            return own
+        counted = outcome.included_in(self.head or self.core.me)
+        frozen = tuple(partition is None for partition in outcome.partitions)
+        base = own or Adopt(certificate, applied=None, snapshot=None)
+        return replace(base, snapshot=snapshot, counted=counted, frozen=frozen)
+
+
+def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
+    """Of our snapshots for cells the one that is in this version."""
+    led, joined = rounds.leading, rounds.joined
+    listed = certificate.outcome.included()
+    above: tuple[PeerId, ...] = ()
+    if joined is not None and rounds.told:
+        above = (joined.group.leader, joined.group.head)[-len(rounds.told) :]
+    ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
+    if led is not None and led.harvest is not None:
+        ways.append((led, (rounds.core.me, *above), (led.harvest.cell, *rounds.told)))
+    if joined is not None and joined.brought is None:
+        ways.append((joined, above, rounds.told))
+    for cell, leaders, cells in ways:
+        if cell.exchange.encoded is not None and brought(rounds.core.me, leaders, cells, listed):
+            return cell.group.key
+    return None

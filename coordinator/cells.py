@@ -1,0 +1,78 @@
+"""Who brings its work through whom, where more peers train than fit into one group (docs/adr/0011). Pure functions.
+
+A group of 32 makes every version, as in a small swarm. Its members are *heads*: who has no seat there brings its work
+to one of them, which the beacon draws. A head of many deals them out to cells, whose leaders bring it what these come
+to. So each peer is in one cell, leaders in two, and the height of it all grows with the logarithm of the swarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from coordinator.certificate import Contributor
+from coordinator.chain import Chain, beacon_order
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.messages import CellYield
+from coordinator.tickets import NEW_SEATS
+from dht.identity import PeerId
+from dht.statement import digest_of
+
+CELL_PEERS = 16  # of a dealt cell, leader included; more only where a head has more than this squared
+WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
+WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # of one head
+
+
+def heads_of(chain: Chain) -> frozenset[PeerId]:
+    """Members of the newest roster that keep their seats if all come (`tickets`); nobody before there is a version."""
+    if chain.version == 0:
+        return frozenset()
+    order = beacon_order(chain.beacon(), chain.newest_roster() - chain.convicted())
+    return frozenset(order[: PEERS_PER_GROUP_MAX - NEW_SEATS])
+
+
+def head_of(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> PeerId | None:
+    """Whose ward a peer is: who drops out of `heads` changes this for its own wards only."""
+    return max(heads, key=lambda head: digest_of(b"muster-cell", beacon, head.encode(), peer.encode()), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """A head's wards: those in its own cell, and for each of them, where they lead one, those in theirs."""
+
+    own: tuple[PeerId, ...]
+    below: Mapping[PeerId, tuple[PeerId, ...]]
+
+    @property
+    def height(self) -> int:
+        return 2 if self.below else 1
+
+
+def deal(order: Sequence[PeerId]) -> Deal:
+    """Deal wards, given in beacon order, out to cells of equal size; the first ones lead them."""
+    kept = order[:WARDS_MAX]
+    if len(kept) <= WARDS_PER_CELL_MAX:
+        return Deal(tuple(kept), MappingProxyType({}))
+    cells = min(-(-len(kept) // CELL_PEERS), WARDS_PER_CELL_MAX)
+    below = {leader: tuple(kept[cells + index :: cells]) for index, leader in enumerate(kept[:cells])}
+    return Deal(tuple(below), MappingProxyType(below))
+
+
+def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
+    """Tokens and steps of all of them together."""
+    return sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
+
+
+def brought(peer: PeerId, leaders: Sequence[PeerId], cells: Sequence[CellYield], above: Sequence[Contributor]) -> bool:
+    """Whether a peer's work is in what `above` lists: in the first cell, whose leader brought just that, and so on.
+
+    A leader's word is enough: whom it deceives loses the work of a round, and that a leader can take from it anyway.
+    """
+    if not cells or len(leaders) != len(cells) or all(one.peer != peer for one in cells[0].contributors):
+        return False
+    lists = [*(cell.contributors for cell in cells[1:]), tuple(above)]
+    return all(
+        any((one.peer, one.tokens, one.steps) == (leader, *total(cell.contributors)) for one in listed)
+        for leader, cell, listed in zip(leaders, cells, lists, strict=True)
+    )

@@ -1,0 +1,42 @@
+"""How news of a version gets round: from its leader in a small swarm, by rumour in a large one (docs/adr/0010)."""
+
+from __future__ import annotations
+
+from coordinator.actions import Action, Publish, Send
+from coordinator.certificate import Certificate
+from coordinator.chain import beacon_order
+from coordinator.core import Core
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.messages import CertificateNote
+from dht.identity import PeerId
+from dht.statement import digest_of
+
+TOLD_BY_LEADER_MAX = 2 * PEERS_PER_GROUP_MAX
+RUMOUR_PEERS = 4  # told by each who learns: all but e⁻⁴ of a swarm hear it, the rest see it in somebody's presence
+
+
+def is_crowded(core: Core, now: float) -> bool:
+    """Whether there are more peers than one leader can tell."""
+    return core.presence.population(now) > TOLD_BY_LEADER_MAX
+
+
+def announce(core: Core, certificate: Certificate, now: float) -> list[Action]:
+    """The leader tells everyone who was not there; where they are many, rumour does."""
+    if is_crowded(core, now):
+        return [Publish(certificate)]
+    note = CertificateNote(certificate=certificate)
+    return [Publish(certificate), *(Send(peer, note) for peer in sorted(_outsiders(core, certificate, now)))]
+
+
+def spread(core: Core, certificate: Certificate, now: float) -> list[Action]:
+    """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
+    if not is_crowded(core, now):
+        return []
+    note = CertificateNote(certificate=certificate)
+    drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), _outsiders(core, certificate, now))
+    return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
+
+
+def _outsiders(core: Core, certificate: Certificate, now: float) -> frozenset[PeerId]:
+    """Live peers that were not there."""
+    return core.presence.live(now) - certificate.outcome.roster_ids - {core.me}

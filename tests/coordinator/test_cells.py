@@ -1,0 +1,136 @@
+"""Who brings its work through whom, and whose work is in what: pure rules, for any wards and any lies."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.cell_group import read_cell
+from coordinator.cells import CELL_PEERS, WARDS_MAX, brought, deal, head_of, heads_of, total
+from coordinator.certificate import Contributor
+from coordinator.chain import beacon_order
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.messages import CellRoster, CellYield, Ward
+from coordinator.tickets import seated
+from coordinator.virtual.keys import virtual_peer_id
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement, digest_of
+from tests.coordinator.builders import Club, boot
+
+CLUB = Club.of(6, founders=4)
+CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
+BEACON = digest_of(b"a beacon")
+NAMES = [virtual_peer_id(number, 1) for number in range(WARDS_MAX + 40)]
+
+
+@given(st.integers(0, len(NAMES)))
+def test_every_ward_is_dealt_one_cell_none_larger_than_a_group(count: int) -> None:
+    wards = NAMES[:count]
+    dealt = deal(wards)
+    in_cells = [peer for leader, below in dealt.below.items() for peer in (leader, *below)]
+    assert sorted(in_cells or dealt.own) == sorted(wards[:WARDS_MAX])
+    assert len(dealt.own) < PEERS_PER_GROUP_MAX  # the head is in its cell, too
+    assert dealt.height == (2 if count >= PEERS_PER_GROUP_MAX else 1)
+    sizes = [1 + len(below) for below in dealt.below.values()]
+    assert not sizes or max(sizes) <= min(sizes) + 1 <= PEERS_PER_GROUP_MAX + 1
+    assert not sizes or max(sizes) <= CELL_PEERS or len(sizes) == PEERS_PER_GROUP_MAX - 1
+
+
+@given(st.sets(st.sampled_from(NAMES[:40]), min_size=2), st.sampled_from(NAMES))
+def test_a_ward_keeps_its_head_when_another_leaves(heads: set[PeerId], ward: PeerId) -> None:
+    chosen = head_of(BEACON, ward, heads)
+    for gone in heads - {chosen}:
+        assert head_of(BEACON, ward, heads - {gone}) == chosen
+
+
+def test_wards_spread_over_heads_and_move_with_the_beacon() -> None:
+    heads = frozenset(NAMES[:32])
+    of = {ward: head_of(BEACON, ward, heads) for ward in NAMES}
+    counts = [sum(head == one for head in of.values()) for one in heads]
+    assert min(counts) > 10
+    assert max(counts) < 64  # 32 expected; six standard deviations are 34
+    moved = sum(head_of(digest_of(BEACON), ward, heads) != head for ward, head in of.items())
+    assert moved > 0.9 * len(of)
+    assert head_of(BEACON, NAMES[0], frozenset()) is None
+
+
+def test_heads_are_those_whose_seats_are_safe() -> None:
+    assert heads_of(CHAIN) == CHAIN.newest_roster() == CLUB.peers(range(4))
+    assert heads_of(CHAIN.truncated(0)) == frozenset()  # before there is a version
+    club = Club.of(PEERS_PER_GROUP_MAX)
+    chain = club.chain(0, [club.certify(club.chain(), range(PEERS_PER_GROUP_MAX))])
+    strangers = [virtual_peer_id(number, 2) for number in range(PEERS_PER_GROUP_MAX)]
+    order = beacon_order(chain.beacon(), [*club.ids, *strangers])
+    assert heads_of(chain) == chain.newest_roster() & set(seated(order, chain.newest_roster()))
+
+
+def line(number: int, steps: int) -> Contributor:
+    return Contributor(peer=NAMES[number], tokens=64 * steps, steps=steps)
+
+
+LOWER = CellYield(contributors=(line(1, 3), line(2, 4)))
+UPPER = CellYield(contributors=(Contributor(peer=NAMES[1], tokens=64 * 7, steps=7), line(5, 2)))
+ABOVE = (Contributor(peer=NAMES[9], tokens=64 * 9, steps=9), line(8, 30))
+
+
+def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
+    assert total(LOWER.contributors) == (448, 7)
+    assert brought(NAMES[2], (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)
+    assert brought(NAMES[5], (NAMES[9],), (UPPER,), ABOVE)
+    assert not brought(NAMES[3], (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # not in its cell's yield
+    assert not brought(NAMES[2], (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
+    assert not brought(NAMES[2], (NAMES[1],), (LOWER, UPPER), ABOVE)
+    assert not brought(NAMES[2], (), (), ABOVE)
+
+
+@given(st.integers(0, 2), st.integers(1, 100))
+def test_a_leader_that_brings_anything_else_has_not_brought_our_work(place: int, more: int) -> None:
+    def bent(one: Contributor) -> Contributor:
+        return one.model_copy(update={"steps": one.steps + more})
+
+    lists = [LOWER.contributors, UPPER.contributors, ABOVE]
+    lists[place] = (bent(lists[place][0]), *lists[place][1:])
+    cells = tuple(CellYield(contributors=one) for one in lists[:2])
+    assert not brought(NAMES[2], (NAMES[1], NAMES[9]), cells, lists[2])
+
+
+# -- rosters of cells
+
+
+def ward(number: int, head: int = 0, group: bytes = CHAIN.digest) -> Statement:
+    body = Ward(head=CLUB.ids[head], boot=boot(number), dialable=True)
+    return CLUB.say(number, "ward", body, fragment=0, version=1, group=group)
+
+
+def cell(sender: int, leader: int, *wards: Statement) -> Statement:
+    body = CellRoster(leader=CLUB.ids[leader], height=1, wards=wards)
+    return CLUB.say(sender, "cell", body, fragment=0, version=1, group=CHAIN.digest)
+
+
+def test_a_cell_is_what_its_head_signed() -> None:
+    group = read_cell(cell(0, 0, ward(4), ward(5)), CHAIN)
+    assert group.leader == group.head == CLUB.ids[0]
+    assert set(group.members) == CLUB.peers((0, 4, 5))
+    assert set(group.reducers) == CLUB.peers((4, 5))  # the leader brings nothing of its own here
+    assert {group.reducer(partition, 1) for partition in range(2)} == {CLUB.ids[0]}
+    assert set(group.receivers(CLUB.ids[4])) == CLUB.peers((0, 4))
+    below = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN)
+    assert (below.leader, below.head) == (CLUB.ids[4], CLUB.ids[0])
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (cell(0, 0, ward(4), ward(4)), "twice"),
+        (cell(0, 0, ward(4, head=1)), "another head"),
+        (cell(5, 5, ward(4, head=5)), "nobody's head"),
+        (cell(0, 0, ward(4, group=bytes(32))), "another base"),
+        (cell(0, 0, ward(4)).model_copy(update={"signature": bytes(32)}), "not signed"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_no_other_cell_counts(statement: Statement, why: str) -> None:
+    with pytest.raises(PeerError, match=why):
+        read_cell(statement, CHAIN)

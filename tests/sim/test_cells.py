@@ -1,0 +1,311 @@
+"""More peers than a group takes, in cells: everybody's work comes, whoever dies or lies, and none of it twice.
+
+The groups are of 8 here instead of 32, so that a dozen or two of peers are a large swarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+
+from coordinator import cell_rounds, cells, joining, rumour, tickets
+from coordinator.actions import Action, Encode, Reduce, Send
+from coordinator.cells import total
+from coordinator.certificate import Certificate, Contributor
+from coordinator.events import PeerGone, Reduced
+from coordinator.manifest import PaceSpec
+from coordinator.messages import AgainNote, CellRoster, YieldNote
+from coordinator.rivals import ASKED_AT_ONCE
+from coordinator.virtual import scale
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.scale import Crowd
+from coordinator.virtual.tensors import VirtualTensors
+from dht.identity import PeerId
+from dht.statement import Statement, digest_of
+
+GROUP = 8
+PEERS = 22
+PACE = PaceSpec(
+    fragments=1,
+    steps_per_version=12,
+    overlap=1,
+    presence_seconds=5.0,
+    presence_lifetime_seconds=15.0,
+    round_seconds=20.0,
+    cells=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cell_rounds, cells, joining, scale, tickets):
+        monkeypatch.setattr(module, "PEERS_PER_GROUP_MAX", GROUP)
+    for module in (cells, tickets):
+        monkeypatch.setattr(module, "NEW_SEATS", 1)
+    monkeypatch.setattr(tickets, "TICKETS", 2)
+    monkeypatch.setattr(rumour, "TOLD_BY_LEADER_MAX", GROUP)
+
+
+@contextmanager
+def two_tiers() -> Iterator[None]:
+    """Heads deal out more than two wards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "WARDS_PER_CELL_MAX", 2)
+        patch.setattr(cells, "CELL_PEERS", 3)
+        yield
+
+
+@dataclass(slots=True)
+class Scene(Crowd):
+    """A crowd in which a peer dies at `trap`; `yields` says what each leader brought, by version and peer."""
+
+    trap: Callable[[VirtualPeer, Action], bool] | None = None
+    dead: list[PeerId] = field(default_factory=list)
+    yields: dict[tuple[int, PeerId], list[tuple[Contributor, ...]]] = field(default_factory=dict)
+    again: int = 0
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        if self.trap is not None and self.trap(peer, action):
+            self.trap = None
+            self.dead.append(peer.me)
+            peer.crash()
+            for other in self.peers:
+                self.clock.after(self.random.uniform(0.1, 0.5), partial(other.handle, PeerGone(peer.me)))
+            return
+        Crowd.acts(self, peer, action)
+        assert peer.engine is not None
+        if isinstance(action, Encode) and action.merged is not None:
+            led = peer.engine.machines[0].cells.leading
+            assert led is not None
+            assert led.harvest is not None
+            self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.harvest.cell.contributors)
+        self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
+
+    def until(self, versions: int) -> list[Certificate]:
+        """Certify so many versions, then let everybody finish; returns them in order."""
+        for peer in self.peers:
+            self.clock.after(self.random.uniform(0, 1), peer.start)
+        while len(self.meter.certified) < versions and self.clock.step(versions * 60.0):
+            pass
+        for peer in self.peers:
+            if peer.engine is not None:
+                peer.engine.drain()
+        end = self.clock.now + 60.0
+        while self.clock.step(end):
+            pass
+        found = sorted(self.meter.certified.values(), key=lambda one: one.version)
+        assert len(found) >= versions
+        assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
+        assert not any(one.outcome.minor for one in found)
+        assert self.meter.told["peer_banned"] == 0
+        return found
+
+    def workers(self, certificate: Certificate) -> dict[PeerId, int]:
+        """Whose steps are in a version, through all cells."""
+        steps: dict[PeerId, int] = {}
+
+        def add(one: Contributor, leader: str) -> None:
+            brought = [] if one.peer == leader else self.yields.get((certificate.version, PeerId(one.peer)), [])
+            whole = [cell for cell in brought if total(cell) == (one.tokens, one.steps)]
+            for inner in whole[0] if whole else ():
+                add(inner, one.peer)
+            if not whole:
+                steps[PeerId(one.peer)] = steps.get(PeerId(one.peer), 0) + one.steps
+
+        for one in certificate.outcome.included():
+            add(one, "")
+        return steps
+
+    def check_work(self, certificates: list[Certificate]) -> None:
+        """Everybody alive holds the newest version, and counts as certified just what is."""
+        newest, counted = certificates[-1], [self.workers(one) for one in certificates]
+        for peer in self.peers:
+            if peer.engine is not None and peer.me not in self.dead:
+                assert peer.tensors.states == [newest.state]
+                assert peer.tensors.learner.counted == [sum(one.get(peer.me, 0) for one in counted)]
+
+
+def scene(peers: int = PEERS, seed: int = 1) -> Scene:
+    return Scene(peers, seed, 0.0, PACE)
+
+
+def says(action: Action, kind: str) -> bool:
+    message = action.message if isinstance(action, Send) else None
+    return isinstance(message, Statement) and message.context.kind == kind
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_version_holds_the_work_of_nearly_everybody(seed: int) -> None:
+    crowd = scene(seed=seed)
+    certificates = crowd.until(3)
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[0])) == GROUP  # nobody has a head yet
+    assert all(len(crowd.workers(one)) > 0.8 * PEERS for one in certificates[1:])
+    assert all(len(one.outcome.roster) <= GROUP for one in certificates)
+    sent, received = crowd.meter.fragments_sent, crowd.meter.fragments_received
+    assert max(*sent.values(), *received.values()) / len(certificates) < 4  # the group, the cell, its results
+    assert max(peer.given for peer in crowd.peers) / len(certificates) < GROUP
+
+
+def test_heads_of_many_deal_them_out_to_cells_below() -> None:
+    crowd = scene(34)
+    with two_tiers():
+        certificates = crowd.until(3)
+    crowd.check_work(certificates)
+    assert all(len(crowd.workers(one)) > 0.8 * 34 for one in certificates[1:])
+    leaders = {peer for version, peer in crowd.yields if version == 2}
+    assert leaders - {PeerId(peer) for peer in certificates[1].outcome.roster}  # some who have no seat lead cells
+
+
+def test_without_leave_of_the_manifest_there_are_no_cells() -> None:
+    crowd = Scene(PEERS, 1, 0.0, PACE.model_copy(update={"cells": False}))
+    certificates = crowd.until(2)
+    assert crowd.meter.kinds["ward"] == crowd.meter.kinds["cell"] == 0
+    assert all(len(crowd.workers(one)) <= GROUP for one in certificates)
+
+
+@pytest.mark.parametrize("kind", ["cell", "bundle", "join"])
+def test_who_loses_its_head_loses_no_work(kind: str) -> None:
+    """The head dies before it deals out its wards, in the middle, or with what they brought."""
+
+    def head_dies(peer: VirtualPeer, action: Action) -> bool:
+        led = peer.engine is not None and peer.engine.machines[0].cells.leading is not None
+        return says(action, kind) and action_version(action) == 1 and (kind == "cell" or led)
+
+    crowd = scene()
+    crowd.trap = head_dies
+    certificates = crowd.until(4)
+    assert crowd.dead
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
+
+
+def action_version(action: Action) -> int:
+    message = action.message if isinstance(action, Send) else None
+    return message.context.version if isinstance(message, Statement) else -1
+
+
+def test_who_reduces_for_a_cell_and_dies_is_replaced_by_its_leader() -> None:
+    def reducer_dies(peer: VirtualPeer, action: Action) -> bool:
+        cell = None if peer.engine is None else peer.engine.machines[0].cells.joined
+        return (
+            isinstance(action, Reduce)
+            and cell is not None
+            and action.key == cell.group.key
+            and len(cell.group.members) > 3
+        )
+
+    crowd = scene(30)
+    crowd.trap = reducer_dies
+    certificates = crowd.until(3)
+    assert crowd.dead
+    assert crowd.again
+    crowd.check_work(certificates)
+    assert crowd.dead[0] in crowd.workers(certificates[1])  # its part of the work had come
+
+
+def test_a_sub_leader_that_dies_costs_its_cell_alone() -> None:
+    def sub_leader_dies(peer: VirtualPeer, action: Action) -> bool:
+        rounds = None if peer.engine is None else peer.engine.machines[0].cells
+        leads = rounds is not None and rounds.leading is not None and rounds.leading.group.head != peer.me
+        return leads and says(action, "bundle")
+
+    crowd = scene(34)
+    crowd.trap = sub_leader_dies
+    with two_tiers():
+        certificates = crowd.until(3)
+    assert crowd.dead
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[1])) > 0.7 * 34
+
+
+def test_false_results_of_a_hostile_third_of_the_wards_are_found_and_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = scene()
+    hostile = {peer.me for number, peer in enumerate(crowd.peers) if number >= GROUP and number % 3 == 0}
+    honest, lies = VirtualTensors.reduce, []
+
+    def reduce(tensors: VirtualTensors, action: Reduce) -> Reduced:
+        reduced = honest(tensors, action)
+        if tensors.learner.peer not in hostile or action.turn or reduced.root is None:
+            return reduced
+        lies.append(digest_of(b"a lie", reduced.root))
+        return replace(reduced, root=lies[-1])
+
+    monkeypatch.setattr(VirtualTensors, "reduce", reduce)
+    certificates = crowd.until(3)
+    assert crowd.meter.told["result_refuted"]
+    assert crowd.again
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[1])) > 0.8 * PEERS
+    assert not {part.root for one in certificates for part in one.outcome.partitions if part} & set(lies)
+
+
+def test_a_head_that_brings_something_else_than_its_cell_costs_its_wards_no_work() -> None:
+    """They see it in the certificate, and bring the same steps with the next version."""
+    crowd = scene()
+    cheat = crowd.peers[0]
+    cheated: set[PeerId] = set()
+
+    def watch(peer: VirtualPeer, action: Action) -> bool:
+        if peer is cheat and isinstance(action, Send) and isinstance(action.message, YieldNote):
+            cheated.add(action.to)
+            lines = tuple(
+                one.model_copy(update={"steps": one.steps + 1}) for one in action.message.cells[0].contributors
+            )
+            cell = action.message.cells[0].model_copy(update={"contributors": lines})
+            object.__setattr__(action, "message", action.message.model_copy(update={"cells": (cell,)}))
+        return False
+
+    crowd.trap = watch
+    certificates = crowd.until(4)
+    assert cheated
+    newest = certificates[-1]
+    for peer in crowd.peers:
+        assert peer.tensors.states == [newest.state]
+        if peer.me not in cheated:
+            counted = sum(crowd.workers(one).get(peer.me, 0) for one in certificates)
+            assert peer.tensors.learner.counted == [counted]
+    assert all(len(one.outcome.included()) > GROUP // 2 for one in certificates)
+
+
+def test_who_comes_late_to_a_large_swarm_asks_a_few_though_all_are_ahead() -> None:
+    crowd = scene()
+    newest = crowd.until(2)[-1]
+    late, asked = crowd.peers[-1], crowd.meter.kinds["AskChainNote"]
+    late.crash()
+    late.start()
+    assert late.alive
+    assert 0 < crowd.meter.kinds["AskChainNote"] - asked <= ASKED_AT_ONCE
+    end = crowd.clock.now + PACE.presence_seconds
+    while crowd.clock.step(end):
+        pass
+    assert late.tensors.states == [newest.state]
+
+
+def test_nobody_takes_part_in_a_cell_that_is_not_its_heads() -> None:
+    crowd = scene()
+    stolen: list[PeerId] = []
+
+    def steal(sender: PeerId, to: PeerId, message: object) -> bool:
+        if isinstance(message, Statement) and message.context.kind == "cell":
+            other = next(peer for peer in crowd.peers if peer.alive and peer.me not in (sender, to))
+            assert other.engine is not None
+            listed = {PeerId(one.sender) for one in message.read(CellRoster).wards} | {message.read(CellRoster).leader}
+            before = other.engine.machines[0].cells.cells()
+            if other.me not in listed:
+                crowd.clock.after(0.0, lambda: crowd.network.inboxes[other.me](sender, message, None))
+                stolen.append(other.me)
+            assert other.engine.machines[0].cells.cells() == before
+        return True
+
+    crowd.network.filter = steal
+    certificates = crowd.until(2)
+    assert stolen
+    assert crowd.meter.told["refused"]
+    crowd.check_work(certificates)
