@@ -144,7 +144,8 @@ def test_a_version_holds_the_work_of_nearly_everybody(seed: int) -> None:
     certificates = crowd.until(3)
     crowd.check_work(certificates)
     assert len(crowd.workers(certificates[0])) == GROUP  # nobody has a head yet
-    assert all(len(crowd.workers(one)) > 0.8 * PEERS for one in certificates[1:])
+    shares = [len(crowd.workers(one)) / PEERS for one in certificates[1:]]
+    assert min(shares) > 0.6, shares  # GROUP of all is 0.36; who is late comes with the next version
     assert all(len(one.outcome.roster) <= GROUP for one in certificates)
     sent, received = crowd.meter.fragments_sent, crowd.meter.fragments_received
     assert max(*sent.values(), *received.values()) / len(certificates) < 4  # the group, the cell, its results
