@@ -261,7 +261,7 @@ class Cell:
             for one in members
         )
         applied = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in results)
-        return Harvest(CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs)))
+        return Harvest(CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits)))
 
     # -- time
 
