@@ -78,7 +78,15 @@ class Cell:
     def commit_by(self) -> float:
         """Who has not committed by then is left out; a cell of leaders gives them the time that theirs may take."""
         latest = self.began + (BUNDLE_SHARE + RECHECK_SHARE * (self.group.height - 1)) * self._deadline_seconds
-        return self._patience("commits", self.began, latest)
+        return self._patience("commits", self.began, latest, self._step_seconds)
+
+    @property
+    def _step_seconds(self) -> float:
+        """How long a step of the slowest whose work is awaited takes, as far as presence tells: it ends with one."""
+        sightings = self.core.presence.sightings
+        awaited = (self.group.contributors - self.commits.keys() - self.gone) & sightings.keys()
+        rates = [sightings[peer].presence.steps_per_second for peer in awaited]
+        return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
     @property
     def result_by(self) -> float:
@@ -86,10 +94,12 @@ class Cell:
         bundled_at = self.timeline.at(BUNDLE_SHARE)
         return self._patience("results", bundled_at, self.timeline.at(CHECK_SHARE))
 
-    def _patience(self, what: str, since: float, latest: float) -> float:
-        """As long again as two thirds of them took: a silent member must not make its cell late for the group."""
+    def _patience(self, what: str, since: float, latest: float, least: float = 0.0) -> float:
+        """As long again as two thirds of them took, and `least`: a silent member must not make its cell late."""
         most_at = self.most_at.get(what)
-        return latest if most_at is None else min(latest, 2 * most_at - since + SLACK_SHARE * self._deadline_seconds)
+        if most_at is None:
+            return latest
+        return min(latest, max(2 * most_at - since, since + least) + SLACK_SHARE * self._deadline_seconds)
 
     def _note(self, what: str, done: int, of: int, now: float) -> None:
         if 3 * done >= 2 * of:
@@ -261,7 +271,9 @@ class Cell:
             for one in members
         )
         applied = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in results)
-        return Harvest(CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits)))
+        return Harvest(
+            CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits))
+        )
 
     # -- time
 
