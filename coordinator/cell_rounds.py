@@ -21,7 +21,6 @@ from coordinator.custody import Custody
 from coordinator.events import Encoded
 from coordinator.harvest import Harvest
 from coordinator.ledger import Ledger
-from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import AgainNote, CellYield, YieldNote
 from coordinator.timeline import JOIN_SHARE, RECHECK_SHARE
 from coordinator.wards import Wards, say_ward
@@ -91,11 +90,13 @@ class CellRounds:
                 return cell
         return None
 
+    def needed(self, now: float) -> bool:
+        """Whether the run wants cells, and not everybody can have a seat."""
+        return self.core.pace.cells and self.core.crowded(now)
+
     def _heads(self, now: float) -> frozenset[PeerId]:
-        """Through whom the others bring their work, where not everybody can have a seat and the run wants cells."""
-        if not self.core.pace.cells or self.core.presence.population(now) <= PEERS_PER_GROUP_MAX:
-            return frozenset()
-        return self._seated()
+        """Through whom the others bring their work."""
+        return self._seated() if self.needed(now) else frozenset()
 
     def _seated(self) -> frozenset[PeerId]:
         if self._heads_here is None:

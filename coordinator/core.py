@@ -11,7 +11,7 @@ from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT, Rules
 from coordinator.evidence import Court
-from coordinator.manifest import Manifest, PaceSpec
+from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
 from coordinator.quorum import GraceEstimates
@@ -81,6 +81,10 @@ class Core:
         """Our inner steps, extrapolated since the last report: reports may be seconds apart, but not more than that."""
         seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
         return int(self.steps + self.steps_per_second * seconds)
+
+    def crowded(self, now: float) -> bool:
+        """Whether more peers train than fit into one group, so that not everybody can have a seat."""
+        return self.presence.population(now) > PEERS_PER_GROUP_MAX
 
     def note_unable(self, now: float) -> None:
         """A vote of ours could not be written down."""

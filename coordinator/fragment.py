@@ -19,7 +19,7 @@ from coordinator.custody import FETCH_RETRY_SECONDS, Custody
 from coordinator.ledger import Ledger
 from coordinator.pacing import Tempo
 from coordinator.rounds import Rounds
-from coordinator.rumour import announce, is_crowded, spread
+from coordinator.rumour import announce, spread
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -192,10 +192,8 @@ class FragmentMachine:
     def _observe(self, certificate: Certificate, now: float) -> None:
         """Learn from the round: where counting starts, and the estimates behind the grace window."""
         own = self.rounds.find(certificate.outcome.roster_id)
-        # in a large swarm from when all hear of it, so that heads and wards come to the next version together
-        self.tempo.counted_from = (
-            now if own is None or (self.core.pace.cells and is_crowded(self.core, now)) else own.timeline.start
-        )
+        # with cells from when all hear of it, so that heads and wards come to the next version together
+        self.tempo.counted_from = now if own is None or self.cells.needed(now) else own.timeline.start
         if not certificate.outcome.minor:
             self.tempo.certified_at = now
         gathering = self.rounds.joining.gatherings.get(certificate.outcome.attempt)

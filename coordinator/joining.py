@@ -15,7 +15,6 @@ from coordinator.chain import Chain
 from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.gathering import REVISIONS_MAX, Gathering
 from coordinator.group import Group, leader_of, read_join
-from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join
 from coordinator.quorum import quorum_size
 from coordinator.tickets import has_ticket
@@ -87,8 +86,7 @@ class Joining:
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        crowded = presence.population(now) > PEERS_PER_GROUP_MAX
-        if crowded and leader not in self.chain.newest_roster():
+        if self.core.crowded(now) and leader not in self.chain.newest_roster():
             return False  # it may have no ticket, and then takes no part
         if leader == self.core.me or presence.is_training(leader, now):
             return True

@@ -49,7 +49,11 @@ class Tempo:
 
 
 def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pace]:
-    """Speeds of the voters whose median decides; at version 0, of everyone who trains."""
+    """Speeds of the voters whose median decides; at version 0, of everyone who trains.
+
+    Our own counts without a vote, too: the few of a small swarm may be all that go on. In a crowd it does not, so that
+    all come to a version at one time, however slow they are.
+    """
     presence, first = core.presence, chain.version == 0
     peers = presence.trainers(now) if first else chain.active_set() & presence.sightings.keys()
     found = []
@@ -59,7 +63,8 @@ def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pac
             continue
         steps, seen = (sighting.presence.steps, sighting.seen_seconds) if first else (0, counted_from)
         found.append(Pace(steps, seen, sighting.presence.steps_per_second))
-    if core.contributes:
+    votes = first or core.me in chain.active_set()
+    if core.contributes and (votes or not found or not core.crowded(now)):
         steps, seen = (core.steps, core.steps_seen) if first else (0, counted_from)
         found.append(Pace(steps, seen, core.steps_per_second))
     return found

@@ -76,7 +76,7 @@ class BoardPeer(VirtualPeer):
         VirtualPeer.handle(self, event)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # it would be that of every engine
 class Crowd:
     """Very many peers of one fragment. `knew_at`: when peers heard of each version; `opened`: when each was due."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator import core as core_module
 from coordinator.pacing import Tempo, paces
 from tests.coordinator.builders import NOW, PACE, Club, presence
 
@@ -45,6 +46,18 @@ def test_dead_voters_keep_counting_until_they_leave_the_active_set():
     assert rates_of(core, chain, now=NOW + 1e6) == [1.0, 2.0, 3.0]
     CLUB.grow(chain, *[(0, 1, 3)] * 4)
     assert rates_of(core, chain) == [1.0, 2.0]
+
+
+def test_who_has_no_vote_counts_itself_only_where_few_are_there(monkeypatch):
+    seen, nobody = core_that_sees({1: 1.0, 2: 3.0}), core_that_sees({})
+    chain = CLUB.grow(CLUB.chain(), (1, 2, 3))
+    for _ in range(8):  # until the founders, peer 0 among them, are out of the active set
+        chain = CLUB.grow(chain, (1, 2, 3))
+    assert CLUB.ids[0] not in chain.active_set()
+    assert rates_of(seen, chain) == [1.0, 2.0, 3.0]
+    monkeypatch.setattr(core_module, "PEERS_PER_GROUP_MAX", 1)
+    assert rates_of(seen, chain) == [1.0, 3.0]
+    assert rates_of(nobody, chain) == [2.0]
 
 
 def test_hosts_do_not_set_the_pace():
