@@ -80,7 +80,7 @@ class Tribunal:
 
     def collect(self, event: Inspected, now: float) -> list[Action]:
         """We have refuted a result, or repeated somebody's refutation: what its reducer signed convicts it."""
-        attempt, shown = self.machines[event.key.fragment].rounds.find(event.key.roster_id), event.refutation
+        attempt, shown = self.machines[event.key.fragment].find(event.key.roster_id), event.refutation
         if attempt is None or attempt.exchange.inputs is None or shown is None:
             return []
         held = attempt.exchange.by_digest().get(shown.result)

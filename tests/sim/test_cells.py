@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from coordinator import cells, core, rumour, tickets
-from coordinator.actions import Action, Encode, Reduce, Send
+from coordinator.actions import Action, Encode, Reduce, Send, Tell
 from coordinator.cells import total
 from coordinator.certificate import Certificate, Contributor
 from coordinator.events import PeerGone, Reduced
@@ -67,6 +67,8 @@ class Scene(Crowd):
     dead: list[PeerId] = field(default_factory=list)
     yields: dict[tuple[int, PeerId], list[tuple[Contributor, ...]]] = field(default_factory=dict)
     again: int = 0
+    liars: set[PeerId] = field(default_factory=set)  # who signed something false
+    banned: set[PeerId] = field(default_factory=set)
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         if self.trap is not None and self.trap(peer, action):
@@ -83,6 +85,8 @@ class Scene(Crowd):
             assert led is not None
             assert led.harvest is not None
             self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.harvest.cell.contributors)
+        if isinstance(action, Tell) and action.event == "peer_banned":
+            self.banned.add(PeerId(str(action.details["peer"])))
         self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
 
     def until(self, versions: int) -> list[Certificate]:
@@ -101,7 +105,7 @@ class Scene(Crowd):
         assert len(found) >= versions
         assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
         assert not any(one.outcome.minor for one in found)
-        assert self.meter.told["peer_banned"] == 0
+        assert self.banned <= self.liars
         return found
 
     def workers(self, certificate: Certificate) -> dict[PeerId, int]:
@@ -231,7 +235,7 @@ def test_a_sub_leader_that_dies_costs_its_cell_alone() -> None:
     assert len(crowd.workers(certificates[1])) > 0.7 * 34
 
 
-def test_false_results_of_a_hostile_third_of_the_wards_are_found_and_made_again(
+def test_false_results_of_a_hostile_third_of_the_wards_are_made_again_and_convict_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crowd = scene()
@@ -243,6 +247,7 @@ def test_false_results_of_a_hostile_third_of_the_wards_are_found_and_made_again(
         if tensors.learner.peer not in hostile or action.turn or reduced.root is None:
             return reduced
         lies.append(digest_of(b"a lie", reduced.root))
+        crowd.liars.add(tensors.learner.peer)
         return replace(reduced, root=lies[-1])
 
     monkeypatch.setattr(VirtualTensors, "reduce", reduce)
@@ -250,7 +255,9 @@ def test_false_results_of_a_hostile_third_of_the_wards_are_found_and_made_again(
     assert crowd.meter.told["result_refuted"]
     assert crowd.again
     crowd.check_work(certificates)
+    assert crowd.banned == crowd.liars
     assert len(crowd.workers(certificates[1])) > 0.8 * PEERS
+    assert crowd.workers(certificates[-1]).keys() == {peer.me for peer in crowd.peers} - crowd.banned
     assert not {part.root for one in certificates for part in one.outcome.partitions if part} & set(lies)
 
 
