@@ -78,15 +78,8 @@ class Cell:
     def commit_by(self) -> float:
         """Who has not committed by then is left out; a cell of leaders gives them the time that theirs may take."""
         latest = self.began + (BUNDLE_SHARE + RECHECK_SHARE * (self.group.height - 1)) * self._deadline_seconds
-        return self._patience("commits", self.began, latest, self._step_seconds)
-
-    @property
-    def _step_seconds(self) -> float:
-        """How long a step of the slowest whose work is awaited takes, as far as presence tells: it ends with one."""
-        sightings = self.core.presence.sightings
-        awaited = (self.group.contributors - self.commits.keys() - self.gone) & sightings.keys()
-        rates = [sightings[peer].presence.steps_per_second for peer in awaited]
-        return max((1 / rate for rate in rates if rate > 0), default=0.0)
+        awaited = self.group.contributors - self.commits.keys() - self.gone
+        return self._patience("commits", self.began, latest, self.core.presence.step_seconds(awaited))
 
     @property
     def result_by(self) -> float:
@@ -96,10 +89,8 @@ class Cell:
 
     def _patience(self, what: str, since: float, latest: float, least: float = 0.0) -> float:
         """As long again as two thirds of them took, and `least`: a silent member must not make its cell late."""
-        most_at = self.most_at.get(what)
-        if most_at is None:
-            return latest
-        return min(latest, max(2 * most_at - since, since + least) + SLACK_SHARE * self._deadline_seconds)
+        patient_until = max(2 * self.most_at.get(what, latest) - since, since + least)
+        return min(latest, patient_until + SLACK_SHARE * self._deadline_seconds)
 
     def _note(self, what: str, done: int, of: int, now: float) -> None:
         if 3 * done >= 2 * of:

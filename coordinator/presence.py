@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -135,6 +136,11 @@ class PresenceTable:
         if self._counted is None or self._counted[0] != basis:
             self._counted = (basis, len(self.trainers(now)))
         return self._counted[1] / self.sampled_share
+
+    def step_seconds(self, peers: Set[PeerId]) -> float:
+        """How long an inner step of the slowest of these takes, as far as they say; what they bring ends with one."""
+        rates = [self.sightings[peer].presence.steps_per_second for peer in peers & self.sightings.keys()]
+        return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
     def says_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
         """Whether a peer says that this version is its newest one."""

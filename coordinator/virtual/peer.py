@@ -277,8 +277,7 @@ class VirtualPeer:
         if isinstance(action, Send):
             self._send(action)
         elif isinstance(action, Encode):
-            wait_seconds = self.tensors.snapshot_in(action, self.world.clock.now, draw)
-            self._later(wait_seconds, lambda: self._encode(action))
+            self._later(self.tensors.snapshot_in(action, self.world.clock.now, draw), lambda: self._encode(action))
         elif isinstance(action, Reduce | Open | Inspect | Apply):
             self._later(draw(0.001, 0.02), lambda: self._compute(action))
         elif isinstance(action, RecordVote):
@@ -313,8 +312,7 @@ class VirtualPeer:
     def _encode(self, action: Encode) -> Event | None:
         encoded = self.tensors.encode(action, self.world.clock.now)
         if encoded is not None:
-            work = self.tensors.learner.work(encoded.window_first, encoded.window_count)
-            self.brought[action.key.roster_id] = work
+            self.brought[action.key.roster_id] = self.tensors.learner.work(encoded.window_first, encoded.window_count)
         return encoded if encoded is None or self.mischief is None else self.mischief.encodes(encoded)
 
     def _record(self, record: VoteRecord) -> Event:
