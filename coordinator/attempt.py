@@ -14,6 +14,7 @@ from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.chair import Chair
 from coordinator.core import Core
+from coordinator.early import Early
 from coordinator.events import Applied, Encoded, Inspected, Opened, Reduced, VoteRecorded
 from coordinator.exchange import Exchange
 from coordinator.group import Group, read_commit
@@ -30,7 +31,6 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-EARLY_MESSAGES_MAX = 256
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
 LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
 
@@ -50,7 +50,7 @@ class Attempt:
     inspection: Inspection = field(init=False)
     verdict: Verdict = field(init=False)
     chair: Chair = field(init=False)
-    early: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
+    early: Early = field(init=False)
     retry_at: float = field(init=False)
     gone: dict[PeerId, float] = field(init=False)
     heard: set[PeerId] = field(default_factory=set)  # members that said anything here
@@ -59,6 +59,7 @@ class Attempt:
         lost = self.core.presence.gone & self.group.voters
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
+        self.early = Early(self.exchange, NEEDS_INPUTS)
         self.opener = Opener(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
         self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
@@ -124,34 +125,15 @@ class Attempt:
             raise PeerError("comes from somebody outside the group")
         if self.over and kind not in LAST_WORDS:
             return []
-        if self._too_early(message):
-            if len(self.early) < EARLY_MESSAGES_MAX:
-                self.early.append((sender, message, root))
+        if self.early.holds_back(sender, message, root):
             return []
         redone = self.exchange.redone
         actions = self._dispatch(sender, message, root)
         self.heard.add(sender)
         self.gone.pop(sender, None)
         if kind == "bundle" or self.exchange.redone != redone:
-            actions += self._replay(now)
+            actions += self.early.replay(self.receive, now)
         return actions + self._settle(now)
-
-    def _too_early(self, message: Statement | PartNote) -> bool:
-        """Whether a message waits for the bundle, or for the redo."""
-        if isinstance(message, PartNote):
-            return self.exchange.inputs is None or (message.turn == 1 and not self.exchange.redone)
-        return message.context.kind in NEEDS_INPUTS and self.exchange.inputs is None
-
-    def _replay(self, now: float) -> list[Action]:
-        """Take up what came before its turn."""
-        actions: list[Action] = []
-        early, self.early = self.early, []
-        for sender, message, root in early:
-            try:
-                actions += self.receive(sender, message, root, now)
-            except PeerError:
-                continue  # false or out of place; it would have been refused on arrival, too
-        return actions
 
     def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> list[Action]:
         if isinstance(message, PartNote):
@@ -249,7 +231,7 @@ class Attempt:
         actions += self.inspection.decide(self.gone.keys(), now) if self.verdict.vote is None else []
         actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
         if self.exchange.redone != redone:
-            actions += self._replay(now)
+            actions += self.early.replay(self.receive, now)
         second = leaderless and self.core.me in proposers and self.verdict.open
         if self.chair.leads or second:
             actions += self.chair.decide(self.verdict.phase, self.gone.keys(), now)

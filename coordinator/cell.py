@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, PartitionResult, Send
-from coordinator.attempt import EARLY_MESSAGES_MAX
 from coordinator.cell_group import CellGroup
 from coordinator.certificate import Contributor
 from coordinator.chain import Chain
 from coordinator.core import Core
+from coordinator.early import Early
 from coordinator.events import Encoded, Inspected, Opened, Reduced
 from coordinator.exchange import Exchange
 from coordinator.group import read_commit
@@ -29,6 +29,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
+NEEDS_INPUTS = frozenset({"result"})
 SLACK_SHARE = 0.05  # of a round's deadline: more patience than what the others took
 
 
@@ -42,12 +43,12 @@ class Cell:
     began: float
     timeline: Timeline = field(init=False)
     exchange: Exchange = field(init=False)
+    early: Early = field(init=False)
     opener: Opener = field(init=False)
     refutations: Refutations = field(init=False)
     inspection: Inspection = field(init=False)
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
-    early: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
     gone: set[PeerId] = field(default_factory=set)
     started: bool = False
     brought: Harvest | None = None
@@ -59,6 +60,7 @@ class Cell:
     def __post_init__(self) -> None:
         self.timeline = self._timeline(self.commit_by)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
+        self.early = Early(self.exchange, NEEDS_INPUTS)
         self.opener = Opener(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
         self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
@@ -154,18 +156,10 @@ class Cell:
         if sender not in self.group.members:
             raise PeerError("comes from somebody outside the cell")
         self.gone.discard(sender)
-        if self._too_early(message):
-            if len(self.early) < EARLY_MESSAGES_MAX:
-                self.early.append((sender, message, root))
+        if self.early.holds_back(sender, message, root):
             return []
         actions = self._dispatch(sender, message, root, now)
         return actions + self.settle(now)
-
-    def _too_early(self, message: Statement | PartNote) -> bool:
-        """Whether a message waits for the bundle, or for what is reduced again."""
-        if isinstance(message, PartNote):
-            return self.exchange.inputs is None or (message.turn == 1 and not self.exchange.redone)
-        return message.context.kind == "result" and self.exchange.inputs is None
 
     def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         if isinstance(message, PartNote):
@@ -176,28 +170,19 @@ class Cell:
         elif message.context.kind == "bundle" and self.exchange.inputs is None:
             self.timeline = self._timeline(now)
             self.exchange.timeline = self.inspection.timeline = self.timeline
-            return self.exchange.on_bundle(message, self.gone) + self._replay(now)
+            return self.exchange.on_bundle(message, self.gone) + self.early.replay(self.receive, now)
         elif message.context.kind == "result":
             self.exchange.on_result(message, root)
         return []
-
-    def _replay(self, now: float) -> list[Action]:
-        """Take up what came before its turn."""
-        actions: list[Action] = []
-        early, self.early = self.early, []
-        for sender, message, root in early:
-            try:
-                actions += self.receive(sender, message, root, now)
-            except PeerError:
-                continue  # it would have been refused on arrival, too
-        return actions
 
     def on_again(self, sender: PeerId, note: AgainNote, now: float) -> list[Action]:
         """The leader reduces some partitions itself: give it our parts of them."""
         known = self.exchange.inputs is not None and max(note.partitions) < self.group.partitions
         if sender != self.group.leader or not known or self.exchange.redone:
             return []
-        return self.exchange.on_redo(note.partitions, self.gone) + self._replay(now) + self.settle(now)
+        return (
+            self.exchange.on_redo(note.partitions, self.gone) + self.early.replay(self.receive, now) + self.settle(now)
+        )
 
     # -- the leader's part
 

@@ -18,11 +18,11 @@ from dht.errors import UsageError
 from peer.anchors import STATES_SERVED
 from peer.checkpoint import KEPT
 from peer.codec import CODECS
+from peer.flat_parameters import DTYPES
 from peer.model import FLOAT_BYTES, SHARED_PLANES, parameter_specs
 from peer.rounded_steps import BATCH_ELEMENTS, BYTES_PER_ELEMENT
 
 Place = Literal["device", "host", "disk"]
-PRECISION_BYTES = {"float32": 4, "bfloat16": 2}
 # of state per element, at most; `peer.inner_optimizer.bytes_per_parameter` measures it, which costs an import
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 8}
 STATE_BYTES = 2 * FLOAT_BYTES  # an anchor and its momentum
@@ -66,7 +66,7 @@ class Footprint:
 
 def footprint(config: RunConfig, sequences: int | None = None, recompute: bool = False) -> Footprint:
     """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
-    elements, precise = _elements(config), PRECISION_BYTES[config.inner.precision]
+    elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
     rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
     step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
     saved = STATE_BYTES + precise + rounded + OPTIMIZER_BYTES[config.inner.optimizer]
@@ -108,7 +108,7 @@ def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool) 
     layer = 16 * model.hidden_size + 5 * model.intermediate_size
     layers = model.layers * model.hidden_size + layer if recompute else model.layers * layer
     tokens = data.context_tokens * (sequences or data.sequences_per_step)
-    return tokens * (PRECISION_BYTES[config.inner.precision] * layers + 4 * FLOAT_BYTES * model.vocabulary)
+    return tokens * (DTYPES[config.inner.precision].itemsize * layers + 4 * FLOAT_BYTES * model.vocabulary)
 
 
 def _copies_bytes(config: RunConfig) -> int:

@@ -39,8 +39,8 @@ class Training:
     ) -> Training:
         """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails."""
         progress = LearnerProgress()
-        beside = RUNTIME_BYTES + footprint(manifest.config).bytes_in("host")
-        check_memory(beside, available_bytes("cpu"))  # before the memory that is shared with the learner is taken
+        # before the memory that is shared with the learner is taken
+        check_memory(_beside_bytes(manifest.config), available_bytes("cpu"))
 
         def on_steps(steps: Steps) -> None:
             progress.report(steps, now())
@@ -94,7 +94,7 @@ def learner_bytes(config: RunConfig, limits: Limits) -> int:
     """What the owner's limit leaves to the learner's process, 0 without one; raises UsageError if that is nothing."""
     if not limits.memory_gigabytes:
         return 0
-    beside = RUNTIME_BYTES + footprint(config).bytes_in("host")
+    beside = _beside_bytes(config)
     left = int(limits.memory_gigabytes * GIGABYTE_BYTES) - beside
     if left <= RUNTIME_BYTES:
         raise UsageError(
@@ -102,3 +102,8 @@ def learner_bytes(config: RunConfig, limits: Limits) -> int:
             f"allow at least {(beside + 2 * RUNTIME_BYTES) / GIGABYTE_BYTES:.1f}"
         )
     return left
+
+
+def _beside_bytes(config: RunConfig) -> int:
+    """What a peer takes of the host's memory beside its learner's process."""
+    return RUNTIME_BYTES + footprint(config).bytes_in("host")

@@ -20,11 +20,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Adopt, KeepEvidence, RecordVote, Send, Tell, VoteRecord
-from coordinator.attempt import EARLY_MESSAGES_MAX
 from coordinator.bans import BANS_MAX
 from coordinator.bonds import BASES_MAX
 from coordinator.certificate import Certificate
 from coordinator.custody import UNSERVED_MAX
+from coordinator.early import EARLY_MESSAGES_MAX
 from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.evidence import Guilt
 from coordinator.fragment import FragmentMachine
@@ -189,6 +189,7 @@ def _is_bounded(machine: FragmentMachine) -> bool:
     return (
         len(rounds.past) <= PAST_ATTEMPTS_MAX
         and (rounds.attempt is None or len(rounds.attempt.early) <= EARLY_MESSAGES_MAX)
+        and all(len(cell.early) <= EARLY_MESSAGES_MAX for cell in machine.cells.cells())
         and len(joining.gatherings) <= GATHERINGS_MAX
         and all(len(gathering.joins) <= JOINS_MAX for gathering in joining.gatherings.values())
         and len(joining.said) <= GATHERINGS_MAX

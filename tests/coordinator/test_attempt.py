@@ -7,9 +7,10 @@ import math
 import pytest
 
 from coordinator.actions import Action, Apply, Encode, Inspect, RecordVote, Reduce, Send
-from coordinator.attempt import EARLY_MESSAGES_MAX, Attempt
+from coordinator.attempt import Attempt
 from coordinator.chain import Chain
 from coordinator.core import Core
+from coordinator.early import EARLY_MESSAGES_MAX
 from coordinator.events import Applied, Encoded, Finding, Inspected, Reduced, VoteRecorded
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result

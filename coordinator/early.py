@@ -1,0 +1,53 @@
+"""What comes before its turn in a group or a cell: kept within a bound, and taken up once it can be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coordinator.actions import Action
+from coordinator.exchange import Exchange
+from coordinator.messages import PartNote
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+EARLY_MESSAGES_MAX = 256
+
+Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Action]]
+
+
+@dataclass(slots=True)
+class Early:
+    """`kinds`: statements that cannot be read without the input set; parts wait for it, or for the second turn."""
+
+    exchange: Exchange
+    kinds: frozenset[str]
+    kept: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def holds_back(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> bool:
+        """Whether this has to wait; it is kept if there is room."""
+        waits = self._is_early(message)
+        if waits and len(self.kept) < EARLY_MESSAGES_MAX:
+            self.kept.append((sender, message, root))
+        return waits
+
+    def _is_early(self, message: Statement | PartNote) -> bool:
+        exchange = self.exchange
+        if isinstance(message, PartNote):
+            return exchange.inputs is None or (message.turn == 1 and not exchange.redone)
+        return message.context.kind in self.kinds and exchange.inputs is None
+
+    def replay(self, receive: Receive, now: float) -> list[Action]:
+        """Take up what was kept; what is still early is kept again."""
+        actions: list[Action] = []
+        kept, self.kept = self.kept, []
+        for sender, message, root in kept:
+            try:
+                actions += receive(sender, message, root, now)
+            except PeerError:
+                continue  # false or out of place; it would have been refused on arrival, too
+        return actions
