@@ -52,7 +52,7 @@ def join(
     listen: Listen = "127.0.0.1",
     announce: Announce = None,
     relay: UseRelay = False,
-    device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda`, `cuda:1`, or what is best here.")] = AUTO,
+    device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")] = AUTO,
     compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,

@@ -15,7 +15,7 @@ from dht.identity import PeerId, public_key_of
 PRESET = "presets/tiny.toml"
 CHECKOUT_PRESET = "examples/tiny.toml"  # the same file before it is packed into a wheel
 SLOWNESS_MAX = 1000.0
-_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,2})?")
+_DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
 def data_directory(given: Path | None) -> Path:
@@ -46,9 +46,14 @@ def run_config(path: Path | None, versions: int | None) -> RunConfig:
 
 
 def device(text: str) -> str:
-    """A device to train on; raises UsageError."""
+    """A device to train on, or several GPUs; raises UsageError."""
     if not _DEVICE.fullmatch(text):
-        raise UsageError(f"--device {text!r} is none; say auto, cpu, cuda, or cuda:1 for the second GPU")
+        raise UsageError(
+            f"--device {text!r} is none; say auto, cpu, cuda, cuda:1 for the second GPU, or cuda:0,cuda:1 for both"
+        )
+    names = text.split(",")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--device {text} names a GPU twice; name each once")
     return text
 
 

@@ -22,10 +22,17 @@ class FlatParameters:
 
     A fragment is read and loaded in float32. What bfloat16 cuts off a value that is loaded is kept in host memory and
     added whenever the fragment is read: so an outer gradient is measured from what was actually loaded, and holds
-    the learner's own steps, not its rounding.
+    the learner's own steps, not its rounding. What `follows` other parameters is neither read nor loaded.
     """
 
-    def __init__(self, module: nn.Module, fragments: Sequence[FragmentLayout], precision: str, device: str) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        fragments: Sequence[FragmentLayout],
+        precision: str,
+        device: str,
+        follows: bool = False,
+    ) -> None:
         self.device = torch.device(device)
         self._fragments = tuple(fragments)
         self._dtype = DTYPES[precision]
@@ -36,7 +43,7 @@ class FlatParameters:
         elements = sum(layout.elements for layout in fragments)
         self.values = torch.empty(elements, dtype=self._dtype, device=self.device)
         self.gradient = torch.empty(0, dtype=self._dtype, device=self.device)
-        self.cut_off = self._cut_off_room(elements)
+        self.cut_off = self._cut_off_room(0 if follows else elements)
         for name, view in self._cut(self.values):
             parameter = self._named[name]
             view.copy_(parameter.detach())

@@ -31,6 +31,7 @@ from peer.inner_optimizer import (
 )
 from peer.local_count import Counters, LocalCount
 from peer.model import build_model, loss, parameter_specs
+from peer.model_copies import ModelCopy, shares
 from peer.placement import Placement
 from peer.rounded_steps import RoundedSteps
 
@@ -66,6 +67,7 @@ class Learner:
         placement: Placement,
     ) -> None:
         self.fragments = tuple(fragments)
+        self._copies = [ModelCopy.of(model, fragments, config.inner.precision, one) for one in placement.others]
         self._parameters = FlatParameters(model, fragments, config.inner.precision, placement.device)
         self.model = model.to(placement.device).train()  # the parameters are there, buffers follow
         self._batches = batches
@@ -87,14 +89,16 @@ class Learner:
     def place(self, placement: Placement) -> None:
         """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
         self.placement = placement
+        models = [self.model, *(one.model for one in self._copies)]
         if placement.recompute:
             try:
-                cast(Callable[..., None], self.model.activation_checkpointing_enable)()
+                for model in models:
+                    cast(Callable[..., None], model.activation_checkpointing_enable)()
             except (AttributeError, ValueError):
                 raise UsageError(
                     "this model needs more memory than there is, and cannot recompute activations"
                 ) from None
-        self._forward = cast(nn.Module, torch.compile(self.model)) if placement.compiled else self.model
+        self._forwards = [cast(nn.Module, torch.compile(model)) if placement.compiled else model for model in models]
 
     def step(self) -> StepReport:
         """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
@@ -119,19 +123,26 @@ class Learner:
         return StepReport(self.step_count, measured[0], tokens)
 
     def backward(self, batch: Tensor) -> Tensor:
-        """The gradient of the mean loss over a batch, a few sequences after the other; returns that loss."""
+        """The gradient of the mean loss over a batch, some sequences after others; returns that loss."""
         self.wake()
         self.gradient.zero_()
+        for one in self._copies:
+            one.follow(self._parameters.values)
         total = torch.zeros((), device=self.placement.device)
-        at_once = self.placement.sequences or len(batch)
-        for first in range(0, len(batch), at_once):
-            piece = batch[first : first + at_once]
-            with self._autocast():
-                value = loss(self._forward, piece.to(self.placement.device))
-            value = value * (len(piece) / len(batch))
-            torch.autograd.backward(value)
-            total += value.detach()
+        for pieces in shares(batch, self.placement.sequences, len(self._forwards)):
+            total += self._backward_at_once(pieces, len(batch))
+        for one in self._copies:
+            one.add_gradient(self.gradient)
         return total
+
+    def _backward_at_once(self, pieces: Sequence[Tensor], sequences: int) -> Tensor:
+        """Add to the gradients, a piece on each device; returns their part of the mean loss over so many sequences."""
+        values = []
+        with self._autocast():
+            for forward, device, piece in zip(self._forwards, self.placement.devices, pieces, strict=False):
+                values.append(loss(forward, piece.to(device)) * (len(piece) / sequences))
+        torch.autograd.backward(values)
+        return torch.stack([value.detach().to(self.placement.device) for value in values]).sum()
 
     def _backward_somehow(self, batch: Tensor) -> Tensor:
         """`backward`, in smaller pieces from now on if somebody else has taken memory; raises LocalError."""
@@ -154,13 +165,15 @@ class Learner:
         return int.from_bytes(key[:8], "big", signed=True)
 
     def try_sequences(self, sequences: int) -> None:
-        """Forward and backward over the first sequences of the next window at once, which leaves no trace."""
-        self.backward(self._batches.batch(self._count.window)[:sequences])
+        """Forward and backward over the first sequences of the next window on the first device, without a trace."""
+        self.wake()
+        self._backward_at_once((self._batches.batch(self._count.window)[:sequences],), sequences)
 
     def rest(self) -> None:
         """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
         if self._parameters.is_awake:
-            self._parameters.rest()
+            for parameters in (self._parameters, *(one.parameters for one in self._copies)):
+                parameters.rest()
             move_state(self._optimizer, torch.device("cpu"))
             if self.placement.is_cuda:
                 torch.cuda.empty_cache()

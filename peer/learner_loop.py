@@ -46,7 +46,7 @@ from peer.learner_messages import (
 )
 from peer.learner_setup import settle
 from peer.local_count import Counters
-from peer.placement import device_name
+from peer.placement import devices_name
 from peer.shared_planes import SharedPlanes
 
 REPORT_SECONDS = 0.2
@@ -82,7 +82,7 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
             parameters=sum(layout.elements for layout in learner.fragments),
             data_digest=settled.data_digest,
             step=learner.step_count,
-            device=device_name(settled.placement.device, start.threads),
+            device=devices_name(settled.placement.devices, start.threads),
             use=settled.words,
         )
     )

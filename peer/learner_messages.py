@@ -21,7 +21,7 @@ class Start(Wire):
     config: RunConfig
     run_key: bytes = Field(max_length=64)
     peer_id: str = Field(max_length=64)
-    device: str = Field("cpu", max_length=32)
+    device: str = Field("cpu", max_length=256)
     threads: int = Field(1, ge=1, le=1024)
     niceness: int = Field(0, ge=0, le=19)
     step_seconds: float = Field(0.0, ge=0)

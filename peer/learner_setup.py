@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +17,7 @@ from peer.learner import Learner, make_learner
 from peer.learner_messages import Start
 from peer.learner_process import allow_compiling
 from peer.own_files import OwnFiles
-from peer.placement import Placement, choose_device
+from peer.placement import Placement, choose_devices
 
 MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
 
@@ -36,6 +37,7 @@ class Settled:
         """How the device is used, for people."""
         place, step = self.placement, self.learner.config.data.sequences_per_step
         at_once = "all sequences of a step" if place.sequences is None else f"{place.sequences} of {step} sequences"
+        at_once += f" on {len(place.devices)} devices" if place.others else ""
         recompute = ", activations recomputed" if place.recompute else ""
         note = f"; {self.note}" if self.note else ""
         return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
@@ -44,17 +46,18 @@ class Settled:
 def settle(start: Start) -> Settled:
     """Raises UsageError if the run does not fit this machine or what its owner allows."""
     config, least = start.config, least_bytes(start.config)
-    device, note = choose_device(start.device, least, start.gpu_memory_share)
+    (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
     allowed = _allowed_bytes(start, device)
     check_memory(least, allowed)
     if torch.device(device).type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, device)
+        for one in (device, *others):
+            torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
     if start.compiled:
         allow_compiling()
     tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
     windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
     key = digest_of(b"muster-rounding", start.run_key, start.peer_id.encode())
-    learner = _make(start, windows, Placement(device, compiled=start.compiled, rounding_key=key))
+    learner = _make(start, windows, Placement(device, tuple(others), compiled=start.compiled, rounding_key=key))
     placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
     return Settled(learner, placement, tokens.digest, memory_bytes, note)
 
@@ -89,7 +92,7 @@ def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
         learner.place(replace(placement, recompute=recompute, compiled=False))  # what compiling takes is not a step's
         found = _try(learner, limit_bytes - state_bytes)
         if found is not None:
-            whole = found.sequences == config.data.sequences_per_step
+            whole = found.sequences == _share(learner)
             chosen = replace(placement, recompute=recompute, sequences=None if whole else found.sequences)
             learner.place(chosen)
             return chosen, found.peak_bytes + state_bytes
@@ -103,4 +106,9 @@ def _try(learner: Learner, room_bytes: int) -> Fit | None:
     def trial(sequences: int) -> int | None:
         return measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
 
-    return fit_sequences(trial, learner.config.data.sequences_per_step, room_bytes)
+    return fit_sequences(trial, _share(learner), room_bytes)
+
+
+def _share(learner: Learner) -> int:
+    """The most sequences of a step that one device has."""
+    return math.ceil(learner.config.data.sequences_per_step / len(learner.placement.devices))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,40 +20,46 @@ class Placement:
 
     A batch goes through the model so many `sequences` at a time, None for all at once, and their gradients add up to
     the batch's. `recompute` keeps no activations but those between layers, and computes the others again for the
-    gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters.
+    gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters. `others` take their
+    share of each batch, in pieces of the same size.
     """
 
     device: str = "cpu"
+    others: tuple[str, ...] = ()
     sequences: int | None = None
     recompute: bool = False
     compiled: bool = False
     rounding_key: bytes = b""
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device, *self.others)
+
+    @property
     def is_cuda(self) -> bool:
         return torch.device(self.device).type == "cuda"
 
 
-def choose_device(wanted: str, needed_bytes: int, memory_share: float) -> tuple[str, str]:
-    """The device to train on, and in words why no GPU, if that was left to us.
+def choose_devices(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:
+    """The devices to train on, and in words why no GPU, if that was left to us.
 
     `auto` takes the CUDA device with the most free memory if that computes and has room for `needed_bytes` within
-    `memory_share` of it. Raises UsageError if another device was wanted and does not work.
+    `memory_share` of it; else names stand with commas between them. Raises UsageError if one of those does not work.
     """
-    if wanted == "cpu":
-        return "cpu", ""
-    if not torch.cuda.is_available():
-        problem = "torch finds no GPU here"
-    else:
-        count = torch.cuda.device_count()
-        names = [f"cuda:{index}" for index in range(count)] if wanted == AUTO else [wanted]
-        device = max(names, key=lambda name: _free_bytes(name, memory_share))
-        problem = _problem(device, needed_bytes, memory_share)
-        if not problem:
-            return device, ""
     if wanted != AUTO:
-        raise UsageError(f"--device {wanted}: {problem}; choose --device cpu, or auto")
-    return "cpu", problem
+        named = tuple(wanted.split(","))
+        for device in named:
+            problem = "" if device == "cpu" else _problem(device, needed_bytes, memory_share)
+            if problem:
+                raise UsageError(f"--device {wanted}: {problem}; choose --device cpu, or auto")
+        return named, ""
+    best = max(_cuda_devices(), key=lambda name: _free_bytes(name, memory_share), default="cuda")
+    problem = _problem(best, needed_bytes, memory_share)
+    return ("cpu" if problem else best,), problem
+
+
+def _cuda_devices() -> list[str]:
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
 def _free_bytes(device: str, memory_share: float) -> int:
@@ -63,6 +71,8 @@ def _free_bytes(device: str, memory_share: float) -> int:
 
 
 def _problem(device: str, needed_bytes: int, memory_share: float) -> str:
+    if not torch.cuda.is_available():
+        return "torch finds no GPU here"
     free_bytes = _free_bytes(device, memory_share)
     if free_bytes < needed_bytes:
         return f"{needed_bytes / 2**30:.1f} GiB are needed at least, and {device} has {free_bytes / 2**30:.1f} for us"
@@ -75,8 +85,9 @@ def _problem(device: str, needed_bytes: int, memory_share: float) -> str:
     return f"{device} computes wrongly"
 
 
-def device_name(device: str, threads: int) -> str:
-    """What people call it: `NVIDIA H200`, or `CPU, 2 threads`."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
+def devices_name(devices: Sequence[str], threads: int) -> str:
+    """What people call them: `NVIDIA H200`, `2 × NVIDIA H200`, or `CPU, 2 threads`."""
+    if torch.device(devices[0]).type == "cuda":
+        counts = Counter(torch.cuda.get_device_name(device) for device in devices)
+        return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
     return f"CPU, {threads} thread{'s' if threads > 1 else ''}"

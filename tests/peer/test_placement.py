@@ -12,7 +12,8 @@ from peer import cli_settings, placement
 from peer.fitting import bytes_in_use
 from peer.learner import Learner, make_learner
 from peer.learner_setup import fitted
-from peer.placement import Placement, choose_device, device_name
+from peer.model_copies import shares
+from peer.placement import Placement, choose_devices, devices_name
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=64, layers=2, heads=2, intermediate_size=72, vocabulary=64),
@@ -47,6 +48,55 @@ def test_pieces_add_up_to_the_whole_batch(place: Placement) -> None:
     steps = [(one.step(), one.counters(0)) for one in (whole, pieces)]
     assert steps[0][1] == steps[1][1], "tokens are certified by the step, whatever it was made of"
     assert steps[0][0].tokens == steps[1][0].tokens == 6 * 32
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sequences", [None, 2])
+def test_several_devices_make_the_steps_of_one(precision: str, sequences: int | None) -> None:
+    """To the bit: every element of a gradient is one sum over pieces, wherever they were made."""
+    config = CONFIG.model_copy(update={"inner": InnerSpec.model_validate({"warmup_steps": 4, "precision": precision})})
+    alone = learner(Placement(sequences=sequences or 3), config)
+    several = learner(Placement(others=("cpu",), sequences=sequences), config)
+    if sequences:  # three pieces for two devices: the sums have another order
+        batch = Uneven().batch(0)
+        assert several.backward(batch).item() == pytest.approx(alone.backward(batch).item(), rel=1e-2)
+        scale = alone.gradient.abs().max()
+        assert (several.gradient - alone.gradient).abs().max() < 1e-2 * scale
+        return
+    out = torch.empty(alone.fragments[0].elements)
+    for one in (alone, several):
+        one.step()
+        one.rest()
+        counters = one.snapshot(0, out)
+        one.adopt(0, out * 0.5, out, counters.steps, counters.tokens)
+    assert [several.step() for _ in range(2)] == [alone.step() for _ in range(2)]
+    state = alone.export_state()
+    assert all(torch.equal(state[name], value) for name, value in several.export_state().items())
+
+
+@pytest.mark.parametrize(
+    ("at_once", "devices", "sizes"),
+    [
+        (None, 1, [(6,)]),
+        (None, 2, [(3, 3)]),
+        (None, 4, [(2, 2, 2)]),
+        (2, 2, [(2, 2), (2,)]),
+        (1, 4, [(1,) * 4, (1, 1)]),
+    ],
+)
+def test_a_batch_is_dealt_out_whole(at_once: int | None, devices: int, sizes: list[tuple[int, ...]]) -> None:
+    batch = torch.arange(6)
+    dealt = shares(batch, at_once, devices)
+    assert [tuple(map(len, pieces)) for pieces in dealt] == sizes
+    assert torch.equal(torch.cat([piece for pieces in dealt for piece in pieces]), batch)
+
+
+def test_each_device_is_tried_with_its_share_alone() -> None:
+    one = learner(Placement(others=("cpu",)))
+    place, _ = fitted(one, bytes_in_use("cpu") + GIB)
+    assert place.sequences is None
+    assert place.devices == ("cpu", "cpu")
+    assert one.step() == learner(Placement(sequences=3)).step()
 
 
 def test_a_batch_goes_through_at_once_if_it_fits() -> None:
@@ -131,11 +181,11 @@ def test_resting_gives_up_gradients_and_keeps_every_bit() -> None:
 
 def test_without_a_gpu_the_processor_is_chosen_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("cpu", GIB, 1.0) == ("cpu", "")
-    assert choose_device("auto", GIB, 1.0) == ("cpu", "torch finds no GPU here")
+    assert choose_devices("cpu", GIB, 1.0) == (("cpu",), "")
+    assert choose_devices("auto", GIB, 1.0) == (("cpu",), "torch finds no GPU here")
     with pytest.raises(UsageError, match="--device cuda: torch finds no GPU here; choose --device cpu, or auto"):
-        choose_device("cuda", GIB, 1.0)
-    assert device_name("cpu", 2) == "CPU, 2 threads"
+        choose_devices("cuda", GIB, 1.0)
+    assert devices_name(("cpu",), 2) == "CPU, 2 threads"
 
 
 def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,16 +194,20 @@ def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
     monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
-    assert choose_device("auto", 5 * GIB, 1.0) == ("cuda:1", "")
-    assert choose_device("auto", 5 * GIB, 0.5) == ("cpu", "5.0 GiB are needed at least, and cuda:1 has 4.0 for us")
+    assert choose_devices("auto", 5 * GIB, 1.0) == (("cuda:1",), "")
+    assert choose_devices("auto", 5 * GIB, 0.5) == (("cpu",), "5.0 GiB are needed at least, and cuda:1 has 4.0 for us")
+    assert choose_devices("cuda:1,cuda:0", GIB, 1.0) == (("cuda:1", "cuda:0"), "")
     with pytest.raises(UsageError, match=r"cuda:0 has 2\.0 for us"):
-        choose_device("cuda:0", 5 * GIB, 1.0)
+        choose_devices("cuda:1,cuda:0", 5 * GIB, 1.0)
 
     def broken(*size: int, device: str) -> Tensor:
         raise RuntimeError("CUDA error: no kernel image is available\nand more")
 
     monkeypatch.setattr(placement.torch, "ones", broken)
-    assert choose_device("auto", GIB, 1.0) == ("cpu", "cuda:1 does not work: CUDA error: no kernel image is available")
+    assert choose_devices("auto", GIB, 1.0) == (
+        ("cpu",),
+        "cuda:1 does not work: CUDA error: no kernel image is available",
+    )
 
 
 def test_devices_are_named_as_torch_does() -> None:
@@ -163,8 +217,12 @@ def test_devices_are_named_as_torch_does() -> None:
         "cuda",
         "cuda:3",
     ]
-    with pytest.raises(UsageError, match="cuda:1 for the second GPU"):
-        cli_settings.device("gpu")
+    assert cli_settings.device("cuda:0,cuda:10") == "cuda:0,cuda:10"
+    for text in ("gpu", "cuda:0,cpu", "cuda:0,", "cuda,cuda:1"):
+        with pytest.raises(UsageError, match="cuda:1 for the second GPU, or cuda:0,cuda:1 for both"):
+            cli_settings.device(text)
+    with pytest.raises(UsageError, match="names a GPU twice"):
+        cli_settings.device("cuda:1,cuda:1")
 
 
 @pytest.mark.slow
