@@ -253,11 +253,13 @@ class Node:
 
     async def final_snapshot(self) -> PeerSnapshot:
         """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
-        anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
-        digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
         if self.hosting is not None:
             await self.hosting.look_last()
-        return self.snapshot().model_copy(update={"digests_from_tensors": digests})
+        anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
+        # of one moment: the worker installs what is adopted in order, so all of this before and the rest afterwards
+        snapshot = self.snapshot()
+        digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
+        return snapshot.model_copy(update={"digests_from_tensors": digests})
 
     async def pause(self) -> None:
         """Make no inner steps until `resume`."""

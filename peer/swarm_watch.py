@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.snapshot import FragmentStatus, PeerSnapshot
@@ -127,6 +127,12 @@ class SwarmWatch:
             self.conflicts.add(key)
         if len(self._digests) > DIGESTS_KEPT:
             del self._digests[next(iter(self._digests))]
+
+
+def at_rest(snapshots: Sequence[PeerSnapshot]) -> bool:
+    """True if all of them hold the same versions, and no round is under way that could certify another."""
+    idle = all(part.phase == "idle" for snapshot in snapshots for part in snapshot.fragments)
+    return idle and same_heads(snapshots)
 
 
 def same_heads(snapshots: Iterable[PeerSnapshot]) -> bool:

@@ -26,7 +26,9 @@ from peer.chaos.score import Window
 from peer.chaos.swarm import RETURN_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from peer.swarm import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
 from peer.swarm_report import report_of
-from peer.swarm_watch import same_heads
+from peer.swarm_watch import at_rest, same_heads
+
+COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are asked one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,19 @@ class ContainerSwarm:
         """Have all learners rest until everybody holds the same, and hash it."""
         await self._tell("pause", self.watch.living_learners)
         try:
-            await self._until("comparing", self._is_settled, DRAIN_SECONDS_MAX)
-            for name in self.watch.living:
-                with suppress(MusterError):
-                    last = await asyncio.to_thread(snapshot, self._place.data_directory(name), "final")
-                    self.watch.note_final(name, last, time.monotonic())
+            for _ in range(COMPARISONS_MAX):
+                await self._until("comparing", self._is_settled, DRAIN_SECONDS_MAX)
+                await self._ask_finals()
+                if same_heads(list(self.watch.final.values())):
+                    break
         finally:
             await self._tell("resume", self.watch.living_learners)
+
+    async def _ask_finals(self) -> None:
+        for name in self.watch.living:
+            with suppress(MusterError):
+                last = await asyncio.to_thread(snapshot, self._place.data_directory(name), "final")
+                self.watch.note_final(name, last, time.monotonic())
 
     async def _follow(self, name: str) -> None:
         """Ask one process again and again, whoever it is by then."""
@@ -118,7 +126,7 @@ class ContainerSwarm:
     def _is_settled(self) -> bool:
         known = [self.watch.latest.get(name) for name in self.watch.living]
         told = [one for one in known if one is not None]
-        return len(told) == len(known) and same_heads(told)
+        return len(told) == len(known) and at_rest(told)
 
     async def _tell(self, command: Command, names: Iterable[str]) -> None:
         for name in names:

@@ -18,6 +18,7 @@ import pytest
 from coordinator.snapshot import PeerSnapshot
 from peer.chaos.executor import Link
 from peer.chaos.user_link import UserLink
+from peer.swarm_watch import at_rest, same_heads
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ("--profile", "home", "--profile", "attackers", "--profile", "chaos")
@@ -207,29 +208,27 @@ def wait_for_versions(containers: Collection[Container], more: int = 8) -> None:
         wait_until(f"{goal} versions", lambda container=container, goal=goal: container.versions() >= goal)
 
 
-def wait_for_agreement(project: Project) -> list[tuple[int, ...]]:
+def wait_for_agreement(project: Project) -> None:
     """Have all learners rest until everybody holds the same versions; then all must hold the same bytes."""
     everyone = project.everyone()
     learners = [container for container in everyone if container != project.host]
     for peer in learners:
         peer.run("muster", "pause")
-    held: list[tuple[int, ...]] = []
+    finals: list[PeerSnapshot] = []
 
     def settled() -> bool:
-        found = [container.status() for container in everyone]
-        held[:] = [() if now is None else tuple(each.held_version for each in now.fragments) for now in found]
-        known = [() if now is None else tuple(each.version for each in now.fragments) for now in found]
-        return held == known and len(set(held)) == 1
+        told = [status for container in everyone if (status := container.status()) is not None]
+        if len(told) == len(everyone) and at_rest(told):
+            finals[:] = [container.final() for container in everyone]
+        return bool(finals) and same_heads(finals)  # else a round ended while they were asked
 
     try:
-        wait_until(f"one state everywhere: {held}", settled)
-        finals = [container.final() for container in everyone]
+        wait_until("one state everywhere", settled)
         assert len({(final.run_id, final.digests_from_tensors) for final in finals}) == 1
         assert all(final.digests_from_tensors for final in finals)
     finally:
         for peer in learners:
             peer.run("muster", "resume")
-    return held
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from dht.errors import LocalError, UsageError
 from peer import swarm_watch
 from peer.swarm_report import check_writable, delays, disagreement, report_of, utilisation, write_report
-from peer.swarm_watch import SwarmWatch
+from peer.swarm_watch import SwarmWatch, at_rest
 
 FRAGMENTS = 3
 counts = st.integers(0, 10**9)
@@ -205,6 +205,13 @@ class TestAgreement:
         watch = ended(2, [8, 8, 8])
         watch.note_final("peer-2", told("peer-2", [8, 8, 7]), 1.0)
         assert disagreement(watch) == "the peers ended with different versions"
+
+    def test_who_is_in_a_round_may_still_move(self) -> None:
+        still, idle = told("peer-1", [8, 8, 8]), fragments([8, 8, 8])
+        assert at_rest([still, still])
+        assert not at_rest([still, told("peer-2", [8, 8, 7])])
+        moving = (*idle[:2], idle[2].model_copy(update={"phase": "bound by a vote"}))
+        assert not at_rest([still, told("peer-2", [8, 8, 8], fragments=moving)])
 
     def test_knowing_a_version_without_holding_it_is_no_agreement(self) -> None:
         watch = ended(2, [8, 8, 8])
