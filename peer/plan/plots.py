@@ -10,6 +10,11 @@ from dht.errors import LocalError, UsageError
 from peer.plan.tables import Table
 
 WIDTH, HEIGHT = 560, 320
+COLOURS = (  # twelve that can be told from white and from each other: Table 13 has so many rows
+    *("#4c78a8", "#f58518", "#e45756", "#72b7b2", "#54a24b", "#eeca3b"),
+    *("#b279a2", "#ff9da6", "#9d755d", "#bab0ac", "#1b1b1b", "#2c2c9e"),
+)
+LEGEND = "line: ours; circle: the paper's"
 
 
 def table_plot(tables: Sequence[Table], log: bool, path: Path) -> None:
@@ -25,11 +30,9 @@ def table_plot(tables: Sequence[Table], log: bool, path: Path) -> None:
             height=HEIGHT,
             title=table.title,
         ).encode(
-            x=altair.X("column:N", sort=columns, title=None),
+            x=altair.X("column:N", sort=columns, title=table.across, axis=altair.Axis(labelAngle=0)),
             y=altair.Y("value:Q", title=table.title, scale=altair.Scale(type="log" if log else "linear")),
-            color=altair.Color(
-                "row:N", sort=None, title="line: ours; circle: the paper's", scale=altair.Scale(scheme="category20")
-            ),
+            color=altair.Color("row:N", sort=None, title=LEGEND, scale=altair.Scale(range=COLOURS)),
         )
         charts.append(
             base.transform_filter("datum.source === 'ours'").mark_line()

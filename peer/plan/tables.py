@@ -26,9 +26,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells by row, then by column, in the order to show them."""
+    """Cells by row, then by column, in the order to show them. `across` says what the columns are."""
 
     title: str
+    across: str
     cells: tuple[Cell, ...]
 
     def markdown(self) -> str:
@@ -62,7 +63,7 @@ def availability_tables(days: float, seed: int) -> tuple[Table, ...]:
             for chips, ours, theirs in zip(paper.CHIPS, row, printed, strict=True):
                 yield Cell(name, f"{chips:,} chips", f"{100 * getattr(ours, field):.0f}", str(theirs))
 
-    return tuple(Table(f"{field}, %", tuple(cells(field))) for field in ("goodput", "uptime"))
+    return tuple(Table(f"{field}, %", "chips in the cluster", tuple(cells(field))) for field in ("goodput", "uptime"))
 
 
 def straggler(slow: int, sync: Sync, jitter: float, seed: int) -> Availability:
@@ -88,7 +89,7 @@ def straggler_tables(seed: int) -> tuple[Table, ...]:
             grace = min(sync.grace_steps, overlap)
             ours = straggler(slow, Sync(sync.quorum, overlap, grace), jitter, seed).goodput
             cells.append(Cell(row, column, f"{100 * ours:.0f}", str(paper.STRAGGLER_GOODPUT[column])))
-    return (Table("goodput, %", tuple(cells)),)
+    return (Table("goodput, %", "whom a round waits for", tuple(cells)),)
 
 
 def scavenging_tables() -> tuple[Table, ...]:
@@ -101,7 +102,7 @@ def scavenging_tables() -> tuple[Table, ...]:
                     f"bound (paper: {method})", f"+{100 * extra:.0f} %", f"{scavenged_time(extra):.3f}", f"{theirs:.2f}"
                 )
             )
-    return (Table("relative time", tuple(cells)),)
+    return (Table("training time, relative to none", "extra learners for half of the work", tuple(cells)),)
 
 
 def table_13(setting: paper.Setting, utilisation: float) -> float:
@@ -124,7 +125,11 @@ def bandwidth_tables() -> tuple[Table, ...]:
             counted.append(Cell(row, column, f"{table_13(setting, utilisation):.3g}", theirs))
             if setting.method == "decoupled":
                 whole.append(Cell(row, column, f"{_needed(setting, honest, utilisation):.3g}", None))
-    return Table("Gbit/s, as the paper counts", tuple(counted)), Table("Gbit/s, whole model in 24 steps", tuple(whole))
+    across = "utilisation of compute"
+    return (
+        Table("Gbit/s, as the paper counts", across, tuple(counted)),
+        Table("Gbit/s, whole model in 24 steps", across, tuple(whole)),
+    )
 
 
 def _needed(setting: paper.Setting, rhythm: bandwidth.Rhythm, utilisation: float) -> float:
