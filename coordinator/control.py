@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from coordinator.owner_limits import OwnerLimits
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
 
@@ -21,17 +24,28 @@ REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
-Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit"]
+Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit", "limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a peer. `changes` go with `limits`: each `KEY=VALUE`, as `--limit` takes them."""
+
+    command: Command
+    changes: tuple[str, ...] = ()
 
 
 class NobodyRunsError(UsageError):
     """No peer is running with this data directory."""
 
 
-def ask(data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+def ask(
+    data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS, changes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Send a command to the peer whose data directory this is; returns its reply.
 
-    Raises NobodyRunsError if no peer runs there, LocalError if it does not answer or reports a failure.
+    Raises NobodyRunsError if no peer runs there, UsageError if what is asked makes no sense, LocalError if the peer
+    does not answer or reports a failure.
     """
     path = data_directory / SOCKET_NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -43,14 +57,14 @@ def ask(data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
         try:
-            connection.sendall(json.dumps({"command": command}).encode() + b"\n")
+            connection.sendall(_line(command, changes))
             reply = _read_line(connection)
         except OSError:
             raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
     if not isinstance(reply, dict):
         raise LocalError("the peer gave an answer that is not an object")
     if "error" in reply:
-        raise LocalError(str(reply["error"]))
+        raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
     return reply
 
 
@@ -61,6 +75,18 @@ def snapshot(data_directory: Path, command: Literal["status", "final"] = "status
         return PeerSnapshot.model_validate(ask(data_directory, command, seconds)["snapshot"])
     except (KeyError, ValidationError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+
+
+def limits(data_directory: Path, changes: Sequence[str] = (), timeout_seconds: float = TIMEOUT_SECONDS) -> OwnerLimits:
+    """What the owner allows, after these changes; UsageError says in a sentence why there was none."""
+    try:
+        return OwnerLimits.model_validate(ask(data_directory, "limits", timeout_seconds, changes)["limits"])
+    except (KeyError, ValidationError):
+        raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+
+
+def _line(command: Command, changes: Sequence[str]) -> bytes:
+    return json.dumps({"command": command} | ({"changes": list(changes)} if changes else {})).encode() + b"\n"
 
 
 def _connect(connection: socket.socket, path: Path) -> None:

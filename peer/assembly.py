@@ -30,6 +30,7 @@ from peer.golden import self_check
 from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
+from peer.limits import Limits
 from peer.options import Fault, NodeOptions
 from peer.pump import Pump
 from peer.round_work import RoundWork
@@ -166,11 +167,16 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         book=Book(config.pace.fragments),
         fault=None if options.fault is None else Fault.parse(options.fault),
     )
-    pump.transfers.states.give_at_most(GIVEN_SHARE * options.limits.upload_bytes_per_second)
+    give_within(options.limits, pump)
     core.court = work.court
     if held.learner_state is not None:
         pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump
+
+
+def give_within(limits: Limits, pump: Pump) -> None:
+    """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
+    pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second)
 
 
 def throttle_of(options: NodeOptions) -> Throttle:

@@ -1,15 +1,18 @@
-"""What the owner of a machine asks of it besides training: `muster doctor`, `muster logs`, `muster service install`."""
+"""What the owner of a machine asks of it besides training: `muster doctor`, `limits`, `logs`, `service install`."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coordinator import control
+from coordinator.owner_limits import OwnerLimits
 from dht.errors import LocalError
 from dht.invite import Invite
 from peer import cli_settings
@@ -65,6 +68,31 @@ def logs(data: Data = None, lines: LINES = 50) -> None:
             typer.echo(line)
     except FileNotFoundError:
         raise LocalError(f"there is no log at {path}; no peer has run with this --data yet") from None
+
+
+@app.command(epilog="Example: muster limits upload_mbit=2 hours=22:00-07:00")
+def limits(
+    change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit (docs/home.md).")] = None,
+    data: Data = None,
+) -> None:
+    """Show what this machine may give, or change it now and for the next start."""
+    directory = cli_settings.data_directory(data)
+    try:
+        shown = control.limits(directory, change or ())
+    except control.NobodyRunsError:
+        shown = _limits_at_rest(directory, change or ())
+    for one in shown.limits:
+        typer.echo(f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}")
+
+
+def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:
+    """The same while no peer runs: only the file is changed."""
+    from peer.settings_file import keep_limits, shown
+
+    found = PeerSettings.load(directory).limits.changed(changes)
+    if changes:
+        keep_limits(directory, found.named(changes))
+    return shown(found)
 
 
 @service.command("install", epilog="Example: muster service install muster1abc… --dry-run")

@@ -1,7 +1,7 @@
 """The peer's side of the control socket: only its owner can open it, and no request is large or stays for long.
 
 The client is `coordinator.control`. One JSON line each way: `{"command": …}`, then an object with the answer or an
-`error`.
+`error`, with `usage` where whoever asked is to blame.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, get_args
 
 import structlog
 
-from coordinator.control import SOCKET_NAME, Command
+from coordinator.control import SOCKET_NAME, Command, Request
 from dht.errors import LocalError, MusterError, UsageError
 
 Answer = dict[str, Any]
-Handler = Callable[[Command], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Answer]]
 
 REQUEST_BYTES_MAX = 4096
 REQUEST_SECONDS_MAX = 5.0
+CHANGES_MAX = 64
 CONNECTIONS_MAX = 16
 CLOSE_SECONDS_MAX = 5.0
 _COMMANDS: dict[str, Command] = {name: name for name in get_args(Command)}
@@ -91,29 +92,35 @@ class ControlServer:
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         try:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                command = _COMMANDS.get(_parse(await reader.readline()))
+                request = _parse(await reader.readline())
         except ValueError:  # also a line over the limit
             return {"error": f"a request is one line of JSON of at most {REQUEST_BYTES_MAX} bytes"}
-        if command is None:
+        if request is None:
             return {"error": f"there is no such command; known are {', '.join(sorted(_COMMANDS))}"}
         try:
-            return await self._handler(command)
+            return await self._handler(request)
+        except UsageError as error:
+            return {"error": str(error), "usage": True}
         except MusterError as error:
             return {"error": str(error)}
         except Exception:
-            log.exception("control command failed", command=command)
-            return {"error": f"the command {command} failed in the peer; its log says why"}
+            log.exception("control command failed", command=request.command)
+            return {"error": f"the command {request.command} failed in the peer; its log says why"}
 
 
-def _parse(line: bytes) -> str:
-    """The name of the command that is asked for, known or not; raises ValueError if the line is not a request."""
+def _parse(line: bytes) -> Request | None:
+    """What is asked for, None if no such command is known; raises ValueError if the line is not a request."""
     try:
         request = json.loads(line)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(request, dict) or not isinstance(request.get("command"), str):
         raise ValueError("not an object with a command")
-    return str(request["command"])
+    changes = request.get("changes", [])
+    if not isinstance(changes, list) or len(changes) > CHANGES_MAX or not all(isinstance(one, str) for one in changes):
+        raise ValueError("changes are a short list of texts")
+    command = _COMMANDS.get(request["command"])
+    return None if command is None else Request(command, tuple(changes))
 
 
 def _listen(path: Path, short: str) -> socket.socket:

@@ -22,7 +22,7 @@ class Donations:
     """The lines of askers, and how much may be given now."""
 
     def __init__(self, bytes_per_second: float = GIVEN_BYTES_PER_SECOND) -> None:
-        self._bytes_per_second = bytes_per_second
+        self.bytes_per_second = bytes_per_second
         self._allowance_bytes = float(BURST_BYTES)
         self._counted_at = -math.inf
         self._lines: OrderedDict[PeerId, deque[StateAsk]] = OrderedDict()  # whose turn it is comes first
@@ -54,9 +54,9 @@ class Donations:
 
     def wait_seconds(self) -> float | None:
         """How long until `next` has something; None while nobody waits."""
-        return None if not self._lines else max(-self._allowance_bytes / self._bytes_per_second, WAIT_SECONDS_MIN)
+        return None if not self._lines else max(-self._allowance_bytes / self.bytes_per_second, WAIT_SECONDS_MIN)
 
     def _earn(self, now: float) -> None:
-        earned = (now - self._counted_at) * self._bytes_per_second
+        earned = (now - self._counted_at) * self.bytes_per_second
         self._counted_at = now
         self._allowance_bytes = min(self._allowance_bytes + earned, float(BURST_BYTES))

@@ -32,6 +32,7 @@ from peer.learner_messages import (
     Steps,
     Stop,
     TakeSnapshot,
+    Threads,
     decode_frame,
     encode_frame,
     frame_length,
@@ -177,6 +178,10 @@ class LearnerClient:
     def set_pace(self, step_seconds: float) -> None:
         """Let every step last at least this long."""
         self._send(Pace(step_seconds=step_seconds))
+
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many threads."""
+        self._send(Threads(threads=threads))
 
     def pause(self) -> None:
         """Make no further steps; snapshots and adoptions go on."""

@@ -43,6 +43,7 @@ from peer.learner_messages import (
     Steps,
     Stop,
     TakeSnapshot,
+    Threads,
 )
 from peer.learner_setup import settle
 from peer.local_count import Counters
@@ -171,6 +172,8 @@ class Obedience:
             self._learner.set_progress(message.steps)
         elif isinstance(message, Pace):
             self.step_seconds = message.step_seconds
+        elif isinstance(message, Threads):
+            torch.set_num_threads(message.threads)
         elif isinstance(message, Pause):
             self.paused = message.paused
         elif isinstance(message, Stop):

@@ -90,6 +90,12 @@ class Pace(Wire):
     step_seconds: float = Field(ge=0)
 
 
+class Threads(Wire):
+    """Compute with so many threads from the next step on."""
+
+    threads: int = Field(ge=1, le=1024)
+
+
 class Pause(Wire):
     """Make no steps until told otherwise; commands are answered all the same."""
 
@@ -163,11 +169,11 @@ class Failed(Wire):
 Command = TakeSnapshot | Adopt | LoadAll | Save
 Message = (
     Start | TakeSnapshot | Adopt | LoadAll | Save | Progress | Pace | Pause | Stop
-    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart
+    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
     Start, TakeSnapshot, Adopt, LoadAll, Save, Progress, Pace, Pause, Stop,
-    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart,
+    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from peer.clock import local_day, local_week_minute
+from peer.limits import Limits
 from peer.manners import Manners, Pause, Today
 from peer.options import NodeOptions
 from peer.sensors import Sensors
@@ -22,23 +23,31 @@ log = structlog.get_logger(__name__)
 
 
 class MannersLoop:
-    """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on."""
+    """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on.
+
+    `sensors` makes what looks at the machine for such limits.
+    """
 
     def __init__(
         self,
         options: NodeOptions,
-        sensors: Sensors,
+        sensors: Callable[[Limits], Sensors],
         transport: Transport,
         throttle: Throttle,
         obey: Callable[[Pause | None], None],
     ) -> None:
-        self._sensors = sensors
+        self._make_sensors = sensors
         self._transport = transport
         self._throttle = throttle
         self._obey = obey
-        self._manners = Manners(options.limits)
         self._traffic = TrafficDay(options.data_directory, local_day())
         self.pause: Pause | None = None
+        self.respect(options.limits)
+
+    def respect(self, limits: Limits) -> None:
+        """Judge by these limits from the next look on; what was seen before is no reason any more."""
+        self._sensors = self._make_sensors(limits)
+        self._manners = Manners(limits)
 
     async def run(self) -> None:
         """Look, again and again; the first look comes before the first step."""

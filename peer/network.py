@@ -17,6 +17,7 @@ from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
 from peer.clock import unix_seconds
 from peer.hivemind_transport import HivemindTransport
+from peer.limits import Limits
 from peer.options import NodeOptions
 from peer.throttle import Throttle
 from peer.transport import OnFrame, OnGone, Payload, Traffic, TransportConfig
@@ -110,13 +111,23 @@ class Network:
     def _gone(self, peer: PeerId) -> None:
         self._on_gone(peer)
 
-    def _new_transport(self) -> HivemindTransport:
+    def respect(self, limits: Limits) -> None:
+        """Send and receive at these rates from now on; streams that are open keep the room of their queues."""
+        self.throttle.limit(limits.upload_bytes_per_second, limits.download_bytes_per_second)
+        self._transport.config = self._transport_config()
+
+    def _transport_config(self) -> TransportConfig:
         rate = self.throttle.upload.bytes_per_second
         config = TransportConfig()
         if math.isfinite(rate):
             queue_bytes = min(max(QUEUE_BYTES_MIN, int(rate * QUEUE_SECONDS)), config.queue_bytes_max)
             config = replace(config, queue_bytes_max=queue_bytes)
-        return HivemindTransport(self.dht.daemon.p2p, self._run_id, self._addresses, config, self.throttle)
+        return config
+
+    def _new_transport(self) -> HivemindTransport:
+        return HivemindTransport(
+            self.dht.daemon.p2p, self._run_id, self._addresses, self._transport_config(), self.throttle
+        )
 
     async def _reattach(self) -> None:
         """The daemon is a new one: streams and handlers of the old are gone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -36,6 +37,7 @@ from peer.head_publisher import publish_head
 from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
 from peer.introduction import fresh_invite
+from peer.limits_desk import LimitsDesk
 from peer.manners_loop import MannersLoop
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
@@ -79,6 +81,7 @@ class Node:
         self.checkpointer: Checkpointer
         self.stage: Stage
         self.manners: MannersLoop
+        self.limits: LimitsDesk
 
     # -- starting
 
@@ -148,8 +151,9 @@ class Node:
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
         self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
-        sensors = MachineSensors(self.options.limits, self.options.data_directory)
+        sensors = partial(MachineSensors, data_directory=self.options.data_directory)
         self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
+        self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)
         await self.manners.look()  # before the first step
         self._chores.spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
@@ -180,6 +184,7 @@ class Node:
         self.pump.learner = self.training.client
         self.checkpointer.training = self.training
         self.stage.training = self.training
+        self.limits.training = self.training
         if held.learner_state is None and (any(held.held) or self.manifest.config.model.weights == "given"):
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
         self._chores.spawn(self.training.client.wait())

@@ -90,4 +90,9 @@ def devices_name(devices: Sequence[str], threads: int) -> str:
     if torch.device(devices[0]).type == "cuda":
         counts = Counter(torch.cuda.get_device_name(device) for device in devices)
         return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
+    return cpu_name(threads)
+
+
+def cpu_name(threads: int) -> str:
+    """What people call a processor of which so many threads are used."""
     return f"CPU, {threads} thread{'s' if threads > 1 else ''}"

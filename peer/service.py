@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.control import Command
+from coordinator.control import Command, Request
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
@@ -27,6 +27,7 @@ from peer.status_text import status_line
 
 if TYPE_CHECKING:
     from peer.checkpointer import Checkpointer
+    from peer.limits_desk import LimitsDesk
 
 STOP_SECONDS_MAX = 20.0
 SWEEPS_MAX = 20
@@ -47,6 +48,8 @@ class Served(Protocol):
     def drain(self) -> None: ...
     @property
     def checkpointer(self) -> Checkpointer: ...
+    @property
+    def limits(self) -> LimitsDesk: ...
     async def wait(self) -> None: ...
     async def stop(self, save: bool = True) -> None: ...
 
@@ -162,7 +165,7 @@ async def _serve(start: Start, options: ServiceOptions, wishes: Wishes, say: Cal
 
 async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
     try:
-        control = await ControlServer.start(options.data_directory, lambda command: _obey(node, wishes, command))
+        control = await ControlServer.start(options.data_directory, lambda request: _obey(node, wishes, request))
         try:
             if device := node.snapshot().device:
                 say(f"it trains on {device}")
@@ -232,17 +235,8 @@ async def _stop(node: Served, save: bool) -> None:
         raise LocalError(f"this peer could not be stopped in order within {STOP_SECONDS_MAX:g} seconds") from None
 
 
-async def _obey(node: Served, wishes: Wishes, command: Command) -> Answer:
-    if command == "status":
-        return {"snapshot": node.snapshot().model_dump(mode="json")}
-    if command == "final":
-        return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
-    if command == "invite":
-        return {"invite": node.invite()}
-    if command == "save":
-        return {"folder": str(await node.checkpointer.save_now())}
-    if command == "credit":
-        return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
+async def _obey(node: Served, wishes: Wishes, request: Request) -> Answer:
+    command = request.command
     if command == "pause":
         await node.pause()
     elif command == "resume":
@@ -251,4 +245,23 @@ async def _obey(node: Served, wishes: Wishes, command: Command) -> Answer:
         node.drain()
     elif command == "stop":
         wishes.stop.set()
+    elif command == "save":
+        return {"folder": str(await node.checkpointer.save_now())}
+    elif command == "limits" and request.changes:
+        return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
+    else:
+        return await _told(node, command)
     return {"ok": True}
+
+
+async def _told(node: Served, command: Command) -> Answer:
+    """What somebody only wants to know."""
+    if command == "final":
+        return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
+    if command == "invite":
+        return {"invite": node.invite()}
+    if command == "credit":
+        return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
+    if command == "limits":
+        return {"limits": node.limits.view().model_dump(mode="json")}
+    return {"snapshot": node.snapshot().model_dump(mode="json")}

@@ -17,6 +17,7 @@ from dht.errors import LocalError, MusterError, UsageError
 from peer import cli_log, service
 from peer.learner_channel import Channel, PeerGoneError
 from peer.learner_messages import TEXT_MAX, Failed, Message, SessionStart
+from peer.limits import PeerSettings
 from peer.options import NodeOptions
 from peer.session_end import SessionEnd
 
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> int:
             listen_host=start.listen_host,
             announce=start.announce,
             name=start.name,
+            limits=PeerSettings.load(folder).limits,
             session=SessionEnd(ours, planes),
         )
         service.run(lambda: _start(start, options), service.ServiceOptions(folder, parent=parent), _log_line)

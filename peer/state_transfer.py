@@ -57,8 +57,8 @@ class StateTransfer:
     # -- giving
 
     def give_at_most(self, bytes_per_second: float) -> None:
-        """Give states no faster than this, nor than is usual; call before anybody has asked."""
-        self._donations = Donations(min(bytes_per_second, GIVEN_BYTES_PER_SECOND))
+        """Give states no faster than this, nor than is usual."""
+        self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
         """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""

@@ -74,6 +74,14 @@ class UploadGate:
         """Infinity without a limit."""
         return self._bucket.bytes_per_second
 
+    def limit(self, bytes_per_second: float) -> None:
+        """Another rate from now on."""
+        self._bucket = TokenBucket(bytes_per_second)
+        if self._timer is not None:  # it was set for another rate
+            self._timer.cancel()
+            self._timer = None
+        self._arm()
+
     @property
     def slice_bytes(self) -> int:
         """The most to send between two questions."""
@@ -133,6 +141,10 @@ class DownloadGate:
         self._bucket = TokenBucket(bytes_per_second)
         self.shut = False  # while shut, no bulk is read
 
+    def limit(self, bytes_per_second: float) -> None:
+        """Another rate from now on."""
+        self._bucket = TokenBucket(bytes_per_second)
+
     @property
     def slice_bytes(self) -> int:
         """The most to read at once."""
@@ -153,3 +165,8 @@ class Throttle:
     def __init__(self, upload: float = math.inf, download: float = math.inf) -> None:
         self.upload = UploadGate(upload)
         self.download = DownloadGate(download)
+
+    def limit(self, upload: float, download: float) -> None:
+        """Other rates from now on; what was owed at the old ones is forgiven."""
+        self.upload.limit(upload)
+        self.download.limit(download)

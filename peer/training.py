@@ -15,15 +15,20 @@ from peer.learner_messages import Steps
 from peer.learner_spawn import LearnerOptions
 from peer.limits import GIGABYTE_BYTES, Limits
 from peer.options import NodeOptions
+from peer.placement import cpu_name
 
 
 class Training:
     """Wraps one learner process. `on_progress` is called after every report with (steps, steps per second)."""
 
-    def __init__(self, client: LearnerClient, manifest: Manifest, progress: LearnerProgress) -> None:
+    def __init__(
+        self, client: LearnerClient, manifest: Manifest, options: NodeOptions, progress: LearnerProgress
+    ) -> None:
         self.client = client
         self.progress = progress
         self._manifest = manifest
+        self._options = options
+        self._threads = options.limits.threads(options.threads)
         self._certified_steps = -1
         self.paused = True
 
@@ -63,7 +68,7 @@ class Training:
         client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, learner)
         ready = client.ready
         progress.steps, progress.device, progress.use = ready.step, ready.device, ready.use
-        return cls(client, manifest, progress)
+        return cls(client, manifest, options, progress)
 
     @property
     def private_data(self) -> bool:
@@ -80,6 +85,20 @@ class Training:
             self.client.pause()
             self.progress.rest()
             self.paused = True
+
+    def check(self, limits: Limits) -> None:
+        """Raise UsageError if this run cannot live with them."""
+        learner_bytes(self._manifest.config, limits)
+
+    def respect(self, limits: Limits) -> None:
+        """Compute with as many threads as the owner allows now; a session's loop has its own."""
+        threads = limits.threads(self._options.threads)
+        if threads == self._threads or self._options.session is not None:
+            return
+        self.client.set_threads(threads)
+        if self.progress.device == cpu_name(self._threads):
+            self.progress.device = cpu_name(threads)
+        self._threads = threads
 
     def follow(self, versions: int) -> None:
         """Learning rate and warm-up follow certified progress: mean version times H (design §8)."""

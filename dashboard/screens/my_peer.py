@@ -1,4 +1,4 @@
-"""The peer on this machine: how it does, and its brake. The only page that changes anything, and only here."""
+"""The peer on this machine: how it does, its brake and its limits. The only page that changes anything."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from coordinator import control, quantity
 from coordinator.snapshot import PeerSnapshot
 from dashboard import show
 from dashboard.frames.rows import Row
+from dashboard.limits_form import limits_form
 from dashboard.source import Source
 from dashboard.text import plain
 from dht.errors import MusterError
@@ -44,6 +45,11 @@ def page(source: Source) -> None:
             "reason": show.words("Why"),
         }
         show.table(fragment_rows(mine), columns, "my-fragments")
+        st.subheader("Limits")
+        try:
+            limits_form(directory, CONTROL_SECONDS_MAX)
+        except MusterError as error:
+            st.text(plain(str(error), 240))
 
     body()
 

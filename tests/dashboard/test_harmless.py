@@ -15,17 +15,19 @@ DEMO = "demo"  # a process of its own, with a simulator in it
 NO_MARKUP = frozenset({"text", "dataframe", "vega_lite_chart"})  # what they are given stays text
 NO_TEXT = frozenset(
     {
-        *("columns", "container", "fragment", "rerun", "cache_resource", "navigation", "Page"),
+        *("columns", "container", "form", "fragment", "rerun", "cache_resource", "navigation", "Page"),
         *("TextColumn", "NumberColumn", "DatetimeColumn", "ProgressColumn", "get", "set_page_config"),
     }
 )
 MARKUP = frozenset(  # may render markup: only literals, or `escaped(…)`
     {
         *("header", "subheader", "badge", "metric", "button", "toggle", "segmented_control", "text_input"),
-        *("multiselect", "download_button"),
+        *("multiselect", "download_button", "form_submit_button", "number_input"),
     }
 )
-FREE = frozenset({"key", "on_click", "default", "value", "disabled", "options", "icon", "data"})  # no text of a page
+FREE = frozenset(  # no text of a page
+    {"key", "on_click", "default", "value", "disabled", "options", "icon", "data", "max_chars"}
+)
 TITLED = frozenset({"words", "number", "time_of_day"})  # in `show`: their literal title becomes a column's
 
 IMPORTS = frozenset(
@@ -45,7 +47,7 @@ IMPORTS = frozenset(
         *("pathlib", "re", "statistics", "sys", "threading", "time", "typing", "unicodedata", "__future__"),
         *("streamlit", "dashboard", "pandas", "pyarrow"),
         *("coordinator.control", "coordinator.credit", "coordinator.evidence", "coordinator.network_view"),
-        *("coordinator.places", "coordinator.quantity", "coordinator.snapshot"),
+        *("coordinator.owner_limits", "coordinator.places", "coordinator.quantity", "coordinator.snapshot"),
         *("coordinator.view_file", "dht.errors", "dht.identity", "dht.statement"),
     }
 )
@@ -133,14 +135,19 @@ def test_no_page_writes_anything(path: Path) -> None:
     assert called & WRITES == set()
 
 
-def test_only_my_peer_gives_orders_and_only_two() -> None:
-    orders = {}
+def test_only_my_peer_gives_orders_and_only_three() -> None:
+    """Everything that a page calls of the control client, with what it orders."""
+    orders: dict[str, set[str]] = {}
     for path in pages():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "ask":
-                constants = [one.value for one in ast.walk(node.args[1]) if isinstance(one, ast.Constant)]
-                orders[name_of(path)] = constants
-    assert orders == {"screens/my_peer.py": ["pause", "resume"]}
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("control."):
+                constants = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
+                called = ast.unparse(node.func)
+                orders.setdefault(name_of(path), set()).update(constants if called == "control.ask" else [called])
+    assert orders == {
+        "screens/my_peer.py": {"control.snapshot", "pause", "resume"},
+        "limits_form.py": {"control.limits"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +10,11 @@ import pytest
 from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
-from coordinator.control import Command
 from coordinator.network_view import NetworkView
-from coordinator.snapshot import FragmentStatus, PeerSnapshot
 from coordinator.view_file import write_view
 from dashboard.text import label, plain
-from peer.control_server import Answer, ControlServer
+from peer.limits import Limits, PeerSettings
+from tests.dashboard.one_peer import running_peer
 from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE
 
 PAGES = ("run", "network", "rounds", "trust", "credit", "my_peer")
@@ -27,6 +22,7 @@ VIEWS = ("empty", "one peer", "demo", "a thousand", "hostile", "gone")
 NOW = EPOCH + DEMO_SECONDS + 1
 PLAIN_ELEMENTS = frozenset({"text", "arrow_data_frame", "vega_lite_chart"})  # they read no markup in their data
 SECONDS_MAX = 30
+APPLY = "limits-apply"
 
 
 def script(module: str, view: str, now: float, data: str | None) -> None:
@@ -190,49 +186,6 @@ def test_a_hostile_peer_page(views: dict[str, NetworkView], tmp_path: Path) -> N
 # -- the peer on this machine
 
 
-@contextmanager
-def running_peer(directory: Path) -> Iterator[list[Command]]:
-    """A real control socket; what is asked of it is written down, and it obeys."""
-    asked: list[Command] = []
-    state = "training"
-    started, loop = threading.Event(), asyncio.new_event_loop()
-
-    async def answer(command: Command) -> Answer:
-        nonlocal state
-        asked.append(command)
-        state = {"pause": "paused", "resume": "training"}.get(command, state)
-        fragment = FragmentStatus(version=2, held_version=1, head="", state="", phase="catching up")
-        snapshot = PeerSnapshot(
-            peer_id="12D3KooWMine",
-            run_id="",
-            name=HOSTILE[0],
-            role="learner",
-            state=state,
-            note=HOSTILE[2],
-            pid=1,
-            wall_seconds=1.0,
-            fragments=(fragment,),
-        )
-        return {"snapshot": json.loads(snapshot.model_dump_json())}
-
-    async def serve() -> None:
-        server = await ControlServer.start(directory, answer)
-        started.set()
-        await ended.wait()
-        await server.close()
-
-    ended = asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    started.wait()
-    try:
-        yield asked
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
-
-
 def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
     with running_peer(tmp_path) as asked:
         at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
@@ -244,7 +197,67 @@ def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
         assert ": training" in texts(at)
         assert not at.exception
         assert HOSTILE[2] in texts(at)
-    assert set(asked) == {"status", "pause", "resume"}
+    assert {one.command for one in asked} == {"status", "limits", "pause", "resume"}
+    assert not any(one.changes for one in asked)
+
+
+def field(at: AppTest, title: str) -> Any:
+    """The field of a limit, as it is drawn now."""
+    fields = [*at.number_input, *at.text_input, *at.toggle]
+    return next(one for one in fields if one.label.replace("\\", "") == title)
+
+
+def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None:
+    with running_peer(tmp_path) as asked:
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+        assert len([*at.number_input, *at.text_input, *at.toggle]) == len(Limits.model_fields)
+        field(at, "Upload (Mbit/s)").set_value(2.0)
+        field(at, "Hours").set_value("22:00-07:00")
+        field(at, "Pause on battery").set_value(False)
+        field(at, "Niceness").set_value(19)
+        at.button(key=APPLY).click().run()
+        assert "kept for the next start. These take effect when the peer starts again: Niceness." in texts(at)
+        assert PeerSettings.load(tmp_path).limits == Limits(
+            upload_mbit=2.0, hours="22:00-07:00", pause_on_battery=False, niceness=19
+        )
+        assert field(at, "Upload (Mbit/s)").value == 2.0
+        field(at, "Upload (Mbit/s)").set_value(0.0)
+        at.button(key=APPLY).click().run()
+        assert field(at, "Upload (Mbit/s)").value == 0.0
+        at.button(key=APPLY).click().run()
+        assert "Nothing was changed." in texts(at)
+        assert not at.exception
+    changes = [one.changes for one in asked if one.changes]
+    assert changes == [
+        ("upload_mbit=2.0", "niceness=19", "hours=22:00-07:00", "pause_on_battery=false"),
+        ("upload_mbit=0.0",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "value", "sentence"),
+    [
+        ("Upload (Mbit/s)", 0.5, "at least 1"),
+        ("Niceness", 40, "niceness"),
+        ("GPU memory (share)", 0.0, "gpu_memory_share"),
+        ("Hours", "never", "'never' are no hours"),
+        ("Hours", "<b>never</b>", "<b>never</b>"),
+    ],
+)
+def test_a_bad_limit_is_a_sentence_and_nothing_changes(
+    title: str, value: float | str, sentence: str, tmp_path: Path
+) -> None:
+    with running_peer(tmp_path):
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+        field(at, "Disk (GB)").set_value(5.0)
+        field(at, title).set_value(value)
+        at.button(key=APPLY).click().run()
+        assert not at.exception
+        said = [one.value for one in at.text if one.value.startswith("Nothing was changed: ")]
+        assert len(said) == 1
+        assert sentence in said[0]
+        assert field(at, title).value == value  # to be corrected
+    assert PeerSettings.load(tmp_path).limits == Limits()
 
 
 def test_my_peer_says_when_there_is_none(tmp_path: Path) -> None:

@@ -15,17 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.control import SOCKET_NAME, Command, ask
+from coordinator.control import SOCKET_NAME, Command, Request, ask
 from dht.errors import LocalError, UsageError
 from peer.control_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, ControlServer
 
 
-async def echo(command: Command) -> Answer:
-    if command == "pause":
+async def echo(request: Request) -> Answer:
+    if request.command == "pause":
         raise LocalError("the learner does not answer")
-    if command == "resume":
+    if request.command == "resume":
         raise ZeroDivisionError
-    return {"asked": command}
+    if request.command == "save":
+        raise UsageError("there is no such folder")
+    return {"asked": request.command} | ({"changes": list(request.changes)} if request.changes else {})
 
 
 def serving(directory: Path, client: Callable[[], Awaitable[Any]]) -> Any:
@@ -57,6 +59,16 @@ def test_commands_are_answered_and_the_socket_goes_with_the_server(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="no peer is running"):
         ask(tmp_path, "status")
+
+
+def test_changes_go_with_the_command(tmp_path: Path) -> None:
+    reply = serving(tmp_path, lambda: asyncio.to_thread(ask, tmp_path, "limits", 5.0, ["upload_mbit=2", "hours="]))
+    assert reply == {"asked": "limits", "changes": ["upload_mbit=2", "hours="]}
+
+
+def test_whose_fault_it_is_comes_back(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such folder"):
+        serving(tmp_path, lambda: asyncio.to_thread(ask, tmp_path, "save"))
 
 
 def test_only_the_owner_may_open_the_socket(tmp_path: Path) -> None:
@@ -117,7 +129,11 @@ def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     requests=st.lists(
         st.binary(max_size=200)
         | st.sampled_from([b'{"command": 7}\n', b'{"command": "reboot"}\n', b"[]\n", b"[" * 2000, b"x" * 9000, b""])
-        | st.builds(lambda value: json.dumps({"command": value}).encode() + b"\n", st.text() | st.lists(st.none())),
+        | st.builds(lambda value: json.dumps({"command": value}).encode() + b"\n", st.text() | st.lists(st.none()))
+        | st.builds(
+            lambda value: json.dumps({"command": "limits", "changes": value}).encode() + b"\n",
+            st.integers() | st.text() | st.lists(st.integers() | st.none(), min_size=1) | st.just(["x"] * 65),
+        ),
         min_size=1,
         max_size=4,
     )

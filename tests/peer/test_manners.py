@@ -132,8 +132,11 @@ class Stand:
     def read(self) -> Conditions:
         return self.seen
 
+    def sensors(self, limits: Limits) -> Stand:
+        return self
+
     def loop(self, folder: Path, limits: Limits) -> MannersLoop:
-        return MannersLoop(NodeOptions(folder, limits=limits), self, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
+        return MannersLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
 
 
 def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +160,23 @@ def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(course())
     reasons = [pause.reason if pause else "" for pause in stand.verdicts]
     assert reasons == ["on battery", "upload limit of the day reached", "on battery"]
+
+
+def test_limits_that_change_are_respected_from_the_next_look_on(tmp_path: Path) -> None:
+    stand = Stand()
+    stand.seen = replace(FINE, on_battery=True, celsius=70.0)
+
+    async def course() -> None:
+        loop = stand.loop(tmp_path, Limits())
+        await loop.look()
+        loop.respect(Limits(pause_on_battery=False))
+        await loop.look()
+        loop.respect(Limits(pause_on_battery=False, pause_above_celsius=60.0))
+        await loop.look()
+
+    asyncio.run(course())
+    reasons = [pause.reason if pause else "" for pause in stand.verdicts]
+    assert reasons == ["on battery", "", "hotter than 60 °C"]
 
 
 def test_what_was_sent_is_written_down_when_the_loop_ends(tmp_path: Path) -> None:

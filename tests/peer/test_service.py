@@ -8,19 +8,22 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from coordinator.control import SOCKET_NAME, Command, ask, snapshot
+from coordinator.control import SOCKET_NAME, Command, ask, limits, snapshot
 from coordinator.credit import CreditReport
+from coordinator.owner_limits import OwnerLimits
 from coordinator.snapshot import PeerSnapshot
-from dht.errors import LocalError, MusterError, NetworkError
+from dht.errors import LocalError, MusterError, NetworkError, UsageError
 from dht.locks import RuntimeDirectory
 from peer import service
 from peer.cli_credit import newest_report
+from peer.limits import Limits
 from peer.service import ServiceOptions
+from peer.settings_file import shown
 
 
 class Stand:
@@ -50,6 +53,17 @@ class Stand:
 
     async def credit(self) -> CreditReport:
         return CreditReport(run_id="ab", from_versions=(1,), to_versions=(2,), missed=0, tokens=7, contributors=())
+
+    @property
+    def limits(self) -> Stand:
+        return self
+
+    def view(self) -> OwnerLimits:
+        return shown(Limits())
+
+    async def change(self, changes: Sequence[str]) -> OwnerLimits:
+        self.happened += changes
+        return shown(Limits().changed(changes))
 
     async def pause(self) -> None:
         self.happened.append("pause")
@@ -195,12 +209,16 @@ def test_commands_reach_the_node_and_their_failures_come_back(tmp_path: Path, al
         assert ask(tmp_path, "invite") == {"invite": "muster1test"}
         assert ask(tmp_path, "save") == {"folder": "/run-1"}
         assert newest_report(tmp_path, "").tokens == 7
+        assert limits(tmp_path).limits[0].value == 0.0
+        assert limits(tmp_path, ["upload_mbit=2"]).limits[0].value == 2.0
+        with pytest.raises(UsageError, match="upload_mbit"):
+            limits(tmp_path, ["upload_mbit=fast"])
         run.tell("pause")
         with pytest.raises(LocalError, match="the learner is gone"):
             run.tell("resume")
         run.tell("stop")
 
-    assert run(commands) == ["save", "pause", "stop"]
+    assert run(commands) == ["save", "upload_mbit=2", "upload_mbit=fast", "pause", "stop"]
 
 
 def test_a_node_that_fails_is_stopped_and_the_reason_raised(tmp_path: Path, alarms: list[int]) -> None:

@@ -1,0 +1,34 @@
+"""An owner's limits as `muster limits` and the dashboard show them. What they mean is the peer's business.
+
+The form is drawn from these rows, so that a limit is described in one place only: where the peer checks it.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Value = bool | int | float | str
+
+
+class OwnerLimit(BaseModel):
+    """One key of `settings.toml`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    key: str
+    title: str = Field(description="in words, with its unit")
+    meaning: str
+    value: Value = Field(description="in force now; of the type that the key has")
+    at_start: bool = Field(False, description="a change of it takes effect when the peer starts again")
+
+    def change(self, value: Value) -> str:
+        """What asks for this value, as `--limit` takes it."""
+        return f"{self.key}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+class OwnerLimits(BaseModel):
+    """All of them, in the order of the documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    limits: tuple[OwnerLimit, ...]

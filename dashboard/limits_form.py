@@ -1,0 +1,60 @@
+"""The form with which owners change what their machine gives. The peer checks every value, and says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from coordinator import control
+from coordinator.owner_limits import OwnerLimit, OwnerLimits, Value
+from dashboard.text import escaped, plain
+from dht.errors import MusterError
+
+SAID = "limits-said"  # what became of the last change; kept, since the page is drawn anew every few seconds
+TEXT_CHARACTERS_MAX = 512
+COLUMNS = 3
+KEPT = "Changed, and kept for the next start."
+FROM_START = " These take effect when the peer starts again: "
+
+
+def limits_form(directory: Path, seconds_max: float) -> None:
+    """Show the limits of the peer with this folder, and send it what is changed; raises MusterError."""
+    limits = control.limits(directory, (), seconds_max)
+    with st.form("limits"):
+        columns = st.columns(COLUMNS)
+        values = []
+        for index, one in enumerate(limits.limits):
+            with columns[index % COLUMNS]:
+                values.append(_field(one))
+        sent = st.form_submit_button("Apply", icon=":material/check:", key="limits-apply")
+    if sent:
+        st.session_state[SAID] = _apply(directory, limits, values, seconds_max)
+        st.rerun()
+    if said := st.session_state.get(SAID):
+        st.text(plain(said, 240))
+
+
+def _field(one: OwnerLimit) -> Value:
+    """What stands in the field of a limit. A limit that was changed gets a new field: the key has its value in it."""
+    key = f"limit-{one.key}-{one.value}"
+    if isinstance(one.value, bool):
+        return st.toggle(escaped(one.title), value=one.value, key=key, help=escaped(one.meaning))
+    if isinstance(one.value, str):
+        return st.text_input(
+            escaped(one.title), value=one.value, key=key, help=escaped(one.meaning), max_chars=TEXT_CHARACTERS_MAX
+        )
+    return st.number_input(escaped(one.title), value=one.value, key=key, help=escaped(one.meaning))
+
+
+def _apply(directory: Path, limits: OwnerLimits, values: list[Value], seconds_max: float) -> str:
+    """Ask for what differs; returns what became of it, in words."""
+    changed = [(one, value) for one, value in zip(limits.limits, values, strict=True) if value != one.value]
+    if not changed:
+        return "Nothing was changed."
+    try:
+        control.limits(directory, [one.change(value) for one, value in changed], seconds_max)
+    except MusterError as error:
+        return f"Nothing was changed: {error}"
+    late = [one.title for one, _ in changed if one.at_start]
+    return KEPT + (FROM_START + ", ".join(late) + "." if late else "")
