@@ -27,6 +27,13 @@ Metrics = Annotated[
     typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
 ]
 MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
+Dashboard = Annotated[
+    int | None,
+    typer.Option("--dashboard-port", min=1, max=65535, help="Serve the dashboard on this port, in its own process."),
+]
+DashboardListen = Annotated[
+    str, typer.Option(help="IP address of the dashboard; beyond this machine nobody gets any controls.")
+]
 Limit = Annotated[
     list[str] | None,
     typer.Option("--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/home.md)."),

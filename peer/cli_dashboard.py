@@ -6,9 +6,6 @@ starts and ends both. It imports neither: the dashboard is only looked up.
 
 from __future__ import annotations
 
-import importlib.util
-import ipaddress
-import os
 import signal
 import socket
 import subprocess
@@ -22,11 +19,10 @@ from typing import Annotated
 import typer
 
 from coordinator.control import ask
-from dht import tether
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
-from dht.ports import check_ports_free
 from peer import cli_settings
+from peer.dashboard_process import PagesAt, packages_folder, tethered
 
 READY_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.1
@@ -55,7 +51,8 @@ def dashboard(
     """Show a living network in the browser: run, peers, rounds, trust and credit."""
     if demo and invite is not None:
         raise UsageError("a demo needs no invite; give one of the two")
-    address = _address(listen, port)
+    at = PagesAt(port, listen)
+    at.check()
     directory = cli_settings.data_directory(data)
     with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
         folder = Path(name)
@@ -68,11 +65,10 @@ def dashboard(
         pages += [] if demo else ["--data", str(directory)]
         with _interruptible():
             children = [ending.enter_context(Child(one, folder)) for one in ([*source, "--out", str(view)], pages)]
-            _wait_until_served(children, address, view)
-            url = f"http://[{listen}]:{port}" if ":" in listen else f"http://{listen}:{port}"
-            typer.echo(f"dashboard: {url}   (Ctrl-C ends it)")
+            _wait_until_served(children, (listen, port), view)
+            typer.echo(f"dashboard: {at.url}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
             if not headless:
-                typer.launch(url)
+                typer.launch(at.url)
             _wait(children)
 
 
@@ -94,8 +90,8 @@ class Child:
         self._log = folder / f"{module[0]}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), sys.executable, "-m", *module],
-                cwd=_root(),  # where `-m` looks first, whatever else is called so where the user is
+                tethered(module),
+                cwd=packages_folder(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -122,24 +118,6 @@ class Child:
         if self.process.returncode == 2:
             raise UsageError(last)
         raise LocalError(f"a part of the dashboard has ended: {last}")
-
-
-def _root() -> Path:
-    """The folder that holds the packages; raises LocalError if the dashboard is not among them."""
-    found = importlib.util.find_spec("dashboard")
-    if found is None or not found.submodule_search_locations:
-        raise LocalError("the dashboard is not installed; install it with: pip install musterml")
-    return Path(found.submodule_search_locations[0]).parent
-
-
-def _address(listen: str, port: int) -> tuple[str, int]:
-    """Where to listen; raises UsageError if nobody can, or somebody else does."""
-    try:
-        version = ipaddress.ip_address(listen).version
-    except ValueError:
-        raise UsageError(f"--listen takes an IP address such as 127.0.0.1, not {listen!r}") from None
-    check_ports_free((f"/ip{version}/{listen}/tcp/{port}",))
-    return listen, port
 
 
 def _wait_until_served(children: Sequence[Child], address: tuple[str, int], view: Path) -> None:

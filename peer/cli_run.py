@@ -28,6 +28,8 @@ from peer import (
 from peer.cli_common import (
     Announce,
     ChainKept,
+    Dashboard,
+    DashboardListen,
     Data,
     DieWithParent,
     Limit,
@@ -41,6 +43,7 @@ from peer.cli_common import (
     Verbose,
     serve,
 )
+from peer.dashboard_process import PagesAt
 from peer.limits import PeerSettings
 from peer.options import ExportOptions, NodeOptions
 from peer.service import ServiceOptions, Start
@@ -146,6 +149,8 @@ def host(
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
+    dashboard_port: Dashboard = None,
+    dashboard_listen: DashboardListen = "127.0.0.1",
     verbose: Verbose = False,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
@@ -155,6 +160,9 @@ def host(
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)
+    pages = None if dashboard_port is None else PagesAt(dashboard_port, dashboard_listen)
+    if pages is not None:
+        pages.check()
     options = NodeOptions(
         data_directory=cli_settings.data_directory(data),
         port=port,
@@ -176,18 +184,16 @@ def host(
             check(options.export)
         return lambda: Node.host(described, options, fresh)
 
-    serve(
-        prepare,
-        ServiceOptions(
-            options.data_directory,
-            stay,
-            True,
-            parent=die_with_parent,
-            metrics_port=metrics_port,
-            metrics_listen=metrics_listen,
-        ),
-        verbose,
+    served = ServiceOptions(
+        options.data_directory,
+        stay,
+        True,
+        parent=die_with_parent,
+        metrics_port=metrics_port,
+        metrics_listen=metrics_listen,
+        pages=pages,
     )
+    serve(prepare, served, verbose)
 
 
 @app.command("invite", epilog="Example: muster invite")

@@ -23,6 +23,7 @@ from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
 from peer.control_server import Answer, ControlServer
+from peer.dashboard_process import PagesAt, dashboard_beside
 from peer.status_text import status_line
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ServiceOptions:
     parent: int | None = None
     metrics_port: int | None = None
     metrics_listen: str = "127.0.0.1"
+    pages: PagesAt | None = None  # of the dashboard
 
 
 @dataclass(slots=True)
@@ -171,7 +173,7 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
                 say(f"it trains on {device}")
             if options.show_invite:
                 say(f"invite: {node.invite()}")
-            async with _metrics(node, options):
+            async with _metrics(node, options), _pages(options, say):
                 await _live(node, wishes, options, say)
         finally:
             await control.close()
@@ -185,6 +187,12 @@ def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManag
     from peer.metrics import serve_metrics
 
     return serve_metrics(options.metrics_port, node.snapshot, options.metrics_listen)
+
+
+def _pages(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+    if options.pages is None:
+        return nullcontext()
+    return dashboard_beside(options.data_directory, options.pages, say)
 
 
 async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | None:
