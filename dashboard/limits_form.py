@@ -8,9 +8,11 @@ import streamlit as st
 
 from coordinator import control
 from coordinator.owner_limits import OwnerLimit, OwnerLimits, Value
+from dashboard.show import UPDATE_SECONDS
 from dashboard.text import escaped, plain
 from dht.errors import MusterError
 
+KNOWN = "limits-known"  # what the peer said last: while it does not answer, nobody's typing is lost
 SAID = "limits-said"  # what became of the last change; kept, since the page is drawn anew every few seconds
 TEXT_CHARACTERS_MAX = 512
 COLUMNS = 3
@@ -18,9 +20,13 @@ KEPT = "Changed, and kept for the next start."
 FROM_START = " These take effect when the peer starts again: "
 
 
+@st.fragment(run_every=UPDATE_SECONDS)
 def limits_form(directory: Path, seconds_max: float) -> None:
-    """Show the limits of the peer with this folder, and send it what is changed; raises MusterError."""
-    limits = control.limits(directory, (), seconds_max)
+    """Show the limits of the peer with this folder, if one runs there, and send it what is changed."""
+    limits = _limits(directory, seconds_max)
+    if limits is None:
+        return
+    st.subheader("Limits")
     with st.form("limits"):
         columns = st.columns(COLUMNS)
         values = []
@@ -33,6 +39,17 @@ def limits_form(directory: Path, seconds_max: float) -> None:
         st.rerun()
     if said := st.session_state.get(SAID):
         st.text(plain(said, 240))
+
+
+def _limits(directory: Path, seconds_max: float) -> OwnerLimits | None:
+    try:
+        st.session_state[KNOWN] = control.limits(directory, (), seconds_max)
+    except control.NobodyRunsError:
+        st.session_state[KNOWN] = None
+    except MusterError:
+        pass  # the page says above that the peer does not answer
+    known: OwnerLimits | None = st.session_state.get(KNOWN)
+    return known
 
 
 def _field(one: OwnerLimit) -> Value:

@@ -26,16 +26,19 @@ class Limits(Wire):
     """Limits and reasons to pause. Zero, or an empty text, is no limit."""
 
     upload_mbit: float = Field(
-        0.0, ge=0, title="Upload (Mbit/s)", description="megabits sent per second, at least 1; 0 for no limit"
+        0.0, ge=0, title="Upload, Mbit per second", description="megabits sent per second, at least 1; 0 for no limit"
     )
     download_mbit: float = Field(
-        0.0, ge=0, title="Download (Mbit/s)", description="megabits received per second, at least 1; 0 for no limit"
+        0.0,
+        ge=0,
+        title="Download, Mbit per second",
+        description="megabits received per second, at least 1; 0 for no limit",
     )
     upload_gigabytes_per_day: float = Field(
-        0.0, ge=0, title="Upload (GB a day)", description="once sent, the peer pauses until midnight; 0 for no limit"
+        0.0, ge=0, title="Upload, GB a day", description="once sent, the peer pauses until midnight; 0 for no limit"
     )
     download_gigabytes_per_day: float = Field(
-        0.0, ge=0, title="Download (GB a day)", description="once received, the peer pauses until midnight; 0 for none"
+        0.0, ge=0, title="Download, GB a day", description="once received, the peer pauses until midnight; 0 for none"
     )
     cpu_cores: int = Field(
         0, ge=0, le=1024, title="CPU cores", description="most threads of the learner, whatever `--threads` says"
@@ -44,13 +47,13 @@ class Limits(Wire):
         0, ge=0, le=19, title="Niceness", description="least niceness of the learner; 19 gives way to all else"
     )
     gpu_memory_share: float = Field(
-        1.0, gt=0, le=1, title="GPU memory (share)", description="most of a GPU's memory that the learner may take"
+        1.0, gt=0, le=1, title="GPU memory, share", description="most of a GPU's memory that the learner may take"
     )
     memory_gigabytes: float = Field(
-        0.0, ge=0, title="Memory (GB)", description="most RAM that the learner and its peer may take; 0 for no limit"
+        0.0, ge=0, title="Memory, GB", description="most RAM that the learner and its peer may take; 0 for no limit"
     )
     disk_gigabytes: float = Field(
-        0.0, ge=0, title="Disk (GB)", description="most that the data folder may hold; 0 for no limit"
+        0.0, ge=0, title="Disk, GB", description="most that the data folder may hold; 0 for no limit"
     )
     hours: str = Field(
         "", max_length=512, title="Hours", description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`"
@@ -61,7 +64,7 @@ class Limits(Wire):
     pause_while_used_minutes: float = Field(
         0.0,
         ge=0,
-        title="Pause while used (minutes)",
+        title="Pause while used, minutes",
         description="pause until nobody has touched the machine for so long; 0 for never",
     )
     pause_for_gpu_programs: bool = Field(
@@ -71,7 +74,7 @@ class Limits(Wire):
         0.0,
         ge=0,
         le=150,
-        title="Pause above (°C)",
+        title="Pause above, °C",
         description="pause above this temperature, until 5 below it; 0 for never",
     )
 

@@ -77,8 +77,10 @@ def shown(limits: Limits) -> OwnerLimits:
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         publish(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise LocalError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None

@@ -45,13 +45,9 @@ def page(source: Source) -> None:
             "reason": show.words("Why"),
         }
         show.table(fragment_rows(mine), columns, "my-fragments")
-        st.subheader("Limits")
-        try:
-            limits_form(directory, CONTROL_SECONDS_MAX)
-        except MusterError as error:
-            st.text(plain(str(error), 240))
 
     body()
+    limits_form(directory, CONTROL_SECONDS_MAX)
 
 
 def fragment_rows(mine: PeerSnapshot) -> list[Row]:
@@ -75,7 +71,7 @@ def _state(mine: PeerSnapshot) -> None:
         {
             "Steps": quantity.count(mine.steps),
             "Steps/s": f"{mine.steps_per_second:.2f}",
-            "Training loss": quantity.loss(mine.loss),
+            "Loss (nats/token)": quantity.loss(mine.loss),
             "Certified tokens": quantity.count(mine.credited_tokens.get(mine.peer_id, 0)),
             "Sent": quantity.size(mine.bytes_sent),
             "Received": quantity.size(mine.bytes_received),

@@ -33,10 +33,11 @@ class Served:
 
 
 @contextmanager
-def pages(view: Path) -> Iterator[str]:
+def pages(view: Path, data: Path | None = None) -> Iterator[str]:
     """Only the pages, over a view that the caller writes; yields their address."""
     port = free_port()
     command = [sys.executable, "-m", "dashboard.serve", "--view", str(view), "--port", str(port)]
+    command += [] if data is None else ["--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_SECONDS_MAX

@@ -11,7 +11,9 @@ import pytest
 
 from coordinator.network_view import NetworkView
 from coordinator.view_file import write_view
+from peer.limits import Limits, PeerSettings
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
+from tests.dashboard.one_peer import running_peer
 from tests.dashboard.serving import dashboard, pages
 
 if TYPE_CHECKING:
@@ -116,6 +118,26 @@ def test_a_network_that_is_gone_is_said_to_be(browser: Browser, demo: NetworkVie
         page.get_by_text("nothing heard yet").wait_for()
         write_view(path, demo)  # heard years ago
         page.get_by_text("network gone, last seen").wait_for()
+        page.close()
+
+
+def test_what_is_typed_into_a_limit_outlives_updates(browser: Browser, tmp_path: Path) -> None:
+    write_view(tmp_path / "view.json", NetworkView())
+    with running_peer(tmp_path) as asked, pages(tmp_path / "view.json", tmp_path) as url:
+        page = open_page(browser, f"{url}/my-peer")
+        field = page.get_by_role("spinbutton", name="Upload, Mbit per second")
+        field.fill("0.5")
+        looks = len(asked)
+        while len(asked) < looks + 6:  # three updates, two questions each
+            page.wait_for_timeout(100)
+        assert float(field.input_value()) == 0.5
+        page.get_by_role("button", name="Apply").click()
+        page.get_by_text("Nothing was changed: upload_mbit and download_mbit must be at least 1").wait_for()
+        assert float(field.input_value()) == 0.5
+        field.fill("2")
+        page.get_by_role("button", name="Apply").click()
+        page.get_by_text("Changed, and kept for the next start.").wait_for()
+        assert PeerSettings.load(tmp_path).limits == Limits(upload_mbit=2.0)
         page.close()
 
 

@@ -10,9 +10,11 @@ import pytest
 from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
+from coordinator import control
 from coordinator.network_view import NetworkView
 from coordinator.view_file import write_view
 from dashboard.text import label, plain
+from dht.errors import LocalError
 from peer.limits import Limits, PeerSettings
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE
@@ -211,7 +213,7 @@ def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None
     with running_peer(tmp_path) as asked:
         at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
         assert len([*at.number_input, *at.text_input, *at.toggle]) == len(Limits.model_fields)
-        field(at, "Upload (Mbit/s)").set_value(2.0)
+        field(at, "Upload, Mbit per second").set_value(2.0)
         field(at, "Hours").set_value("22:00-07:00")
         field(at, "Pause on battery").set_value(False)
         field(at, "Niceness").set_value(19)
@@ -220,10 +222,10 @@ def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None
         assert PeerSettings.load(tmp_path).limits == Limits(
             upload_mbit=2.0, hours="22:00-07:00", pause_on_battery=False, niceness=19
         )
-        assert field(at, "Upload (Mbit/s)").value == 2.0
-        field(at, "Upload (Mbit/s)").set_value(0.0)
+        assert field(at, "Upload, Mbit per second").value == 2.0
+        field(at, "Upload, Mbit per second").set_value(0.0)
         at.button(key=APPLY).click().run()
-        assert field(at, "Upload (Mbit/s)").value == 0.0
+        assert field(at, "Upload, Mbit per second").value == 0.0
         at.button(key=APPLY).click().run()
         assert "Nothing was changed." in texts(at)
         assert not at.exception
@@ -237,9 +239,9 @@ def test_my_peers_limits_can_be_changed_and_changed_back(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("title", "value", "sentence"),
     [
-        ("Upload (Mbit/s)", 0.5, "at least 1"),
+        ("Upload, Mbit per second", 0.5, "at least 1"),
         ("Niceness", 40, "niceness"),
-        ("GPU memory (share)", 0.0, "gpu_memory_share"),
+        ("GPU memory, share", 0.0, "gpu_memory_share"),
         ("Hours", "never", "'never' are no hours"),
         ("Hours", "<b>never</b>", "<b>never</b>"),
     ],
@@ -249,7 +251,7 @@ def test_a_bad_limit_is_a_sentence_and_nothing_changes(
 ) -> None:
     with running_peer(tmp_path):
         at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
-        field(at, "Disk (GB)").set_value(5.0)
+        field(at, "Disk, GB").set_value(5.0)
         field(at, title).set_value(value)
         at.button(key=APPLY).click().run()
         assert not at.exception
@@ -258,6 +260,25 @@ def test_a_bad_limit_is_a_sentence_and_nothing_changes(
         assert sentence in said[0]
         assert field(at, title).value == value  # to be corrected
     assert PeerSettings.load(tmp_path).limits == Limits()
+
+
+def test_limits_stay_while_the_peer_does_not_answer_and_go_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_peer(tmp_path):
+        at = app("my_peer", NetworkView(), tmp_path, data=tmp_path).run()
+
+        def busy(*_: object) -> None:
+            raise LocalError("the peer does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(control, "limits", busy)
+            at.run()
+            assert field(at, "Hours").value == ""
+    at.run()
+    assert "no peer is running" in texts(at)
+    assert not [*at.number_input, *at.text_input, *at.toggle, *at.button]
+    assert not at.exception
 
 
 def test_my_peer_says_when_there_is_none(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from dht.invite import Invite
 from peer import cli
 from peer.cli_log import LOG_NAME
 from peer.detach import CONSOLE_NAME, start_detached
+from peer.limits import Limits, PeerSettings
 from peer.service_unit import Unit, write_unit
+from tests.dashboard.one_peer import running_peer
 
 PYTHON = (3, 11)
 PEER = Identity(bytes(32)).peer_id
@@ -27,6 +29,31 @@ def test_the_newest_lines_of_a_log_are_shown_over_two_files(tmp_path: Path, caps
     assert capsys.readouterr().out == "two\nthree\nfour\n"
     assert cli.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 1
     assert "no peer has run" in capsys.readouterr().err
+
+
+def test_limits_are_shown_and_changed_while_no_peer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    assert cli.run(["limits", "--data", str(folder), "upload_mbit=2", "hours=22:00-07:00"], PYTHON) == 0
+    changed = capsys.readouterr().out
+    assert PeerSettings.load(folder).limits == Limits(upload_mbit=2.0, hours="22:00-07:00")
+    assert cli.run(["limits", "--data", str(folder)], PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert shown == changed
+    assert len(shown.splitlines()) == len(Limits.model_fields)
+    assert shown.startswith("upload_mbit=2.0  ")
+
+
+def test_a_running_peer_is_asked_and_its_refusal_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_peer(tmp_path) as asked:
+        assert cli.run(["limits", "--data", str(tmp_path), "cpu_cores=2"], PYTHON) == 0
+        assert "cpu_cores=2" in capsys.readouterr().out
+        assert cli.run(["limits", "--data", str(tmp_path), "cpu_cores=many"], PYTHON) == 2
+        captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "cpu_cores" in captured.err
+    assert [one.changes for one in asked] == [("cpu_cores=2",), ("cpu_cores=many",)]
+    assert PeerSettings.load(tmp_path).limits == Limits(cpu_cores=2)
 
 
 def test_a_dry_run_writes_nothing(

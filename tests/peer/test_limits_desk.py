@@ -10,11 +10,12 @@ import pytest
 
 from coordinator.manifest import RunConfig
 from dht.errors import UsageError
+from peer.bookkeeping import LearnerProgress
 from peer.cli_settings import run_config
 from peer.limits import SETTINGS_NAME, Limits, PeerSettings
 from peer.limits_desk import LimitsDesk
 from peer.options import NodeOptions
-from peer.training import learner_bytes
+from peer.training import Training, learner_bytes
 
 
 class Part:
@@ -41,6 +42,30 @@ class Part:
 
     def respect(self, limits: Limits) -> None:
         self.respected.append(limits)
+
+
+class Client:
+    """A learner's process, as far as its threads go."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def set_threads(self, threads: int) -> None:
+        self.threads.append(threads)
+
+
+@pytest.mark.parametrize("device", ["CPU, 3 threads", "NVIDIA H200"])
+def test_a_learner_computes_with_as_many_cores_as_it_is_allowed(tmp_path: Path, device: str) -> None:
+    client, progress = Client(), LearnerProgress()
+    progress.device = device
+    options = NodeOptions(tmp_path, threads=3)
+    training = Training(client, None, options, progress)  # type: ignore[arg-type]
+    for cores in (0, 8, 2, 2, 0):
+        training.respect(Limits(cpu_cores=cores))
+    assert client.threads == [2, 3]
+    assert progress.device == device
+    training.respect(Limits(cpu_cores=1))
+    assert progress.device == device.replace("3 threads", "1 thread")
 
 
 def desk(folder: Path, part: Any) -> LimitsDesk:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peer.hivemind_streams import ByteStream, OutgoingLane
 from peer.limits import MBIT_BYTES
-from peer.throttle import SLICE_BYTES_MAX, DownloadGate, TokenBucket, UploadGate
+from peer.throttle import SLICE_BYTES_MAX, DownloadGate, Throttle, TokenBucket, UploadGate
 from peer.transport import Lane, Payload, Traffic, TransportConfig, frame_prefix
 from peer.virtual_loop import run_virtual
 
@@ -163,6 +163,26 @@ def test_a_shut_gate_lets_nothing_out_until_it_opens() -> None:
     assert sum(size for _, size in wire.taken) > 1 << 20
 
 
+def test_another_rate_holds_at_once_and_wakes_whoever_waits() -> None:
+    async def send() -> Wire:
+        throttle, wire = Throttle(RATE / 100, RATE), Wire()
+        post(lane_over(wire, throttle.upload), bytes(int(10 * RATE)))
+        await asyncio.sleep(1)
+        throttle.limit(RATE, RATE)
+        await asyncio.sleep(5)
+        throttle.limit(float("inf"), RATE)
+        await asyncio.sleep(1)
+        return wire
+
+    taken = run_virtual(send()).taken
+    slow, fast, free = (
+        sum(size for at, size in taken if begin <= at < end) for begin, end in ((0.0, 1.0), (1.0, 6.0), (6.0, 7.0))
+    )
+    assert slow < 0.1 * RATE
+    assert fast == pytest.approx(5 * RATE, rel=0.1)
+    assert slow + fast + free >= 10 * RATE
+
+
 def test_a_lane_that_is_closed_gives_up_its_turn() -> None:
     async def send() -> Wire:
         gate, first, second = UploadGate(RATE), Wire(), Wire()
@@ -183,6 +203,11 @@ def test_a_reader_rests_for_what_it_has_read() -> None:
     gate.received(int(RATE), 0.0)
     assert gate.wait_seconds(0.0) == pytest.approx(0.9)
     assert gate.wait_seconds(1.0) == 0.0
+    gate.received(int(RATE), 1.0)
+    gate.limit(RATE / 2)
+    assert gate.wait_seconds(1.0) == 0.0  # what was owed is forgiven
+    gate.received(int(RATE), 1.0)
+    assert gate.wait_seconds(1.0) == pytest.approx(1.9)
     gate.shut = True
     assert gate.wait_seconds(1.0) > 0
 
