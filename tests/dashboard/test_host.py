@@ -1,0 +1,58 @@
+"""A real host that serves the dashboard: the pages are there while it is, and nothing is left when it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from coordinator.control import snapshot
+from tests.dashboard.browsing import chromium, open_page
+from tests.dashboard.serving import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
+
+END_SECONDS_MAX = 60.0
+
+
+def descendants(pid: int) -> set[int]:
+    """Process ids of all that it has started, and of all that those have."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    children = {int(one) for task in tasks for one in (task / "children").read_text().split()}
+    return children.union(*map(descendants, children))
+
+
+def test_a_host_serves_the_pages_and_takes_them_with_it() -> None:
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:  # pytest's own is too long for sockets
+        data = Path(name, "host")
+        command = [sys.executable, "-m", "peer.cli", "host", "--data", str(data), "--dashboard-port", str(port)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "TMPDIR": name}
+        ) as process:
+            try:
+                assert process.stdout is not None
+                line = next((one for one in process.stdout if one.startswith("dashboard: ")), "")
+                assert line.strip() == f"dashboard: http://127.0.0.1:{port}"
+                page = open_page(browser, f"http://127.0.0.1:{port}/my-peer")
+                page.get_by_text(snapshot(data).peer_id).wait_for()
+                page.get_by_text("there is nothing to pause").wait_for()
+                started = [os.pidfd_open(pid) for pid in descendants(process.pid)]
+                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGINT)
+                assert process.wait(END_SECONDS_MAX) == 0
+            finally:
+                process.kill()
+        for child in started:
+            assert select.select([child], [], [], END_SECONDS_MAX)[0]
+            os.close(child)
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}")
+        assert [path for path in Path(name).iterdir() if path.name.startswith("muster-dashboard-")] == []
