@@ -71,10 +71,16 @@ class Namespaces(Loopback):
         return None if kind in NETWORK_KINDS else super().refusal(kind)
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
-        inside = ("ip", "netns", "exec", self._space(name))
-        return PeerProcess.start(
-            name, data_directory, (*arguments, "--listen", self._addresses[name]), temporary, inside
-        )
+        listening = (*arguments, "--listen", self.address(name))
+        return PeerProcess.start(name, data_directory, listening, temporary, self.inside(name))
+
+    def inside(self, name: str, *command: str) -> list[str]:
+        """The command as this machine runs it."""
+        return ["ip", "netns", "exec", self._space(name), *command]
+
+    def address(self, name: str) -> str:
+        """Where others reach this machine."""
+        return self._addresses[name]
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         while self._bridges < len(sides):
@@ -104,8 +110,8 @@ class Namespaces(Loopback):
     def _shape_here(self, name: str, link: Link) -> None:
         process = self._user_links.pop(name, None)
         if process is None:
-            inside = ("ip", "netns", "exec", self._space("switch"), sys.executable, "-m", "peer.chaos.link")
-            process = UserLink.start((*inside, self._ports[name], self._tap(name)))
+            link_here = self.inside("switch", sys.executable, "-m", "peer.chaos.link")
+            process = UserLink.start((*link_here, self._ports[name], self._tap(name)))
         process.shape(link)
         self._user_links[name] = process
 

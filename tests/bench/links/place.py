@@ -32,13 +32,6 @@ class ShapedNamespaces(Namespaces):
             subprocess.run(self.inside(name, "sysctl", "-qw", SEND_BUFFERS), check=True)
             self.shape(name, self.link)
 
-    def inside(self, name: str, *command: str) -> list[str]:
-        """The command as this machine runs it."""
-        return ["ip", "netns", "exec", self._space(name), *command]
-
-    def address(self, name: str) -> str:
-        return self._addresses[name]
-
     def sent_bytes(self, name: str) -> int:
         """What has left this machine so far, headers and acknowledgements included."""
         shown = subprocess.run(

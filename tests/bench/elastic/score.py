@@ -1,0 +1,77 @@
+"""What a run of elastic data-parallel has come to, by the rules of `muster chaos` (docs/chaos.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peer.chaos import score
+from peer.chaos.measure import Pace
+from peer.chaos.record import Happening, Life
+from peer.chaos.score import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step, as one member of a generation of so many told of it."""
+
+    name: str
+    pid: int
+    generation: int
+    step: int
+    members: int
+    seconds: float
+
+
+def kept(steps: Iterable[Step]) -> list[Step]:
+    """One for each step that the model has really had, in order.
+
+    What somebody did last before it was lost is done again by a later generation: then only that counts.
+    """
+    found: dict[int, Step] = {}
+    for one in sorted(steps, key=lambda one: (-one.generation, one.seconds)):
+        found.setdefault(one.step, one)
+    return [found[number] for number in sorted(found)]
+
+
+def lives_of(steps: Iterable[Step]) -> dict[str, list[Life]]:
+    """Of each worker, each process, and when it made steps."""
+    found: dict[str, list[Life]] = {}
+    for one in sorted(steps, key=lambda one: one.seconds):
+        lives = found.setdefault(one.name, [])
+        if not lives or lives[-1].pid != one.pid:
+            lives.append(Life(one.pid, contributed_at=one.seconds))
+        lives[-1].stepped_at.append(one.seconds)
+    return found
+
+
+def figures(
+    steps: Sequence[Step], happenings: Sequence[Happening], workers: Sequence[str], window: Window, pace: Pace
+) -> dict[str, Any]:
+    """Named as in the report of `muster chaos`; a step of all is what a certificate is there."""
+    inside = [one for one in kept(steps) if one.seconds in window]
+    peer_seconds = score.alive_seconds(happenings, workers, window)
+    ideal = pace.tokens_in(peer_seconds)
+    tokens = sum(one.members for one in inside) * pace.tokens_per_step
+    lives = lives_of(steps)
+    recovered, lost = score.recoveries(happenings, lives, window)
+    return {
+        "goodput_ideal": tokens / ideal if ideal else None,
+        "uptime": score.uptime(lives, len(workers), window, pace.step_seconds),
+        "longest_gap_seconds": score.longest_gap_seconds([one.seconds for one in inside], window),
+        "recovery_seconds": score.spread(recovered),
+        "not_recovered": lost,
+        "faults": score.counts(happenings),
+        "measured_seconds": window.seconds,
+        "measured_peer_seconds": peer_seconds,
+        "measured_tokens": tokens,
+        "steps": len(inside),
+        "generations": len({one.generation for one in inside}),
+    }
+
+
+def ratios(muster: Mapping[str, Any], elastic: Mapping[str, Any]) -> dict[str, float]:
+    """Muster's figures over elastic data-parallel's, where both have them."""
+    names = ("goodput_ideal", "uptime", "longest_gap_seconds")
+    return {name: muster[name] / elastic[name] for name in names if muster.get(name) and elastic.get(name)}
