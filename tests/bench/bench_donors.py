@@ -1,0 +1,219 @@
+"""Joins whose donors die or lie: `python tests/bench/bench_donors.py [JOINS]`.
+
+Prints, for each kind of trouble, how many joins got the whole certified state, and how long they took. Donors and the
+newcomer are the code that peers run, on a network in memory with lines of 20 Mbit/s; its time is virtual, the same on
+every machine. A newcomer asks three donors for all fragments at once; who fails, and when, is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from coordinator.manifest import ModelSpec, PaceSpec, RunConfig
+from dht.errors import NetworkError
+from dht.identity import PeerId
+from dht.statement import digest_of
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.frames import StateAsk, StatePiece, decode_header, encode_header
+from peer.memory_transport import LinkPolicy, MemoryNetwork
+from peer.outer_optimizer import OuterState, state_digest
+from peer.state_transfer import StateTransfer, Wanted
+from peer.virtual_loop import run_virtual
+
+JOINS = 50
+CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=3, heads=4), pace=PaceSpec(fragments=4))
+LINE = LinkPolicy(delay_seconds=0.025, jitter_seconds=0.01, bytes_per_second=20e6 / 8)
+TRICKLE = LinkPolicy(bytes_per_second=1.0)
+NEWCOMER = PeerId("newcomer")
+DONORS = tuple(PeerId(f"donor {number}") for number in range(3))
+JOIN_SECONDS = 4.0  # what a join without trouble takes, about
+AGAIN_SECONDS = 1.0  # until a peer asks for a state again that nobody gave
+TRIES_MAX = 30
+
+Spoil = Callable[[StatePiece, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What befalls so many of the three donors."""
+
+    name: str
+    donors: int = 1
+    dies: bool = False  # kill -9, at a moment of the join
+    returns: bool = False  # and starts again some seconds later
+    old: bool = False  # serves an older certified state under the newer one's name
+    trickles: bool = False  # a byte a second
+    spoil: Spoil = field(default=lambda piece, payload: payload)
+
+
+def wrong_bytes(piece: StatePiece, payload: bytes) -> bytes:
+    """The leaf digests are true, the pieces are not."""
+    return payload if piece.piece is None else payload[:-1] + bytes([payload[-1] ^ 1])
+
+
+def half(piece: StatePiece, payload: bytes) -> bytes:
+    return payload[: len(payload) // 2]
+
+
+TROUBLES = (
+    Trouble("none", donors=0),
+    Trouble("one is killed", dies=True),
+    Trouble("two are killed", donors=2, dies=True),
+    Trouble("all are killed, and come back after 5 s", donors=3, dies=True, returns=True),
+    Trouble("two send wrong bytes", donors=2, spoil=wrong_bytes),
+    Trouble("two send an old state", donors=2, old=True),
+    Trouble("two send half of every answer", donors=2, spoil=half),
+    Trouble("two send 1 byte/s", donors=2, trickles=True),
+)
+NEWEST, OLDER = 2, 1  # versions, and the seeds of their values
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How one went."""
+
+    whole: bool  # every fragment is the certified one, bit for bit
+    seconds: float
+    tries: int
+
+
+@cache
+def states(version: int) -> tuple[OuterState, ...]:
+    """Anchors and momenta of all fragments."""
+    random_values = torch.Generator().manual_seed(version)
+    sizes = [layout.elements for layout in layouts_of(CONFIG)]
+    return tuple(OuterState(*(torch.randn(size, generator=random_values) for _ in range(2))) for size in sizes)
+
+
+def names(version: int) -> list[bytes]:
+    """Of the certificates of this version's fragments."""
+    return [digest_of(b"certificate", bytes([version, fragment])) for fragment in range(len(layouts_of(CONFIG)))]
+
+
+class Peer:
+    """One end of a transfer on the network in memory: a donor if it holds states."""
+
+    def __init__(self, network: MemoryNetwork, me: PeerId, held: Sequence[OuterState], spoil: Spoil) -> None:
+        self.anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+        for fragment, (name, state) in enumerate(zip(names(NEWEST), held, strict=False)):
+            self.anchors.install(fragment, name, state)
+        self._transport = network.transport(me)
+        self._spoil = spoil
+        self.states = StateTransfer(self.anchors, self._post)
+
+    async def start(self) -> None:
+        await self._transport.start(self._on_frame, lambda peer: None)
+
+    async def close(self) -> None:
+        self.states.close()
+        await self._transport.close()
+
+    def _post(self, peer: PeerId, message: StateAsk | StatePiece, payload: bytes | memoryview) -> None:
+        if isinstance(message, StatePiece) and payload:
+            payload = self._spoil(message, bytes(payload))
+        self._transport.post(peer, encode_header(message), payload)
+
+    def _on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
+        message = decode_header(header)
+        if isinstance(message, StateAsk):
+            self.states.serve(sender, message)
+        elif isinstance(message, StatePiece):
+            self.states.receive(sender, message, payload)
+
+
+class Scene:
+    """One join under one trouble."""
+
+    def __init__(self, trouble: Trouble, seed: int) -> None:
+        self._trouble = trouble
+        self._draw = random.Random(f"{trouble.name}/{seed}")
+        self._network = MemoryNetwork(seed, LINE)
+        self._hit = self._draw.sample(DONORS, trouble.donors)
+        self._peers: list[Peer] = []
+
+    async def play(self) -> Join:
+        loop = asyncio.get_running_loop()
+        for donor in DONORS:
+            await self._start(donor)
+        newcomer = Peer(self._network, NEWCOMER, (), self._trouble.spoil)
+        self._peers.append(newcomer)
+        await newcomer.start()
+        deaths = [asyncio.create_task(self._die(donor)) for donor in self._hit if self._trouble.dies]
+        began = loop.time()
+        fetches = (self._fetch(newcomer, fragment) for fragment in range(len(names(NEWEST))))
+        tries = await asyncio.gather(*fetches)
+        seconds = loop.time() - began
+        for death in deaths:
+            death.cancel()
+        for peer in self._peers:
+            await peer.close()
+        return Join(all(map(self._is_certified, range(len(tries)))), seconds, max(tries))
+
+    async def _start(self, donor: PeerId) -> None:
+        trouble, hit = self._trouble, donor in self._hit
+        held = states(OLDER if hit and trouble.old else NEWEST)
+        peer = Peer(self._network, donor, held, trouble.spoil if hit else TROUBLES[0].spoil)
+        self._peers.append(peer)
+        if hit and trouble.trickles:
+            self._network.set_policy(donor, NEWCOMER, TRICKLE)
+        await peer.start()
+
+    async def _die(self, donor: PeerId) -> None:
+        await asyncio.sleep(self._draw.uniform(0.0, JOIN_SECONDS))
+        self._network.kill(donor)
+        if self._trouble.returns:
+            await asyncio.sleep(5.0)
+            await self._start(donor)
+
+    async def _fetch(self, newcomer: Peer, fragment: int) -> int:
+        """Install the certified state, as often as it takes; returns how many tries that were."""
+        state = states(NEWEST)[fragment]
+        digest = state_digest(state.anchor, state.momentum)
+        wanted = Wanted(fragment, NEWEST, names(NEWEST)[fragment], digest)
+        for tries in range(1, TRIES_MAX):
+            with suppress(NetworkError):
+                newcomer.anchors.install(fragment, wanted.name, await newcomer.states.get(wanted, DONORS))
+                return tries
+            await asyncio.sleep(AGAIN_SECONDS)
+        return TRIES_MAX
+
+    def _is_certified(self, fragment: int) -> bool:
+        got, wanted = self._peers[len(DONORS)].anchors.current(fragment), states(NEWEST)[fragment]
+        return torch.equal(got.anchor, wanted.anchor) and torch.equal(got.momentum, wanted.momentum)
+
+
+def join(trouble: Trouble, seed: int) -> Join:
+    """One join; the same for the same seed."""
+
+    async def play() -> Join:
+        return await Scene(trouble, seed).play()
+
+    return run_virtual(play())
+
+
+def main(joins: int) -> None:
+    size = sum(8 * layout.elements for layout in layouts_of(CONFIG))
+    print(f"{joins} joins each, {size / 1e6:.0f} MB in {CONFIG.pace.fragments} fragments, three donors at 20 Mbit/s\n")
+    print("| donors | joins complete | seconds, median (longest) | tries, most |\n| --- | --- | --- | --- |")
+    for trouble in TROUBLES:
+        found = [join(trouble, seed) for seed in range(joins)]
+        seconds = [one.seconds for one in found]
+        times = f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"
+        whole, tries = sum(one.whole for one in found), max(one.tries for one in found)
+        print(f"| {trouble.name} | {whole} of {joins} | {times} | {tries} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else JOINS)
