@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, PartitionResult, Send
 from coordinator.cell_group import CellGroup
-from coordinator.certificate import Contributor
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.early import Early
@@ -22,6 +21,7 @@ from coordinator.inspection import Inspection
 from coordinator.messages import AgainNote, Bundle, CellYield, NeedNote, PartNote
 from coordinator.opener import Opener
 from coordinator.openings import OpeningNote, OpenNote
+from coordinator.outcome import contributor
 from coordinator.reducer import reduce_inputs
 from coordinator.refutations import Refutations
 from coordinator.timeline import BUNDLE_SHARE, CHECK_SHARE, RECHECK_SHARE, RETRY_SHARE, Timeline
@@ -242,10 +242,7 @@ class Cell:
         assert inputs is not None
         results = [held.result for held in self.exchange.held() if held is not None]
         members = sorted(set[int]().union(*(result.included for result in results)))
-        contributors = tuple(
-            Contributor(peer=inputs.peers[one], tokens=inputs.commits[one].tokens, steps=inputs.commits[one].steps)
-            for one in members
-        )
+        contributors = tuple(contributor(inputs.peers[one], inputs.commits[one]) for one in members)
         applied = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in results)
         return Harvest(
             CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits))

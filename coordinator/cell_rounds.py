@@ -14,7 +14,7 @@ from coordinator.actions import Action, Adopt, RoundKey, Send
 from coordinator.cell import Cell
 from coordinator.cell_group import CellGroup, read_cell
 from coordinator.cells import brought, head_of, heads_of
-from coordinator.certificate import Certificate
+from coordinator.certificate import Certificate, Contributor
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.custody import Custody
@@ -292,6 +292,10 @@ def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | Non
     if joined is not None and joined.brought is None:
         ways.append((joined, above, rounds.told))
     for cell, leaders, cells in ways:
-        if cell.exchange.encoded is not None and brought(rounds.core.me, leaders, cells, listed):
+        encoded = cell.exchange.encoded
+        if encoded is None:
+            continue
+        own = Contributor(peer=rounds.core.me, tokens=encoded.tokens, steps=encoded.steps)
+        if brought(own, leaders, cells, listed):
             return cell.group.key
     return None

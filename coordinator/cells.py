@@ -64,15 +64,22 @@ def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
     return sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
 
 
-def brought(peer: PeerId, leaders: Sequence[PeerId], cells: Sequence[CellYield], above: Sequence[Contributor]) -> bool:
-    """Whether a peer's work is in what `above` lists: in the first cell, whose leader brought just that, and so on.
+def brought(
+    own: Contributor, leaders: Sequence[PeerId], cells: Sequence[CellYield], above: Sequence[Contributor]
+) -> bool:
+    """Whether this work is in what `above` lists: in the first cell, whose leader brought just that, and so on.
 
-    A leader's word is enough: whom it deceives loses the work of a round, and that a leader can take from it anyway.
+    Shown to anybody with the certificate, the cells prove it.
     """
-    if not cells or len(leaders) != len(cells) or all(one.peer != peer for one in cells[0].contributors):
+    if not cells or len(leaders) != len(cells) or own not in cells[0].contributors:
         return False
     lists = [*(cell.contributors for cell in cells[1:]), tuple(above)]
     return all(
-        any((one.peer, one.tokens, one.steps) == (leader, *total(cell.contributors)) for one in listed)
+        any(one.peer == leader and _brings(one, cell) for one in listed)
         for leader, cell, listed in zip(leaders, cells, lists, strict=True)
     )
+
+
+def _brings(one: Contributor, cell: CellYield) -> bool:
+    """Whether this line of a list stands for what the cell has come to."""
+    return one.cell == cell.digest and (one.tokens, one.steps) == total(cell.contributors)

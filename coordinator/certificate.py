@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -38,11 +38,14 @@ class PartitionOutcome(Wire):
 
 
 class Contributor(Wire):
-    """One member's certified work since its previous one on this fragment."""
+    """One member's certified work since its previous one on this fragment; of a cell's work also whose it is."""
+
+    OMITS_NONE: ClassVar[bool] = True
 
     peer: PeerIdText
     tokens: int = Field(ge=0)
     steps: int = Field(ge=0)
+    cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
 
 
 class Conviction(Wire):

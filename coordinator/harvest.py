@@ -18,6 +18,6 @@ class Harvest:
     merged: Apply
 
     def claim(self, encoded: Encoded) -> Encoded:
-        """As the cell's leader commits it: the work of all of them."""
+        """As the cell's leader commits it: the work of all of them, and whose it is."""
         tokens, steps = total(self.cell.contributors)
-        return replace(encoded, tokens=tokens, steps=steps, window_first=0, window_count=steps)
+        return replace(encoded, tokens=tokens, steps=steps, window_first=0, window_count=steps, cell=self.cell.digest)

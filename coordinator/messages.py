@@ -7,7 +7,8 @@ as its payload and are named by their Merkle root.
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -21,7 +22,7 @@ from coordinator.certificate import (
 )
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
-from dht.statement import Digest, PeerIdText, Statement
+from dht.statement import Digest, PeerIdText, Statement, digest_of
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
 NONCE_BYTES = 16
@@ -67,6 +68,8 @@ class Roster(Wire):
 class Commit(Wire):
     """A member's contribution, fixed before anybody sees anybody else's (step 4)."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     tokens: Count
     steps: Count
     window_first: Count
@@ -75,6 +78,7 @@ class Commit(Wire):
     part_roots: tuple[Digest, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     squared_norms: tuple[SquaredNorm, ...] = Field(max_length=SEGMENTS_MAX)
     nonce_hashes: tuple[Digest, ...] = Field(min_length=2, max_length=2)
+    cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
 
 
 class Bundle(Wire):
@@ -178,9 +182,16 @@ class AgainNote(Wire):
 
 
 class CellYield(Wire):
-    """Whose work is in what one cell brings, as its members committed it."""
+    """Whose work is in what one cell brings, as its members committed it.
+
+    Its leader commits to its digest in the cell above or the group, so a certificate stands for the names of all.
+    """
 
     contributors: tuple[Contributor, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+
+    @cached_property
+    def digest(self) -> bytes:
+        return digest_of(b"muster-yield", self.to_wire())
 
 
 class YieldNote(Wire):

@@ -15,7 +15,7 @@ from coordinator.certificate import (
     trust_digest,
 )
 from coordinator.group import Group, InputSet
-from coordinator.messages import Check, Proposal, Result
+from coordinator.messages import Check, Commit, Proposal, Result
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
@@ -159,10 +159,7 @@ def build_outcome(
             continue
         reducer, result = results[digest]
         partitions.append(PartitionOutcome(reducer=reducer, root=result.root, included=result.included))
-    contributors = tuple(
-        Contributor(peer=peer, tokens=commit.tokens, steps=commit.steps)
-        for peer, commit in zip(inputs.peers, inputs.commits, strict=True)
-    )
+    contributors = tuple(contributor(peer, commit) for peer, commit in zip(inputs.peers, inputs.commits, strict=True))
     return Outcome(
         fragment=group.key.fragment,
         version=group.key.version + 1,
@@ -178,6 +175,11 @@ def build_outcome(
         active_set=active_set_digest(group.active),
         trust=trust_digest(group.convictions),
     )
+
+
+def contributor(peer: PeerId, commit: Commit) -> Contributor:
+    """What a certificate, or a cell's yield, says of a commitment."""
+    return Contributor(peer=peer, tokens=commit.tokens, steps=commit.steps, cell=commit.cell)
 
 
 def _coin(checks: Sequence[Checked]) -> bytes:

@@ -2,7 +2,8 @@
 
 A `Wire` model is encoded as the msgpack array of its fields in order of declaration, models and tuples inside it
 likewise; there are no maps, no pickles and no NaN. One value therefore has exactly one encoding, and a newer minor
-version may append fields: an older reader ignores what it does not know, a newer one fills in defaults.
+version may append fields: an older reader ignores what it does not know, a newer one fills in defaults. Of a model that
+`OMITS_NONE` a last field that is None is not encoded, so what was signed before there was such a field keeps its bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Self, Union, get_args, get_origin
+from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,6 +29,7 @@ class Wire(BaseModel):
     """Base of every model that crosses a process border: frozen, strict, nothing unknown inside."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    OMITS_NONE: ClassVar[bool] = False
 
     def to_wire(self) -> bytes:
         """The one canonical encoding of this value."""
@@ -62,7 +64,8 @@ class Wire(BaseModel):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Wire):
-        return [_plain(getattr(value, name)) for name in type(value).model_fields]
+        plain = [_plain(getattr(value, name)) for name in type(value).model_fields]
+        return plain[:-1] if value.OMITS_NONE and plain[-1] is None else plain
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value

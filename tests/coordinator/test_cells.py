@@ -66,23 +66,35 @@ def test_heads_are_those_whose_seats_are_safe() -> None:
     assert heads_of(chain) == chain.newest_roster() & set(seated(order, chain.newest_roster()))
 
 
-def line(number: int, steps: int) -> Contributor:
-    return Contributor(peer=NAMES[number], tokens=64 * steps, steps=steps)
+def line(number: int, steps: int, cell: CellYield | None = None) -> Contributor:
+    digest = None if cell is None else cell.digest
+    return Contributor(peer=NAMES[number], tokens=64 * steps, steps=steps, cell=digest)
 
 
 LOWER = CellYield(contributors=(line(1, 3), line(2, 4)))
-UPPER = CellYield(contributors=(Contributor(peer=NAMES[1], tokens=64 * 7, steps=7), line(5, 2)))
-ABOVE = (Contributor(peer=NAMES[9], tokens=64 * 9, steps=9), line(8, 30))
+UPPER = CellYield(contributors=(line(1, 7, LOWER), line(5, 2)))
+ABOVE = (line(9, 9, UPPER), line(8, 30))
 
 
 def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
     assert total(LOWER.contributors) == (448, 7)
-    assert brought(NAMES[2], (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)
-    assert brought(NAMES[5], (NAMES[9],), (UPPER,), ABOVE)
-    assert not brought(NAMES[3], (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # not in its cell's yield
-    assert not brought(NAMES[2], (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
-    assert not brought(NAMES[2], (NAMES[1],), (LOWER, UPPER), ABOVE)
-    assert not brought(NAMES[2], (), (), ABOVE)
+    assert brought(line(2, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)
+    assert brought(line(5, 2), (NAMES[9],), (UPPER,), ABOVE)
+    assert not brought(line(3, 4), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # not in its cell's yield
+    assert not brought(line(2, 3), (NAMES[1], NAMES[9]), (LOWER, UPPER), ABOVE)  # with other steps
+    assert not brought(line(2, 4), (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
+    assert not brought(line(2, 4), (NAMES[1],), (LOWER, UPPER), ABOVE)
+    assert not brought(line(2, 4), (), (), ABOVE)
+
+
+@pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])
+def test_a_leader_that_names_others_has_not_brought_our_work(as_if: CellYield | None) -> None:
+    """Even with the same sums: as its own work, as that of another cell, or of somebody else."""
+    assert not brought(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 9, as_if), line(8, 30)))
+
+
+def test_a_leader_that_claims_more_than_it_names_has_not_brought_our_work() -> None:
+    assert not brought(line(5, 2), (NAMES[9],), (UPPER,), (line(9, 10, UPPER), line(8, 30)))
 
 
 @given(st.integers(0, 2), st.integers(1, 100))
@@ -93,7 +105,7 @@ def test_a_leader_that_brings_anything_else_has_not_brought_our_work(place: int,
     lists = [LOWER.contributors, UPPER.contributors, ABOVE]
     lists[place] = (bent(lists[place][0]), *lists[place][1:])
     cells = tuple(CellYield(contributors=one) for one in lists[:2])
-    assert not brought(NAMES[2], (NAMES[1], NAMES[9]), cells, lists[2])
+    assert not brought(line(2, 4), (NAMES[1], NAMES[9]), cells, lists[2])
 
 
 # -- rosters of cells

@@ -326,7 +326,15 @@ def golden() -> dict[str, Wire]:
         "evidence_note": EvidenceNote(evidence=evidence().to_wire()),
         "again_note": AgainNote(group=DIGESTS[9], partitions=(0, 2)),
         "yield_note": YieldNote(
-            group=DIGESTS[9], cells=(CellYield(contributors=(Contributor(peer=IDS[0], tokens=1024, steps=8),)),)
+            group=DIGESTS[9],
+            cells=(
+                CellYield(
+                    contributors=(
+                        Contributor(peer=IDS[0], tokens=1024, steps=8),
+                        Contributor(peer=IDS[1], tokens=512, steps=4, cell=DIGESTS[6]),
+                    )
+                ),
+            ),
         ),
     }
     leaf = OpenedLeaf(partition=1, index=2, piece=b"piece", path=(DIGESTS[1], DIGESTS[2]))

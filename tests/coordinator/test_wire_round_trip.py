@@ -75,7 +75,7 @@ contexts = st.builds(
 statements = st.builds(
     Statement, context=contexts, sender=peers, body=st.binary(max_size=40), signature=st.binary(max_size=64)
 )
-contributors = st.builds(Contributor, peer=peers, tokens=counts, steps=counts)
+contributors = st.builds(Contributor, peer=peers, tokens=counts, steps=counts, cell=maybe)
 partitions = st.builds(PartitionOutcome, reducer=peers, root=digests, included=some(small))
 outcomes = st.builds(
     Outcome,
@@ -105,6 +105,7 @@ BODIES: dict[type[Wire], st.SearchStrategy[Wire]] = {
     Commit: st.builds(
         Commit, tokens=counts, steps=counts, window_first=counts, window_count=counts, codec=st.text(max_size=16),
         part_roots=some(digests, 1), squared_norms=some(st.floats(0, 1e36)), nonce_hashes=st.tuples(digests, digests),
+        cell=maybe,
     ),
     Bundle: st.builds(Bundle, commits=some(statements, 1)),
     Result: st.builds(

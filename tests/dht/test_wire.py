@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -27,6 +29,14 @@ class OuterNext(Outer):
     """What a newer minor version would make of `Outer`."""
 
     extra: int = 7
+
+
+class InnerNext(Inner):
+    """`Inner` with a field that nobody signs unless it says something."""
+
+    OMITS_NONE: ClassVar[bool] = True
+
+    note: str | None = None
 
 
 inners = st.builds(Inner, name=st.text(max_size=8), size=st.integers(-(2**63), 2**63 - 1))
@@ -90,6 +100,15 @@ def test_every_truncation_is_refused(value: Outer, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(PeerError):
         Outer.from_wire(encoded[:length])
+
+
+@given(inners, st.none() | st.text(max_size=8))
+def test_a_field_that_says_nothing_changes_no_bytes(value: Inner, note: str | None) -> None:
+    newer = InnerNext(name=value.name, size=value.size, note=note)
+    assert (newer.to_wire() == value.to_wire()) == (note is None)
+    assert InnerNext.from_wire(newer.to_wire()) == newer
+    assert InnerNext.from_wire(value.to_wire()).note is None
+    assert Inner.from_wire(newer.to_wire()) == value
 
 
 def test_deep_nesting_is_refused() -> None:
