@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import RoundKey, Send
@@ -36,6 +36,8 @@ class Core:
     unix_offset_seconds: float  # unix time = monotonic time + this
     contributes: bool = True
     dialable: bool = True
+    networks: tuple[bytes, ...] = ()  # public ones from which we call, as our joins name them
+    origins: Mapping[PeerId, bytes] = field(default_factory=dict)  # from which public network somebody calls us
     chain_kept: int = CHAIN_KEPT
     boot: bytes = field(init=False)
     rules: Rules = field(init=False)
@@ -98,6 +100,10 @@ class Core:
     def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
         """One Send per peer; ourselves included if listed (the engine hands those back at once)."""
         return [Send(peer, message, payload) for peer in peers]
+
+    def networks_of(self, peer: PeerId, named: Set[bytes]) -> frozenset[bytes]:
+        """The networks of a peer: those that it names, and the one from which we see it call."""
+        return frozenset(named) | ({self.origins[peer]} if peer in self.origins else frozenset())
 
     def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
         """Whether the live learners of the active set are too few for a full certificate (docs/adr/0004)."""

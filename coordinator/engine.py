@@ -22,6 +22,7 @@ from coordinator.events import (
     FetchFailed,
     Inspected,
     Opened,
+    OriginsSeen,
     PeerGone,
     PresenceSeen,
     Progress,
@@ -115,6 +116,9 @@ class Engine:
             return []
         if isinstance(event, PresenceSeen):
             return self._on_presence(event, now)
+        if isinstance(event, OriginsSeen):
+            self.core.origins = event.networks
+            return []
         if isinstance(event, PeerGone):
             self.core.presence.lose(event.peer)
             return [action for machine in self.machines for action in machine.lose(event.peer, now)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,13 @@ class PresenceSeen:
 
     peer: PeerId
     presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
+class OriginsSeen:
+    """The public networks from which those call to whom we are connected now (`dht.addresses.network_of`)."""
+
+    networks: Mapping[PeerId, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,7 @@ class Tick:
 Event = (
     Received
     | PresenceSeen
+    | OriginsSeen
     | PeerGone
     | Progress
     | Encoded

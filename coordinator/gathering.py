@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from coordinator.actions import Action, RoundKey
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
+from coordinator.group import leader_of
+from coordinator.limits import Limits, Networks
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
 from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_size
@@ -19,6 +22,15 @@ from dht.statement import Statement
 
 REVISIONS_MAX = 2  # a roster is revised this often for joins that its first draft lacks
 JOINS_MAX = 2 * PEERS_PER_GROUP_MAX
+NOBODY: Networks = MappingProxyType({})
+
+
+def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> Limits:
+    """The bounds of a roster of this attempt; `named` are the networks that joins name."""
+    founders = chain.rules.founders
+    networks = {peer: core.networks_of(peer, own) for peer, own in named.items()}
+    trust = core.manifest.config.trust
+    return Limits(trust, leader_of(chain, attempt), chain.active_set() | founders, founders, networks)
 
 
 @dataclass(slots=True)
@@ -71,13 +83,24 @@ class Gathering:
         """Joined peers that bring an outer gradient."""
         return sum(join.contributes for _, join in self.joins.values())
 
-    def lacking(self, members: Set[PeerId], silent: Set[PeerId]) -> list[Statement]:
-        """Joins that a roster of these members leaves out, in beacon order as far as there is room."""
-        return [self.joins[peer][0] for peer in self._order(silent) if peer not in members]
+    def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
+        """Joins that a roster of these members leaves out, in beacon order as far as there is room.
 
-    def _order(self, silent: Set[PeerId]) -> tuple[PeerId, ...]:
-        order = beacon_order(self.chain.beacon(), self.joins.keys() - silent)
-        return seated(order, self.chain.newest_roster())
+        `named` are the networks of the roster's members: their joins may not have reached us, and take room as well.
+        """
+        return [self.joins[peer][0] for peer in self._order(silent, named) if peer not in members]
+
+    def _order(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[PeerId, ...]:
+        """Who has a place in the roster."""
+        order, limits = self._admitted(silent, named)
+        return limits.admitted(seated(order, self.chain.newest_roster()))
+
+    def _admitted(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[tuple[PeerId, ...], Limits]:
+        """Who would have one in a roster of any length, in beacon order, and the limits behind it."""
+        joined = {peer: frozenset(join.networks) for peer, (_, join) in self.joins.items() if peer not in silent}
+        all_named = {**joined, **named}
+        limits = limits_at(self.core, self.chain, self.attempt, all_named)
+        return limits.admitted(beacon_order(self.chain.beacon(), all_named)), limits
 
     def grace_seconds(self) -> float:
         """How long to wait for more peers once the quorum has joined."""
@@ -117,11 +140,11 @@ class Gathering:
         return []
 
     def _gathered(self, expected: Set[PeerId], left_out: Set[PeerId], minor_allowed: bool) -> Gathered:
-        joined = self.joins.keys() - left_out
+        joined = frozenset(self._admitted(left_out)[0])
         return Gathered(
             joined=joined,
             contributors=sum(self.joins[peer][1].contributes for peer in joined),
-            expected=expected - left_out,
+            expected=expected - left_out - (self.joins.keys() - joined),
             active=self.chain.active_set(),
             grace_since=self._grace_since(),
             grace_seconds=self.grace_seconds(),

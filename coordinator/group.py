@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from coordinator.actions import RoundKey
@@ -41,6 +41,7 @@ class Group:
     statement: Statement
     convictions: tuple[Conviction, ...] = ()
     voids: int | None = None  # as the leader counts them; None: it does not say
+    networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
@@ -158,6 +159,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         statement=statement,
         convictions=roster.convictions,
         voids=roster.voids,
+        networks={member: frozenset(join.networks) for member, join in joins.items()},
     )
 
 

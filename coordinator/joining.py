@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, RoundKey
 from coordinator.chain import Chain
 from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
-from coordinator.gathering import REVISIONS_MAX, Gathering
+from coordinator.gathering import REVISIONS_MAX, Gathering, limits_at
 from coordinator.group import Group, leader_of, read_join
-from coordinator.messages import Join
+from coordinator.messages import NETWORKS_MAX, Join
 from coordinator.quorum import quorum_size
 from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
@@ -114,6 +114,7 @@ class Joining:
             dialable=self.core.dialable,
             contributes=contributes,
             expires_unix_seconds=int(max(self.core.unix_seconds(expires), 0)),
+            networks=self.core.networks[:NETWORKS_MAX],
         )
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
@@ -212,7 +213,11 @@ class Joining:
         gathering = self.gatherings.get(group.attempt)
         if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
             return []
-        return gathering.lacking(group.voters, silent)
+        return gathering.lacking(group.voters, silent, group.networks)
+
+    def refusal(self, group: Group) -> str | None:
+        """Why we enter no group of these members; None if we may (`coordinator.limits`)."""
+        return limits_at(self.core, self.chain, group.attempt, group.networks).refusal(group.members)
 
     # -- time
 

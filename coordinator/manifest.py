@@ -234,6 +234,28 @@ class PaceSpec(Wire):
         return self
 
 
+class TrustSpec(Wire):
+    """What keys are worth that nobody knows yet (design §9); for runs whose invite anybody may have."""
+
+    newcomers_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of a group that may be neither founders nor active before; one always may; 1 is no bound",
+    )
+    network_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the same for members from one public network (IPv4 /24, IPv6 /48), but for founders",
+    )
+
+    @property
+    def needs_founders(self) -> bool:
+        """Whether a run can only begin with founders that train: others are too few, or count for nothing."""
+        return self.newcomers_share < 1
+
+
 class RunConfig(Wire):
     """One run as its organiser describes it."""
 
@@ -253,6 +275,7 @@ class RunConfig(Wire):
     inner: InnerSpec = Field(default_factory=InnerSpec)
     outer: OuterSpec = Field(default_factory=OuterSpec)
     pace: PaceSpec = Field(default_factory=PaceSpec)
+    trust: TrustSpec = Field(default_factory=TrustSpec)
 
     @classmethod
     def from_toml(cls, path: Path) -> RunConfig:

@@ -32,11 +32,14 @@ SQUARED_NORM_MAX = 1e36  # of a segment: far beyond any gradient, and no sum or 
 CHAIN_PAGE_MAX = 32
 HEARD_MAX = 512
 PLACES_ASKED_MAX = 16
+NETWORKS_MAX = 4  # of one peer: more than one has whoever is reached by IPv4 and by IPv6
 CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
+Network = Annotated[bytes, Field(min_length=3, max_length=6)]
+"""An IPv4 /24 or an IPv6 /48, packed (`dht.addresses.network_of`)."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
 SquaredNorm = Annotated[float, Field(ge=0, le=SQUARED_NORM_MAX)]
 FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
@@ -51,6 +54,7 @@ class Join(Wire):
     dialable: bool
     contributes: bool  # False for a witness: it votes, but brings no outer gradient
     expires_unix_seconds: Count
+    networks: tuple[Network, ...] = Field((), max_length=NETWORKS_MAX)  # public ones from which it calls
 
 
 class Roster(Wire):

@@ -111,6 +111,17 @@ def port_of(endpoint: str) -> int:
     return int(_parts_of(endpoint)[1][1] or 0)
 
 
+def network_of(host: str) -> bytes | None:
+    """The IPv4 /24 or IPv6 /48 of a public IP address, packed: what one owner often has whole; None for all else."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.packed[: 3 if address.version == 4 else 6] if address.is_global else None
+
+
 def endpoint_at(endpoint: str, port: int) -> str:
     """An address that `check_endpoint` has passed, moved to another port; raises UsageError."""
     first, (transport, _), *rest = _parts_of(endpoint)

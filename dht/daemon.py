@@ -128,16 +128,22 @@ class Daemon:
 
     async def host_of(self, peer: PeerId) -> str:
         """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""
+        return (await self.hosts()).get(peer, "")
+
+    async def hosts(self) -> dict[PeerId, str]:
+        """The same of all connected peers of which it is known."""
         try:
             async with asyncio.timeout(CONTROL_SECONDS_MAX):
                 known = await self.p2p.list_peers()
         except (OSError, EOFError, P2PDaemonError, TimeoutError, LocalError):
-            return ""
-        places = [
-            Multiaddr(place.to_bytes()) for one in known if one.peer_id.to_base58() == peer for place in one.addrs
-        ]
-        hosts = [next(iter(place.items())) for place in places if "p2p-circuit" not in str(place)]
-        return next((str(value) for protocol, value in hosts if protocol.name in ("ip4", "ip6")), "")
+            return {}
+        found: dict[PeerId, str] = {}
+        for one in known:
+            for place in (Multiaddr(address.to_bytes()) for address in one.addrs):
+                protocol, value = next(iter(place.items()))
+                if "p2p-circuit" not in str(place) and protocol.name in ("ip4", "ip6"):
+                    found.setdefault(PeerId(one.peer_id.to_base58()), str(value))
+        return found
 
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""

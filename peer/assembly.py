@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -94,6 +94,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
         known = Manifest.from_wire(path.read_bytes())
         if (known.config, known.organiser, known.genesis) == (config, me, genesis):
             return known
+    check_founders(config, set(options.founders) - {me})
     manifest = Manifest(
         config=config,
         organiser=me,
@@ -105,6 +106,16 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     if described.values is not None:
         save_genesis(RunDirectory(options.data_directory, manifest.run_id).path, states)
     return manifest
+
+
+def check_founders(config: RunConfig, training: Set[str]) -> None:
+    """Raises UsageError if a run cannot begin with these founders, because others count for little at first."""
+    needed = config.pace.min_group
+    if config.trust.needs_founders and len(training) < needed:
+        raise UsageError(
+            f"a run with these [trust] keys begins with founders that train, and {len(training)} of at least {needed} "
+            "(pace.min_group) are named; name the keys of your first learners, each with --founder"
+        )
 
 
 async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Transport) -> None:

@@ -42,6 +42,7 @@ from peer.manners_loop import MannersLoop
 from peer.network import Network, daemon_config
 from peer.node_status import mark_of, peer_snapshot
 from peer.options import NodeOptions
+from peer.origins import OriginsLoop, own_networks
 from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
 from peer.probe import ProbeDesk
@@ -141,7 +142,8 @@ class Node:
         self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
         self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
         self.checkpointer = Checkpointer(directory, self.pump, self._presence)
-        self._addresses = tuple(str(address) for address in await self.network.dht.daemon.visible_addresses())
+        visible = await self.network.dht.daemon.visible_addresses()
+        self._addresses, core.networks = tuple(map(str, visible)), own_networks(visible)
         self.own_presence = OwnPresence(self.pump, self.options, self._addresses)
         self.presence = PresenceLoop(
             self.network.dht.store,
@@ -160,6 +162,9 @@ class Node:
         self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
         self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
+        if manifest.config.trust.network_share < 1:
+            origins = OriginsLoop(lambda: self.network.dht.daemon.hosts(), self.pump.feed)
+            self._chores.spawn(origins.run(pace.presence_seconds))
         if learning is not None:
             await learning
             await self._begin_training(held)

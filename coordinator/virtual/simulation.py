@@ -14,7 +14,7 @@ from functools import partial
 from coordinator.actions import Action
 from coordinator.chain import CHAIN_KEPT
 from coordinator.events import PeerGone
-from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.virtual.clock import VirtualClock
 from coordinator.virtual.invariants import InvariantError, Watcher
 from coordinator.virtual.judgement import check_converged, check_messages, check_work
@@ -26,6 +26,7 @@ from dht.identity import Identity, KeyVerifier, PeerId, Signer, Verifier
 from dht.statement import digest_of
 
 CALM = LinkFaults()
+EVERYBODY_AT_ONCE = TrustSpec()
 
 
 def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], Verifier]:
@@ -38,9 +39,11 @@ def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], 
     return signers, KeyedVerifier(secret)
 
 
-def make_manifest(pace: PaceSpec, founders: Sequence[PeerId], seed: int) -> Manifest:
+def make_manifest(
+    pace: PaceSpec, founders: Sequence[PeerId], seed: int, trust: TrustSpec = EVERYBODY_AT_ONCE
+) -> Manifest:
     """A manifest for virtual peers."""
-    config = RunConfig(name="virtual", seed=seed, versions=10**6, model=ModelSpec(), pace=pace)
+    config = RunConfig(name="virtual", seed=seed, versions=10**6, model=ModelSpec(), pace=pace, trust=trust)
     genesis = tuple(digest_of(b"genesis", bytes([fragment])) for fragment in range(pace.fragments))
     return Manifest(
         config=config,
@@ -73,6 +76,7 @@ class World:
     real_keys: bool = False
     setting: Setting | None = None
     chain_kept: int = CHAIN_KEPT
+    trust: TrustSpec = EVERYBODY_AT_ONCE
     clock: VirtualClock = field(default_factory=VirtualClock)
     random: random.Random = field(init=False)
     manifest: Manifest = field(init=False)
@@ -88,7 +92,9 @@ class World:
         signers, verifier = make_signers(len(self.rates), self.seed, self.real_keys)
         founders = [signers[number].peer_id for number in self.founders]
         self.manifest = (
-            make_manifest(self.pace, founders, self.seed) if self.setting is None else self.setting.describe(founders)
+            make_manifest(self.pace, founders, self.seed, self.trust)
+            if self.setting is None
+            else self.setting.describe(founders)
         )
         make_tensors = make_virtual_tensors if self.setting is None else self.setting.make_tensors
         self.network = VirtualNetwork(self.clock, self.random, self.faults)

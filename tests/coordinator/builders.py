@@ -20,11 +20,11 @@ from coordinator.certificate import (
 from coordinator.chain import Chain, Rules
 from coordinator.core import Core
 from coordinator.group import Group, InputSet, leader_of, read_group, read_input_set
-from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
+from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec, TrustSpec
 from coordinator.messages import NONCE_BYTES, Bundle, Check, Commit, Join, Result, Roster
 from coordinator.outcome import Checked, nonce_hash, read_check
 from coordinator.presence import Presence
-from coordinator.virtual.simulation import make_manifest, make_signers
+from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, make_manifest, make_signers
 from dht.identity import PeerId, Signer, Verifier
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
@@ -76,11 +76,18 @@ class Club:
 
     @classmethod
     def of(
-        cls, count: int, founders: int | None = None, pace: PaceSpec = PACE, *, seed: int = 0, real_keys: bool = False
+        cls,
+        count: int,
+        founders: int | None = None,
+        pace: PaceSpec = PACE,
+        *,
+        seed: int = 0,
+        real_keys: bool = False,
+        trust: TrustSpec = EVERYBODY_AT_ONCE,
     ) -> Club:
         signers, verifier = make_signers(count, seed, real_keys)
         ids = [signer.peer_id for signer in signers]
-        return cls(signers, verifier, make_manifest(pace, ids[: founders or PEERS_PER_GROUP_MAX], seed))
+        return cls(signers, verifier, make_manifest(pace, ids[: founders or PEERS_PER_GROUP_MAX], seed, trust))
 
     @property
     def ids(self) -> list[PeerId]:

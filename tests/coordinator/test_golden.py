@@ -35,6 +35,7 @@ from coordinator.manifest import (
     PaceSpec,
     RunConfig,
     TensorEntry,
+    TrustSpec,
 )
 from coordinator.messages import (
     STATEMENT_BODIES,
@@ -78,7 +79,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "3dfe059e7c0c643dbcfc069adc90e3021c0f247c0c26b6d9514dca81f29fe2cd"
+MANIFEST_ID = "c504be268ff1c068beb4ce61e3b020848ccb32e8b8ebf71e4d3f89053af3c8b2"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -151,6 +152,7 @@ MANIFEST = Manifest(
             presence_lifetime_seconds=9.0,
             cells=True,
         ),
+        trust=TrustSpec(newcomers_share=0.25, network_share=0.5),
     ),
     organiser=IDS[0],
     founders=(IDS[0], IDS[1]),
@@ -197,7 +199,13 @@ def signed(number: int, kind: str, body: Wire) -> Statement:
 def bodies() -> dict[str, Wire]:
     """One body of every kind of statement."""
     join = Join(
-        attempt=1, leader=IDS[1], boot=NONCE, dialable=True, contributes=False, expires_unix_seconds=1_800_000_060
+        attempt=1,
+        leader=IDS[1],
+        boot=NONCE,
+        dialable=True,
+        contributes=False,
+        expires_unix_seconds=1_800_000_060,
+        networks=(b"\xcb\x00\x71",),
     )
     commit = Commit(
         tokens=1024,

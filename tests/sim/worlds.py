@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.fragment import FragmentMachine
-from coordinator.manifest import PaceSpec
+from coordinator.manifest import PaceSpec, TrustSpec
 from coordinator.messages import Message
 from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -31,6 +31,7 @@ def swarm(
     witnesses: Iterable[int] = (),
     links: LinkFaults = LINKS,
     seed: int = 0,
+    trust: TrustSpec = EVERYBODY_AT_ONCE,
 ) -> World:
     """Peers that all start at this instant; every one of them a founder unless said otherwise."""
     world = World(
@@ -40,6 +41,7 @@ def swarm(
         seed,
         links,
         frozenset(witnesses),
+        trust=trust,
     )
     for peer in world.peers:
         peer.start()
