@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate, refusal, refusal_alone
+from coordinator.limits import most_newcomers
+from coordinator.manifest import Manifest, TrustSpec
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
 
 ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
 TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
+ABSENCES = 4  # certificates without work of a key, beyond one for each with, after which it is on probation again
 CHAIN_KEPT = 1024  # certificates kept per fragment: how far somebody may have been away and still follow
 
 
@@ -25,6 +29,26 @@ class Rules:
     verifier: Verifier
     tokens_per_step: int = TOKENS_PER_STEP_MAX
     chain_kept: int = CHAIN_KEPT
+    trust: TrustSpec = field(default_factory=TrustSpec)
+
+    @classmethod
+    def of(cls, manifest: Manifest, verifier: Verifier, chain_kept: int = CHAIN_KEPT) -> Rules:
+        """Those of a run."""
+        config = manifest.config
+        return cls(
+            manifest.run_id,
+            manifest.founder_ids,
+            config.pace.min_share,
+            verifier,
+            config.tokens_per_step,
+            chain_kept,
+            config.trust,
+        )
+
+    @property
+    def memory(self) -> int:
+        """How many of a fragment's newest certificates decide everything about the next version."""
+        return max(ACTIVE_CERTIFICATES, 2 * self.trust.probation_rounds + ABSENCES)
 
 
 @dataclass(slots=True)
@@ -39,6 +63,7 @@ class Chain:
     _active: frozenset[PeerId] | None = field(init=False, default=None)
     _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
     _convicted: frozenset[PeerId] | None = field(init=False, default=None)
+    _established: frozenset[PeerId] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.version = self.certificates[-1].version if self.certificates else 0
@@ -57,15 +82,36 @@ class Chain:
         """Voters in the rosters of the newest certificates, back to and including the last minor one.
 
         Without those whom these certificates convict. Whoever is convicted is in no later roster, so a certificate
-        leaves the window only after every roster that still has the key (docs/adr/0009).
+        leaves the window only after every roster that still has the key (docs/adr/0009). Without those on probation.
         """
         if self._active is None:
-            if not self.certificates:
-                self._active = self.rules.founders
-            else:
-                rosters = (certificate.outcome.roster_ids for certificate in self._window())
-                self._active = frozenset[PeerId]().union(*rosters) - self.convicted()
+            self._active = self._recent() - self.convicted()
+            self._active -= self.on_probation(self._active)
         return self._active
+
+    def _recent(self) -> frozenset[PeerId]:
+        """Members of the newest certificates' rosters; the founders at version 0."""
+        if not self.certificates:
+            return self.rules.founders
+        return frozenset[PeerId]().union(*(certificate.outcome.roster_ids for certificate in self._window()))
+
+    def on_probation(self, peers: Set[PeerId]) -> frozenset[PeerId]:
+        """Which of these keys' work has no weight in the next version (docs/adr/0017)."""
+        return frozenset(peers - self._counted()) if self.rules.trust.probation_rounds else frozenset()
+
+    def _counted(self) -> frozenset[PeerId]:
+        """The founders, and who took part often enough lately; all of the newest members if none of them has."""
+        if self._established is None:
+            newest = self.certificates[-self.rules.memory :]
+            rounds = Counter(one.peer for certificate in newest for one in certificate.outcome.included())
+            often = {PeerId(peer) for peer, count in rounds.items() if count >= self.rules.trust.probation_rounds}
+            recent, counted = self._recent(), self.rules.founders | often
+            self._established = counted if counted & recent - self.convicted() else counted | recent
+        return self._established
+
+    def known(self) -> frozenset[PeerId]:
+        """Who is no newcomer (`coordinator.limits`)."""
+        return self.active_set() | self.rules.founders
 
     def convicted(self) -> frozenset[PeerId]:
         """Keys that the newest certificates convict: no roster of the next version may name them."""
@@ -104,13 +150,16 @@ class Chain:
             return "is not the next version of this fragment"
         if certificate.outcome.roster_ids & self.convicted():
             return "names a member that this chain has convicted"
-        rules = self.rules
+        roster, rules = certificate.outcome.roster_ids, self.rules
+        if len(roster - self.known()) > most_newcomers(rules.trust.newcomers_share, len(roster)):
+            return "has too many newcomers"
         return refusal(certificate, rules.run_id, self.digest, self.active_set(), rules.min_share, rules.verifier)
 
     def append(self, certificate: Certificate) -> None:
         """Add a certificate that `refusal` accepts; the caller has checked."""
         self.certificates.append(certificate)
-        self.version, self._active, self._leaders, self._convicted = certificate.version, None, None, None
+        self.version, self._active, self._leaders = certificate.version, None, None
+        self._convicted, self._established = None, None
         del self.certificates[: -self.rules.chain_kept]
 
     def truncated(self, version: int) -> Chain:
@@ -125,7 +174,7 @@ class Chain:
         """The oldest version to which `truncated` can go back."""
         if not self.certificates or self.certificates[0].version == 1:
             return 0
-        return self.certificates[0].version + ACTIVE_CERTIFICATES - 1
+        return self.certificates[0].version + self.rules.memory - 1
 
     def digest_at(self, version: int) -> bytes | None:
         """Digest of an older version, or None where it is not kept."""

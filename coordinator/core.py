@@ -10,6 +10,7 @@ from coordinator.actions import RoundKey, Send
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT, Rules
+from coordinator.events import OriginsSeen, Progress
 from coordinator.evidence import Court
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
@@ -54,14 +55,7 @@ class Core:
 
     def __post_init__(self) -> None:
         self.boot = self.random_bytes(NONCE_BYTES)
-        self.rules = Rules(
-            self.manifest.run_id,
-            self.manifest.founder_ids,
-            self.pace.min_share,
-            self.verifier,
-            self.manifest.config.tokens_per_step,
-            self.chain_kept,
-        )
+        self.rules = Rules.of(self.manifest, self.verifier, self.chain_kept)
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
 
     @property
@@ -87,6 +81,13 @@ class Core:
     def crowded(self, now: float) -> bool:
         """Whether more peers train than fit into one group, so that not everybody can have a seat."""
         return self.presence.population(now) > PEERS_PER_GROUP_MAX
+
+    def note(self, event: Progress | OriginsSeen, now: float) -> None:
+        """How things are now: our learner, or from where others call."""
+        if isinstance(event, OriginsSeen):
+            self.origins = event.networks
+            return
+        self.steps, self.steps_per_second, self.steps_seen = event.steps, event.steps_per_second, now
 
     def note_unable(self, now: float) -> None:
         """A vote of ours could not be written down."""

@@ -110,15 +110,11 @@ class Engine:
             return self._receive(event, now)
         if isinstance(event, Tick):
             return [action for machine in self.machines for action in machine.tick(now)]
-        if isinstance(event, Progress):
-            self.core.steps, self.core.steps_per_second = event.steps, event.steps_per_second
-            self.core.steps_seen = now
+        if isinstance(event, Progress | OriginsSeen):
+            self.core.note(event, now)
             return []
         if isinstance(event, PresenceSeen):
             return self._on_presence(event, now)
-        if isinstance(event, OriginsSeen):
-            self.core.origins = event.networks
-            return []
         if isinstance(event, PeerGone):
             self.core.presence.lose(event.peer)
             return [action for machine in self.machines for action in machine.lose(event.peer, now)]

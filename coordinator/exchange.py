@@ -70,6 +70,7 @@ class Exchange:
             part_roots=event.part_roots,
             squared_norms=event.squared_norms,
             nonce_hashes=(nonce_hash(self.nonces[0]), nonce_hash(self.nonces[1])),
+            probation=self.core.me in self.group.probation,
             cell=event.cell,
         )
         self.commit = self.core.say("commit", self.group.key, self.group.key.roster_id, body)

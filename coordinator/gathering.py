@@ -29,8 +29,7 @@ def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> Limits
     """The bounds of a roster of this attempt; `named` are the networks that joins name."""
     founders = chain.rules.founders
     networks = {peer: core.networks_of(peer, own) for peer, own in named.items()}
-    trust = core.manifest.config.trust
-    return Limits(trust, leader_of(chain, attempt), chain.active_set() | founders, founders, networks)
+    return Limits(chain.rules.trust, leader_of(chain, attempt), chain.known(), founders, networks)
 
 
 @dataclass(slots=True)

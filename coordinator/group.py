@@ -42,6 +42,7 @@ class Group:
     convictions: tuple[Conviction, ...] = ()
     voids: int | None = None  # as the leader counts them; None: it does not say
     networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
+    probation: frozenset[PeerId] = frozenset()  # members whose contributions have no weight, and who reduce nothing
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
@@ -140,7 +141,9 @@ def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group
 def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], chain: Chain) -> Group:
     beacon = chain.beacon()
     members = beacon_order(beacon, joins)
-    reducers = tuple(member for member in members if joins[member].dialable and joins[member].contributes)
+    probation = chain.on_probation(joins.keys())
+    able = (member for member in members if joins[member].dialable and joins[member].contributes)
+    reducers = tuple(member for member in able if member not in probation)
     if not reducers:
         raise PeerError("has nobody who could reduce")
     return Group(
@@ -160,6 +163,7 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
         convictions=roster.convictions,
         voids=roster.voids,
         networks={member: frozenset(join.networks) for member, join in joins.items()},
+        probation=probation,
     )
 
 
@@ -199,6 +203,8 @@ def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) ->
         raise PeerError("commits in the wrong form")
     if not is_plausible(commit.tokens, commit.steps, commit.window_count, rules.tokens_per_step):
         raise PeerError("claims work that nobody can have done")
+    if commit.probation != (statement.sender in group.probation):
+        raise PeerError("is wrong about being on probation")
     if not statement.verify(rules.verifier):
         raise PeerError("is not signed by its sender")
     return commit

@@ -215,9 +215,11 @@ class Joining:
             return []
         return gathering.lacking(group.voters, silent, group.networks)
 
-    def refusal(self, group: Group) -> str | None:
-        """Why we enter no group of these members; None if we may (`coordinator.limits`)."""
-        return limits_at(self.core, self.chain, group.attempt, group.networks).refusal(group.members)
+    def check_limits(self, group: Group) -> None:
+        """Raises PeerError if no roster may have these members (`coordinator.limits`)."""
+        refusal = limits_at(self.core, self.chain, group.attempt, group.networks).refusal(group.members)
+        if refusal is not None:
+            raise PeerError(f"a roster that {refusal}")
 
     # -- time
 

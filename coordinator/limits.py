@@ -18,7 +18,7 @@ Networks = Mapping[PeerId, Set[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of one group. `known` are the active set and the founders, who are in nobody's way."""
+    """The bounds of one group. `known` are the active set, in which nobody is on probation, and the founders."""
 
     trust: TrustSpec
     leader: PeerId
@@ -45,10 +45,10 @@ class Limits:
 
     def _newcomers(self, members: Sequence[PeerId]) -> Set[PeerId]:
         newcomers = [peer for peer in members if peer not in self.known]
-        return frozenset(newcomers[_most(self.trust.newcomers_share, members) :])
+        return frozenset(newcomers[most_newcomers(self.trust.newcomers_share, len(members)) :])
 
     def _of_one_network(self, members: Sequence[PeerId]) -> Set[PeerId]:
-        most, count = _most(self.trust.network_share, members), dict[bytes, int]()
+        most, count = _most(self.trust.network_share, len(members)), dict[bytes, int]()
         surplus = set()
         for peer in sorted(members, key=lambda peer: (peer != self.leader, peer not in self.known)):
             own = frozenset[bytes]() if peer in self.founders else self.networks.get(peer, frozenset())
@@ -59,5 +59,10 @@ class Limits:
         return surplus
 
 
-def _most(share: float, members: Sequence[PeerId]) -> int:
-    return max(int(share * len(members)), 1)
+def most_newcomers(share: float, members: int) -> int:
+    """How many of so many members may be newcomers: where there is a bound, never all."""
+    return members if share == 1 else min(_most(share, members), members - 1)
+
+
+def _most(share: float, members: int) -> int:
+    return max(int(share * members), 1)

@@ -21,6 +21,7 @@ from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
+PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
 OWN = "own"  # the model or the data that every peer brings itself
@@ -249,11 +250,27 @@ class TrustSpec(Wire):
         le=1,
         description="the same for members from one public network (IPv4 /24, IPv6 /48), but for founders",
     )
+    probation_rounds: int = Field(
+        0,
+        ge=0,
+        le=PROBATION_ROUNDS_MAX,
+        description="this many certified rounds of a fragment a key takes part in before its work has weight there; "
+        "founders are exempt",
+    )
 
     @property
     def needs_founders(self) -> bool:
         """Whether a run can only begin with founders that train: others are too few, or count for nothing."""
         return self.newcomers_share < 1
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.probation_rounds and self.newcomers_share > 0.25:
+            raise ValueError(
+                "trust.probation_rounds needs trust.newcomers_share of 0.25 at most: with more of them in it, keys on "
+                "probation could stop a group"
+            )
+        return self
 
 
 class RunConfig(Wire):
@@ -276,6 +293,12 @@ class RunConfig(Wire):
     outer: OuterSpec = Field(default_factory=OuterSpec)
     pace: PaceSpec = Field(default_factory=PaceSpec)
     trust: TrustSpec = Field(default_factory=TrustSpec)
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.pace.cells and self.trust.probation_rounds:
+            raise ValueError("trust.probation_rounds cannot be combined with pace.cells: cells do not know who is new")
+        return self
 
     @classmethod
     def from_toml(cls, path: Path) -> RunConfig:

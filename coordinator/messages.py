@@ -82,7 +82,13 @@ class Commit(Wire):
     part_roots: tuple[Digest, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     squared_norms: tuple[SquaredNorm, ...] = Field(max_length=SEGMENTS_MAX)
     nonce_hashes: tuple[Digest, ...] = Field(min_length=2, max_length=2)
+    probation: bool = False  # the contribution has no weight; said here, so that evidence needs no chain to tell
     cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
+
+    @property
+    def tokens_counted(self) -> int:
+        """What gives the contribution its weight, and is credited."""
+        return 0 if self.probation else self.tokens
 
 
 class Bundle(Wire):

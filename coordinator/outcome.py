@@ -179,7 +179,7 @@ def build_outcome(
 
 def contributor(peer: PeerId, commit: Commit) -> Contributor:
     """What a certificate, or a cell's yield, says of a commitment."""
-    return Contributor(peer=peer, tokens=commit.tokens, steps=commit.steps, cell=commit.cell)
+    return Contributor(peer=peer, tokens=commit.tokens_counted, steps=commit.steps, cell=commit.cell)
 
 
 def _coin(checks: Sequence[Checked]) -> bytes:

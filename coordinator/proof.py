@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from coordinator.certificate import Certificate
-from coordinator.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, Rules, linked
+from coordinator.chain import CHAIN_KEPT, Chain, Rules, linked
 from coordinator.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
@@ -55,16 +55,19 @@ class Standing:
         return self.first_version == 1 and not self.minor_versions
 
 
-def proving(certificates: Sequence[Certificate]) -> tuple[Certificate, ...]:
-    """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do."""
+def proving(certificates: Sequence[Certificate], memory: int) -> tuple[Certificate, ...]:
+    """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do.
+
+    `memory` is how many decide about the one after them (`Rules.memory`).
+    """
     if certificates and certificates[0].version == 1:
         return tuple(certificates)
-    if len(certificates) <= ACTIVE_CERTIFICATES:
+    if len(certificates) <= memory:
         raise LocalError(
             f"this peer holds only {len(certificates)} certificates of one of the fragments, too few to prove it; "
             "wait for some more versions"
         )
-    return tuple(certificates[-ACTIVE_CERTIFICATES - 1 :])
+    return tuple(certificates[-memory - 1 :])
 
 
 def check_fragment(
@@ -88,8 +91,8 @@ def check_fragment(
 
 
 def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certificate], verifier: Verifier) -> None:
-    rules = Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, verifier)
-    known = 0 if certificates[0].version == 1 else ACTIVE_CERTIFICATES
+    rules = Rules.of(manifest, verifier)
+    known = 0 if certificates[0].version == 1 else rules.memory
     if len(certificates) <= known:
         raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
     chain = Chain(rules, fragment, manifest.genesis[fragment], linked(rules, fragment, certificates[:known]))

@@ -14,7 +14,7 @@ from dht.identity import PeerId
 
 def reduce_inputs(commits: Sequence[Commit]) -> tuple[ReduceInput, ...]:
     """A whole input set as weighted inputs, without the bytes of any partition."""
-    weights = weights_of([(commit.tokens, commit.steps) for commit in commits])
+    weights = weights_of([(commit.tokens_counted, commit.steps) for commit in commits])
     return tuple(
         ReduceInput(member, b"", weight, commit.squared_norms)
         for member, (weight, commit) in enumerate(zip(weights, commits, strict=True))

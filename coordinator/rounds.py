@@ -141,9 +141,7 @@ class Rounds:
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
         if group.boots.get(self.core.me) != self.core.boot:
             raise PeerError("a roster without us in this life")
-        refusal = self.joining.refusal(group)
-        if refusal is not None:
-            raise PeerError(f"a roster that {refusal}")
+        self.joining.check_limits(group)
         unproven = [one for one in group.convictions if one.peer not in self.core.bans]
         if unproven:  # the leader has the evidence or is wrong; it repeats the roster
             return [Send(group.leader, AskEvidenceNote(evidence=one.evidence)) for one in unproven]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.certificate import Certificate
-from coordinator.chain import ACTIVE_CERTIFICATES, Chain, linked
+from coordinator.chain import Chain, linked
 from coordinator.messages import LINEAGE_DEPTH_MAX
 from dht.errors import PeerError
 from dht.statement import digest_of
@@ -67,7 +67,7 @@ def tail(chain: Chain, version: int) -> tuple[Certificate, ...]:
     """The certificates that determine the active set at this version, oldest first; empty where they are not kept."""
     if not chain.first_version <= version <= chain.version:
         return ()
-    count = min(version, ACTIVE_CERTIFICATES)
+    count = min(version, chain.rules.memory)
     return chain.after(version - count, count)
 
 
@@ -76,7 +76,7 @@ def chain_of_tail(empty: Chain, waypoint_version: int, head: bytes, certificates
 
     Raises PeerError unless they are the tail of that version: linked, signed by their rosters, ending at the head.
     """
-    first = waypoint_version - min(waypoint_version, ACTIVE_CERTIFICATES) + 1
+    first = waypoint_version - min(waypoint_version, empty.rules.memory) + 1
     if not certificates or (certificates[0].version, certificates[-1].version) != (first, waypoint_version):
         raise PeerError("a tail of other versions than those asked for")
     if certificates[-1].digest != head:

@@ -135,6 +135,7 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
         return lines
     losses = [one.loss for one in view.evaluations]
     newest = quantity.loss(losses[-1] if losses else None)
+    new = sum(peer.live and peer.trust == "probation" for peer in view.peers)
     void = sum(one.outcome == "void" for one in view.rounds)
     return [
         *lines,
@@ -145,7 +146,9 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
             f"{quantity.count(point.tokens_per_second)}/s certified, "
             f"{quantity.count(point.trained_tokens_per_second)}/s trained"
         ),
-        Text(f"peers     {point.peers_live} live of {point.peers_known} known"),
+        Text(
+            f"peers     {point.peers_live} live of {point.peers_known} known" + (f", {new} on probation" if new else "")
+        ),
         Text(f"rounds    {len(view.rounds)} remembered, {void} void"),
         *(Text(f"banned    {_ban(one)}", style="red") for one in view.bans[-BANS_SHOWN:]),
     ]

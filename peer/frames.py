@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from coordinator.certificate import Certificate
-from coordinator.chain import ACTIVE_CERTIFICATES
 from coordinator.manifest import FRAGMENTS_MAX
 from coordinator.messages import (
+    CHAIN_PAGE_MAX,
     AgainNote,
     AskChainNote,
     AskEvidenceNote,
@@ -124,7 +124,7 @@ class TailAnswer(Wire):
 
     fragment: FragmentIndex
     head: Digest
-    certificates: tuple[Certificate, ...] = Field(max_length=ACTIVE_CERTIFICATES)
+    certificates: tuple[Certificate, ...] = Field(max_length=CHAIN_PAGE_MAX)
 
 
 Transfer = (

@@ -47,7 +47,7 @@ def empty_chains(manifest: Manifest, rules: Rules) -> tuple[Chain, ...]:
 
 def observer_rules(manifest: Manifest, verifier: Verifier) -> Rules:
     """What is valid in this run, for somebody without a protocol core."""
-    return Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, verifier)
+    return Rules.of(manifest, verifier)
 
 
 def answer_heads(chains: Sequence[Chain], ask: HeadsAsk) -> HeadsAnswer:

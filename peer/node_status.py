@@ -71,7 +71,16 @@ def note_of(reason: str, pump: Pump) -> str:
     if total_bytes:
         return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
     busy = [str(machine.index) for machine in pump.engine.machines if machine.busy]
-    return f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
+    rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
+    return "; ".join(filter(None, (_probation(pump.engine), rounds)))
+
+
+def _probation(engine: Engine) -> str:
+    """Where our own work has no weight yet."""
+    core = engine.core
+    new = [str(chain.fragment) for chain in engine.chains if core.contributes and chain.on_probation({core.me})]
+    needed = core.rules.trust.probation_rounds
+    return f"on probation in fragments {', '.join(new)}, in each for {needed} certified rounds" if new else ""
 
 
 def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now: float) -> PeerSnapshot:

@@ -212,13 +212,17 @@ class Observation:
             ban = self.chains.bans.get(peer)
             update = {
                 "state": state,
-                "trust": "in good standing" if ban is None else "banned",
+                "trust": "banned" if ban is not None else self._standing(peer, view),
                 "note": view.note if ban is None else ban.guilt.reason,  # not what it says of itself
                 "last_seen_seconds": max(0.0, now - known.seen_at),
                 "credited_tokens": self.chains.credit.tokens_of(peer),
             }
             found.append(view.model_copy(update=update))
         return tuple(found)
+
+    def _standing(self, peer: PeerId, view: PeerView) -> str:
+        new = view.role == "learner" and self.chains.on_probation(peer)
+        return "probation" if new else "in good standing"
 
     def _lag(self) -> str:
         """Whether most peers hold certificates that we have still to get, or cannot get."""

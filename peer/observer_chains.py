@@ -125,6 +125,10 @@ class Chains:
         """What a peer tells of bans, or the evidence that we have asked it for."""
         self._handle(Received(sender, note), now)
 
+    def on_probation(self, peer: PeerId) -> bool:
+        """Whether work of this key has no weight yet in some fragment."""
+        return any(machine.chain.on_probation({peer}) for machine in self._engine.machines)
+
     @property
     def bans(self) -> dict[PeerId, Ban]:
         """Every key of which we have verified evidence; times by our clock."""

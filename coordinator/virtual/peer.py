@@ -103,7 +103,6 @@ class VirtualPeer:
     steps_per_second: float
     contributes: bool = True
     dialable: bool = True
-    networks: tuple[bytes, ...] = ()  # as its joins name them
     engine: Engine | None = None
     tensors: Tensors = field(init=False)
     disk: Disk = field(init=False)
@@ -141,7 +140,6 @@ class VirtualPeer:
             unix_offset_seconds=1e9,
             contributes=self.contributes,
             dialable=self.dialable,
-            networks=self.networks,
             chain_kept=world.chain_kept,
         )
         genesis = enumerate(world.manifest.genesis)

@@ -43,7 +43,7 @@ def saved_state(
     data_directory: Path, manifest: Manifest, evaluations: tuple[Evaluation, ...] = (), licence: str = ""
 ) -> Exported:
     """What the peer of this folder saved last; writes nothing. Raises UsageError if it has saved nothing yet."""
-    rules = Rules(manifest.run_id, manifest.founder_ids, manifest.config.pace.min_share, KeyVerifier())
+    rules = Rules.of(manifest, KeyVerifier())
     directory = RunDirectory(data_directory, manifest.run_id)
     captured = directory.read_certified(manifest, rules)
     return Exported(

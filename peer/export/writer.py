@@ -12,12 +12,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from coordinator.chain import Rules
 from coordinator.credit import CreditReport
 from coordinator.evaluation import Evaluation
 from coordinator.manifest import Manifest
 from coordinator.proof import FragmentProof, Proof, proving
 from dht.errors import LocalError, UsageError
-from dht.identity import Signer
+from dht.identity import KeyVerifier, Signer
 from dht.statement import Context, make_statement
 from peer.anchors import layouts_of
 from peer.checkpoint import sync
@@ -84,9 +85,10 @@ def prove(exported: Exported) -> Proof:
     captured = exported.captured
     if not all(captured.held):
         raise UsageError("not every fragment has a certified version yet; wait a little and export again")
+    memory = Rules.of(exported.manifest, KeyVerifier()).memory
     return Proof(
         fragments=tuple(
-            FragmentProof(momentum=state_tree(state.momentum).root, certificates=proving(certificates))
+            FragmentProof(momentum=state_tree(state.momentum).root, certificates=proving(certificates, memory))
             for state, certificates in zip(captured.states, captured.chains, strict=True)
         )
     )

@@ -101,8 +101,7 @@ class Club:
 
     @property
     def rules(self) -> Rules:
-        pace = self.manifest.config.pace
-        return Rules(self.manifest.run_id, self.manifest.founder_ids, pace.min_share, self.verifier)
+        return Rules.of(self.manifest, self.verifier)
 
     def core(self, number: int, **changes: Any) -> Core:
         """A protocol core for peer `number`; unix time is `now` here."""

@@ -79,7 +79,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "c504be268ff1c068beb4ce61e3b020848ccb32e8b8ebf71e4d3f89053af3c8b2"
+MANIFEST_ID = "57ae2951efae6e4414b261563b868bf66e68af1b04e4985addac056d4c304c10"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -152,7 +152,7 @@ MANIFEST = Manifest(
             presence_lifetime_seconds=9.0,
             cells=True,
         ),
-        trust=TrustSpec(newcomers_share=0.25, network_share=0.5),
+        trust=TrustSpec(newcomers_share=0.25, network_share=0.5, probation_rounds=0),
     ),
     organiser=IDS[0],
     founders=(IDS[0], IDS[1]),
@@ -216,6 +216,7 @@ def bodies() -> dict[str, Wire]:
         part_roots=(DIGESTS[1], DIGESTS[2]),
         squared_norms=(0.5, 0.0, 1e-30),
         nonce_hashes=(DIGESTS[3], DIGESTS[4]),
+        probation=False,
     )
     check = Check(phase=0, results=(DIGESTS[6], None), complaints=(1,), nonce=None)
     last = Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from coordinator.actions import Send
 from coordinator.gathering import Gathering
-from coordinator.group import leader_of, read_group, read_join
+from coordinator.group import Group, leader_of, read_group, read_join
 from coordinator.joining import Joining
 from coordinator.limits import Limits
 from coordinator.manifest import TrustSpec
+from dht.errors import PeerError
 from dht.identity import PeerId
 from tests.coordinator.builders import NOW, Club, boot
 
@@ -31,10 +33,11 @@ shares = st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 1.0])
 def cases(draw: st.DrawFn) -> tuple[Limits, list[PeerId]]:
     order = draw(names)
     founders = frozenset(draw(st.sets(st.sampled_from(order))))
-    known = founders | draw(st.sets(st.sampled_from(order)))
+    leader = draw(st.sampled_from(order))
+    known = founders | draw(st.sets(st.sampled_from(order))) | {leader}
     networks = {peer: draw(st.frozensets(st.sampled_from([HERE, THERE]))) for peer in order}
     trust = TrustSpec(newcomers_share=draw(shares), network_share=draw(shares))
-    return Limits(trust, draw(st.sampled_from(order)), known, founders, networks), order
+    return Limits(trust, leader, known, founders, networks), order
 
 
 @given(cases())
@@ -55,11 +58,9 @@ def test_whatever_joins_the_roster_is_within_its_bounds(case: tuple[Limits, list
 def test_the_leader_and_known_peers_of_networks_of_their_own_stay(case: tuple[Limits, list[PeerId]]) -> None:
     limits, order = case
     members = limits.admitted(order)
-    assert members
+    assert limits.leader in members
     unsuspected = {peer for peer in order if peer in limits.known and not limits.networks[peer]}
     assert unsuspected | (limits.founders & set(order)) <= set(members)
-    if limits.leader in limits.known:
-        assert limits.leader in members
 
 
 @given(names)
@@ -109,17 +110,17 @@ def test_peers_of_one_network_take_a_quarter_at_most() -> None:
     assert len(set(members) - CLUB.peers(range(8))) == 2
 
 
-def stuffed(count: int, *, attempt: int = 0) -> tuple[Joining, object]:
+def stuffed(count: int) -> tuple[Joining, Group]:
     """A member, and the group of a leader that admits whomever it likes."""
     member = next(number for number in range(8) if number != LEADER)
-    joining = Joining(CLUB.core(member), CHAIN, attempt)
-    return joining, CLUB.group(CHAIN, range(8 + count), attempt=attempt)
+    return Joining(CLUB.core(member), CHAIN, 0), CLUB.group(CHAIN, range(8 + count))
 
 
 @pytest.mark.parametrize(("newcomers", "refused"), [(2, False), (3, True), (16, True)])
 def test_members_hold_the_leader_to_the_bounds(newcomers: int, refused: bool) -> None:
     joining, group = stuffed(newcomers)
-    assert (joining.refusal(group) is not None) == refused  # type: ignore[arg-type]
+    with pytest.raises(PeerError, match="too many newcomers") if refused else nullcontext():
+        joining.check_limits(group)
 
 
 def test_a_member_counts_a_peer_where_it_sees_it_call() -> None:
@@ -127,11 +128,12 @@ def test_a_member_counts_a_peer_where_it_sees_it_call() -> None:
     core = club.core(0)
     joining = Joining(core, club.chain(), 0)
     group = club.group(club.chain(), range(12))
-    assert joining.refusal(group) is None
+    joining.check_limits(group)
     core.origins = dict.fromkeys(club.ids[8:12], HERE)
-    assert joining.refusal(group) == "has too many members of one network"
+    with pytest.raises(PeerError, match="too many members of one network"):
+        joining.check_limits(group)
     core.origins = dict.fromkeys(club.ids[:8], HERE)  # founders are the organiser's choice
-    assert joining.refusal(group) is None
+    joining.check_limits(group)
 
 
 def test_a_member_asks_for_nobody_for_whom_the_roster_has_no_room() -> None:
@@ -140,7 +142,7 @@ def test_a_member_asks_for_nobody_for_whom_the_roster_has_no_room() -> None:
     joining, _ = stuffed(0)
     for number in range(10, 24):
         joining.hear(CLUB.join(number, CHAIN), NOW)
-    order = [CLUB.number(peer) for peer in CLUB.group(CHAIN, range(8, 24), attempt=0).members]
+    order = [CLUB.number(peer) for peer in CLUB.group(CHAIN, range(8, 24)).members]
     wanted = [number for number in order[:2] if number >= 10]
     assert wanted
     assert [CLUB.number(one.sender) for one in joining.lacking(group, frozenset())] == wanted

@@ -12,6 +12,6 @@ from peer.assembly import check_founders
 def test_a_run_that_bounds_newcomers_names_who_trains_first() -> None:
     bounded = RunConfig(pace=PaceSpec(min_group=3), trust=TrustSpec(newcomers_share=0.25))
     check_founders(bounded, {"one", "two", "three"})
-    with pytest.raises(UsageError, match="2 of at least 3 .* --founder"):
+    with pytest.raises(UsageError, match=r"2 of at least 3 .* --founder"):
         check_founders(bounded, {"one", "two"})
     check_founders(RunConfig(), set())

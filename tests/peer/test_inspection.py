@@ -57,6 +57,16 @@ def test_every_rule_passes_with_attackers_and_idle_members(rule: MergeRule) -> N
     assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
 
 
+@pytest.mark.parametrize("rule", [*MERGES.values(), replace(MERGES["robust_rda"], by_row=True)], ids=str)
+def test_a_contribution_without_weight_changes_no_byte(rule: MergeRule) -> None:
+    """Whoever is on probation can send what it likes (docs/adr/0017)."""
+    vectors = alike(LAYOUT, VOTERS, 0.5, 4)
+    vectors[3] = 1e6 * vectors[3]
+    reduction = Reduction(LAYOUT, vectors, rule, partitions=2, weights=[1.0, 2.0, 1.5, 0.0, 1.0, 1.0, 1.2, 1.0])
+    others = [member for member in range(VOTERS) if member != 3]
+    assert reduction.honest().data == reduction.honest(included=others).data
+
+
 @pytest.mark.parametrize("rule", sorted(set(MERGES) - {"nnm_trimmed_mean"}))
 @pytest.mark.parametrize("codecs", [("fp32", "fp32"), ("int4", "int8"), ("bf16", "int4")], ids=str)
 def test_a_touched_leaf_is_refuted_and_everybody_can_repeat_it(rule: str, codecs: tuple[str, str]) -> None:
