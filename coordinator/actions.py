@@ -79,7 +79,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Recompute leaves of a result from opened inputs: those that `seed` draws, or `leaf`. → `Inspected`"""
+    """Recompute leaves of a result: those that `seed` draws, or `leaf`, from opened inputs. → `Inspected`
+
+    With `whole` all leaves, from inputs that are in the store.
+    """
 
     key: RoundKey
     accuser: PeerId  # who asks for it: ourselves, or whose refutation this is
@@ -94,6 +97,7 @@ class Inspect:
     opened: tuple[OpenedInput, ...]  # of inputs that are not here, whose bytes are in the store
     seed: bytes = b""
     leaf: int | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from coordinator.actions import Action, Send, Tell, VoteRecord
+from coordinator.audit import Auditor
 from coordinator.cell import Cell
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.events import (
+    Answer,
     Applied,
     Encoded,
     Event,
@@ -30,7 +32,6 @@ from coordinator.events import (
     Reduced,
     StateFetched,
     Tick,
-    VoteRecorded,
 )
 from coordinator.fragment import FragmentMachine
 from coordinator.group import OtherBaseError
@@ -70,6 +71,7 @@ class Engine:
         ]
         self.rivals = Rivals(self.machines, core.bans)
         self.tribunal = Tribunal(core, self.machines)
+        self.auditor = Auditor(core, self.machines, self.tribunal)
         self.opened_at = -math.inf
 
     # -- the one entrance
@@ -103,13 +105,13 @@ class Engine:
             actions.append(Tell("refused", 0, 0, {"peer": sender, "reason": str(error)}))
         for machine in self.machines:
             actions += machine.settle(now)
-        return actions + self.tribunal.compare(actions, now)
+        return actions + self.tribunal.compare(actions, now) + self.auditor.follow(actions, now)
 
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         if isinstance(event, Received):
             return self._receive(event, now)
         if isinstance(event, Tick):
-            return [action for machine in self.machines for action in machine.tick(now)]
+            return [action for machine in self.machines for action in machine.tick(now)] + self.auditor.tick(now)
         if isinstance(event, Progress | OriginsSeen):
             self.core.note(event, now)
             return []
@@ -124,11 +126,11 @@ class Engine:
             return self.machines[event.fragment].fetch_failed(event.digest, now)
         return self._on_answer(event, now)
 
-    def _on_answer(
-        self, event: Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded, now: float
-    ) -> list[Action]:
+    def _on_answer(self, event: Answer, now: float) -> list[Action]:
         machine = self.machines[event.key.fragment]
         attempt = machine.find(event.key.roster_id)
+        if isinstance(event, Inspected) and event.whole:
+            return self.auditor.on_inspected(event, now)
         if attempt is None:
             return []
         if isinstance(event, Encoded):
@@ -168,7 +170,7 @@ class Engine:
     def _receive_within_group(
         self, event: Received, note: PartNote | NeedNote | OpenNote | OpeningNote, now: float
     ) -> list[Action]:
-        """Notes name their group only; one of another fragment than ours, or of an old group, is nobody's."""
+        """Notes name their group only; those of an old group are about audits."""
         for machine in self.machines:
             attempt = machine.find(note.group)
             if attempt is not None and isinstance(note, PartNote):
@@ -177,7 +179,7 @@ class Engine:
                 return attempt.on_opening(event.sender, note, now)
             if attempt is not None and isinstance(note, NeedNote | OpenNote):
                 return attempt.answer(event.sender, note)
-        return []
+        return self.auditor.receive(event.sender, note, event.payload_root)
 
     def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
         self._require_fragment(note.fragment)
@@ -264,7 +266,7 @@ class Engine:
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""
         times = [time for machine in self.machines for time in machine.next_deadline(now)]
-        times += [candidate.due_at for candidate in self._candidates(now)]
+        times += [self.auditor.next_deadline(), *(candidate.due_at for candidate in self._candidates(now))]
         return max(min(times, default=math.inf), now + TICK_SECONDS_MIN)
 
     # -- for shells

@@ -110,6 +110,7 @@ class Inspected:
     turn: int
     finding: Finding
     refutation: Refutation | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +150,5 @@ class Tick:
     """Time has passed."""
 
 
-Event = (
-    Received
-    | PresenceSeen
-    | OriginsSeen
-    | PeerGone
-    | Progress
-    | Encoded
-    | Reduced
-    | Opened
-    | Inspected
-    | Applied
-    | VoteRecorded
-    | StateFetched
-    | FetchFailed
-    | Tick
-)
+Answer = Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded
+Event = Received | PresenceSeen | OriginsSeen | PeerGone | Progress | Answer | StateFetched | FetchFailed | Tick

@@ -35,6 +35,7 @@ class FragmentMachine:
         self.bonds = Bonds(core)
         self.ledger = Ledger()
         self.tempo = Tempo(core, certified_at=now, counted_from=now)
+        self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
         if held != chain.version:
             self.custody.fall_behind(chain.truncated(held), now)
             self.custody.again_at = now
@@ -155,7 +156,7 @@ class FragmentMachine:
 
     def advance(self, certificate: Certificate, now: float) -> list[Action]:
         """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
-        own = self.rounds.find(certificate.outcome.roster_id)
+        self.finished = own = self.rounds.find(certificate.outcome.roster_id)
         self.custody.supplier, self.custody.customers = self.cells.supply()
         adopt = self.cells.adoption(certificate, None if own is None else own.adoption(certificate))
         self.rounds.leave(now)

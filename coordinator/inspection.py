@@ -15,7 +15,7 @@ from coordinator.events import Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, seed_of
-from coordinator.refutations import Refutations
+from coordinator.refutations import Refutations, inspection_of
 from coordinator.timeline import OPEN_SHARE, Timeline
 from dht.identity import PeerId
 
@@ -149,7 +149,7 @@ class Inspection:
             return []
         case.working = True
         opened = tuple(case.opened.values())
-        return [self.refutations.inspect(case.held, self.core.me, opened, seed=case.seed)]
+        return [inspection_of(self.exchange, case.held, self.core.me, opened, seed=case.seed)]
 
     def on_inspected(self, event: Inspected, now: float) -> list[Action]:
         """What a recomputation of ours has shown."""

@@ -258,6 +258,13 @@ class TrustSpec(Wire):
         "founders are exempt",
     )
 
+    audit_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of its rounds after which a member gets one partition's inputs and recomputes all of it",
+    )
+
     @property
     def needs_founders(self) -> bool:
         """Whether a run can only begin with founders that train: others are too few, or count for nothing."""

@@ -99,7 +99,7 @@ class Refutations:
                 actions += self._disbelieve(sender)
             else:
                 self.examined.add(sender)
-                actions.append(self.inspect(result, sender, claim.inputs, leaf=claim.leaf))
+                actions.append(inspection_of(self.exchange, result, sender, claim.inputs, leaf=claim.leaf))
         return actions
 
     def on_inspected(self, event: Inspected) -> list[Action]:
@@ -122,34 +122,6 @@ class Refutations:
         del self.claims[sender]
         self.examined.discard(sender)
 
-    def inspect(
-        self,
-        held: HeldResult,
-        accuser: PeerId,
-        opened: tuple[OpenedInput, ...],
-        *,
-        seed: bytes = b"",
-        leaf: int | None = None,
-    ) -> Inspect:
-        """Recompute leaves of a result from what was opened: those of our `seed`, or one `leaf`."""
-        assert self.exchange.inputs is not None
-        result = held.result
-        return Inspect(
-            key=self.group.key,
-            accuser=accuser,
-            partition=result.partition,
-            partitions=self.group.partitions,
-            turn=result.turn,
-            voters=len(self.group.voters),
-            result=held.statement.digest,
-            root=result.root,
-            coefficients=result.coefficients,
-            inputs=partition_inputs(self.exchange.inputs.commits, result.partition, result.included),
-            opened=opened,
-            seed=seed,
-            leaf=leaf,
-        )
-
     def remind(self) -> list[Action]:
         """Repeat what we have shown, a few times."""
         own = [statement for statement in self.proven.values() if statement.sender == self.core.me]
@@ -157,3 +129,32 @@ class Refutations:
             return []
         self.repeats += 1
         return self.spread(own)
+
+
+def inspection_of(
+    exchange: Exchange,
+    held: HeldResult,
+    accuser: PeerId,
+    opened: tuple[OpenedInput, ...] = (),
+    *,
+    seed: bytes = b"",
+    leaf: int | None = None,
+) -> Inspect:
+    """Recompute leaves of a result from what was opened: those of our `seed`, or one `leaf`."""
+    assert exchange.inputs is not None
+    group, result = exchange.group, held.result
+    return Inspect(
+        key=group.key,
+        accuser=accuser,
+        partition=result.partition,
+        partitions=group.partitions,
+        turn=result.turn,
+        voters=len(group.voters),
+        result=held.statement.digest,
+        root=result.root,
+        coefficients=result.coefficients,
+        inputs=partition_inputs(exchange.inputs.commits, result.partition, result.included),
+        opened=opened,
+        seed=seed,
+        leaf=leaf,
+    )

@@ -67,7 +67,7 @@ class Tribunal:
         if not chain.version - 1 <= context.version <= chain.version:
             return []
         found = hearsay.see(statement, chain.active_set())
-        return self._accuse(found, now)
+        return self.accuse(found, now)
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:
         """Take up what our own reduction found to be garbage."""
@@ -76,7 +76,7 @@ class Tribunal:
         if inputs is None:
             return []
         signed = {PeerId(one.sender): one for one in inputs.signed}
-        return self._accuse([garbage(signed[inputs.peers[member]], opened) for member, opened in event.garbage], now)
+        return self.accuse([garbage(signed[inputs.peers[member]], opened) for member, opened in event.garbage], now)
 
     def collect(self, event: Inspected, now: float) -> list[Action]:
         """We have refuted a result, or repeated somebody's refutation: what its reducer signed convicts it."""
@@ -85,9 +85,9 @@ class Tribunal:
             return []
         held = attempt.exchange.by_digest().get(shown.result)
         found = None if held is None else false_result(held.statement, attempt.exchange.inputs.statement, shown)
-        return [] if found is None else self._accuse([found], now)
+        return [] if found is None else self.accuse([found], now)
 
-    def _accuse(self, found: Sequence[Evidence], now: float) -> list[Action]:
+    def accuse(self, found: Sequence[Evidence], now: float) -> list[Action]:
         """Convict by what we found ourselves; what turns out to prove nothing is dropped."""
         actions: list[Action] = []
         for evidence in found:

@@ -30,6 +30,8 @@ from peer.recomputation import Recomputation, Segments
 from peer.reduction import overlaps, segment_inputs
 from peer.rule_check import Sample, follows_rule, published_form
 
+AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
+
 
 class Inspector:
     """Opens and inspects for one peer, from the bytes in its store."""
@@ -66,10 +68,26 @@ class Inspector:
         return Opened(action.key, action.to, note)
 
     def inspect(self, action: Inspect) -> Inspected:
-        """Recompute the drawn leaves, or the one that a refutation shows; the first that differs refutes the result."""
+        """Recompute the drawn leaves, or the one that a refutation shows, or all; the first that differs refutes."""
         cut = self._partitioning(action.key.fragment, action.partitions)
         leaves = self._leaves(cut, action.partition)
-        chosen = self._drawn(action, cut, leaves) if action.leaf is None else (action.leaf,)
+        if action.whole:
+            return self._audit(action, cut, leaves)
+        return self._judge(
+            action, cut, leaves, self._drawn(action, cut, leaves) if action.leaf is None else (action.leaf,)
+        )
+
+    def _audit(self, action: Inspect, cut: Partitioning, leaves: Leaves) -> Inspected:
+        """All leaves, some at a time."""
+        found = _inspected(action, Finding.UNOPENED)
+        for start in range(0, leaves.count, AUDITED_AT_ONCE):
+            chosen = tuple(range(start, min(start + AUDITED_AT_ONCE, leaves.count)))
+            found = self._judge(action, cut, leaves, chosen)
+            if found.finding is not Finding.CONFIRMED:
+                break
+        return found
+
+    def _judge(self, action: Inspect, cut: Partitioning, leaves: Leaves, chosen: tuple[int, ...]) -> Inspected:
         look = self._look(action, leaves, chosen)
         tree = self._blobs.tree(action.root, leaves.result.leaf_bytes)
         if look is None or tree is None:
@@ -78,10 +96,12 @@ class Inspector:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, chosen[0], tree))
         segments = segment_inputs(action.inputs, self._rule, cut, action.partition)
         merging = Recomputation(self._rule, segments, action.coefficients, len(action.inputs))
+        if action.whole and not merging.is_verifiable:
+            return _inspected(action, Finding.UNOPENED)
         wrong = self._first_wrong(action, look, merging)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
-        doubtful = action.leaf is None and not self._follows_rule(action, look, segments)
+        doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments)
         return _inspected(action, Finding.DOUBTFUL if doubtful else Finding.CONFIRMED)
 
     # -- what is looked at
@@ -169,4 +189,4 @@ def _siblings(tree: MerkleTree, indices: Sequence[int]) -> tuple[bytes, ...]:
 
 
 def _inspected(action: Inspect, finding: Finding, refutation: Refutation | None = None) -> Inspected:
-    return Inspected(action.key, action.accuser, action.partition, action.turn, finding, refutation)
+    return Inspected(action.key, action.accuser, action.partition, action.turn, finding, refutation, action.whole)

@@ -225,7 +225,7 @@ class VirtualTensors:
         shown = {one.member: one for one in action.opened}
         shown.update({one.member: opened_input(one) for one in action.inputs if one.root in own})
         opened = tuple(opened_input(one) for one in action.inputs)
-        if any(shown.get(one.member) != one for one in opened):
+        if not action.whole and any(shown.get(one.member) != one for one in opened):
             finding = Finding.UNOPENED
         elif merged_root(action.partition, action.inputs) != action.root:
             finding = Finding.REFUTED
@@ -237,7 +237,7 @@ class VirtualTensors:
             proof = Refutation(
                 partition=place[0], turn=place[1], result=place[2], leaf=0, inputs=opened, piece=b"", siblings=()
             )
-        return Inspected(action.key, action.accuser, action.partition, action.turn, finding, proof)
+        return Inspected(action.key, action.accuser, action.partition, action.turn, finding, proof, action.whole)
 
     def apply(self, action: Apply) -> Applied | None:
         """The outer step on the side: a digest over the current state and the results."""

@@ -79,7 +79,7 @@ SIGNERS = [Identity(bytes([number]) * 32) for number in (1, 2, 3)]
 IDS = [signer.peer_id for signer in SIGNERS]
 DIGESTS = [bytes([number]) * 32 for number in range(16)]
 NONCE = bytes(range(16))
-MANIFEST_ID = "57ae2951efae6e4414b261563b868bf66e68af1b04e4985addac056d4c304c10"
+MANIFEST_ID = "394d861650bfbf9ce49032384efeca3629106d637e7b82a9c85198267107b5af"
 # of an older manifest, so that a field in the manifest changes one file and not all of them
 RUN_ID = "8b3cdd203a2f50672f5881c6fcff79b372344e592769079306032be56b81c44b"
 OUTCOME = "17b48c5b8717dc34f735cddac720bd94f1e64d49d60a051b71bbb19f7e1c7412"
@@ -152,7 +152,7 @@ MANIFEST = Manifest(
             presence_lifetime_seconds=9.0,
             cells=True,
         ),
-        trust=TrustSpec(newcomers_share=0.25, network_share=0.5, probation_rounds=0),
+        trust=TrustSpec(newcomers_share=0.25, network_share=0.5, probation_rounds=0, audit_share=0.125),
     ),
     organiser=IDS[0],
     founders=(IDS[0], IDS[1]),

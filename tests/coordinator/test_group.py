@@ -278,10 +278,11 @@ def test_who_was_silent_is_taken_where_there_are_too_few_without_it(chain: Chain
 
 
 def test_a_new_life_replaces_the_older_ones_join(chain: Chain) -> None:
-    gathered = gathering(chain, leader_of(chain, 0))
-    assert add(gathered, FIVE[0])
-    assert not add(gathered, FIVE[0])
-    assert add(gathered, FIVE[0], boot=bytes([99]) * 16)
+    leader = leader_of(chain, 0)
+    gathered, other = gathering(chain, leader), next(peer for peer in FIVE if peer != leader)
+    assert add(gathered, other)
+    assert not add(gathered, other)
+    assert add(gathered, other, boot=bytes([99]) * 16)
     assert gathered.contributors() == 1
 
 

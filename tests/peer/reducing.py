@@ -14,7 +14,7 @@ from coordinator.actions import Inspect, Open, ReduceInput, RoundKey
 from coordinator.events import Finding, Inspected
 from coordinator.merkle import merkle_root
 from coordinator.messages import COEFFICIENTS_MAX
-from coordinator.openings import OpeningNote, seed_of
+from coordinator.openings import OpenedInput, OpeningNote, seed_of
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.blobs import BlobStore
@@ -110,7 +110,7 @@ class Reduction:
         """What a voter finds, with openings that the reducer made for it."""
         seed = seed_of(trial.to_bytes(8, "big") + voter.to_bytes(8, "big"), self.partition, 0)
         opened = self.opening(reduced, voter, seed)
-        return self.inspector.inspect(self._inspect(reduced, opened, seed, None))
+        return self.inspector.inspect(self._inspect(reduced, opened.inputs, seed, None))
 
     def opening(self, reduced: ReducedPartition, voter: int, seed: bytes) -> OpeningNote:
         inputs = tuple(self.inputs[member] for member in reduced.included if member != voter)
@@ -123,12 +123,16 @@ class Reduction:
     def repeat(self, reduced: ReducedPartition, found: Inspected) -> Inspected:
         """What somebody else makes of a refutation."""
         assert found.refutation is not None
-        note = OpeningNote(
-            group=KEY.roster_id, partition=self.partition, turn=0, seed=bytes(32), inputs=found.refutation.inputs
-        )
-        return self.inspector.inspect(self._inspect(reduced, note, b"", found.refutation.leaf))
+        shown = found.refutation
+        return self.inspector.inspect(self._inspect(reduced, shown.inputs, b"", shown.leaf))
 
-    def _inspect(self, reduced: ReducedPartition, note: OpeningNote, seed: bytes, leaf: int | None) -> Inspect:
+    def audit(self, reduced: ReducedPartition) -> Inspected:
+        """What a recomputation of every leaf shows, all inputs being in the store."""
+        return self.inspector.inspect(replace(self._inspect(reduced, (), b"", None), whole=True))
+
+    def _inspect(
+        self, reduced: ReducedPartition, opened: tuple[OpenedInput, ...], seed: bytes, leaf: int | None
+    ) -> Inspect:
         return Inspect(
             key=KEY,
             accuser=OTHERS,
@@ -140,7 +144,7 @@ class Reduction:
             root=reduced.root,
             coefficients=reduced.coefficients,
             inputs=tuple(self.inputs[member] for member in reduced.included),
-            opened=note.inputs,
+            opened=opened,
             seed=seed,
             leaf=leaf,
         )

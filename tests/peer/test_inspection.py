@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from coordinator.events import Finding
+from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, TensorSpec
+from peer.inspection import Inspector
 from peer.leaves import Leaves
 from peer.merge import MERGES, MergeRule
 from peer.reduction import ReducedPartition
@@ -183,3 +185,37 @@ def test_a_reduction_of_nothing_passes() -> None:
     reduction = Reduction(layout, vectors, partitions=3, partition=1)
     honest: ReducedPartition = reduction.honest()
     assert {one.value for one in reduction.findings(honest, range(3))} == {"confirmed"}
+
+
+# -- audits
+
+
+@pytest.mark.parametrize("rule", [*MERGES.values(), replace(MERGES["robust_rda"], by_row=True)], ids=str)
+def test_an_audit_passes_what_is_honest_or_says_that_it_cannot_tell(rule: MergeRule) -> None:
+    vectors = alike(LAYOUT, VOTERS, 0.5, 3)
+    reduction = Reduction(LAYOUT, vectors, rule, partitions=2, partition=1)
+    blind = rule.by_row or rule.name == "nnm_trimmed_mean"
+    assert reduction.audit(reduction.honest()).finding is (Finding.UNOPENED if blind else Finding.CONFIRMED)
+
+
+@pytest.mark.parametrize("codecs", [("fp32", "int4"), ("int8", "int8"), ("int4", "fp32")], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_audit_finds_a_single_touched_leaf(codecs: tuple[str, str], seed: int) -> None:
+    reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, seed), codecs=codecs, partitions=2, partition=1)
+    touched = reduction.perturbed(reduction.honest(), share=1e-6, size=1.0, seed=seed)
+    found = reduction.audit(touched)
+    assert (found.finding, found.whole) == (Finding.REFUTED, True)
+    assert reduction.repeat(touched, found).finding is Finding.REFUTED
+
+
+def test_an_audit_without_an_input_cannot_tell() -> None:
+    reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1), partitions=2)
+    honest = reduction.honest()
+    own, codecs = BlobStore(1 << 30), (reduction.contribution, reduction.result)
+    for one in reduction.inputs[1:]:
+        own.put(one.root, reduction.blobs.get(one.root) or b"")
+    own.put(honest.root, honest.data)
+    reduction.inspector = Inspector(lambda *_: reduction.cut, codecs, reduction.rule, own)
+    assert reduction.audit(honest).finding is Finding.UNOPENED
+    own.put(reduction.inputs[0].root, reduction.blobs.get(reduction.inputs[0].root) or b"")
+    assert reduction.audit(honest).finding is Finding.CONFIRMED
