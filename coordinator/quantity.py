@@ -36,6 +36,12 @@ def loss(nats: float | None) -> str:
     return "–" if nats is None else f"{nats:.3f}"
 
 
+def warmth(celsius: float | None, watts: float | None) -> str:
+    """`61 °C, 120 W`, or what of it is known."""
+    known = ((celsius, "°C"), (watts, "W"))
+    return ", ".join(f"{value:.0f} {unit}" for value, unit in known if value is not None)
+
+
 def _scaled(value: float, base: int, space: str) -> str:
     unit = 0
     while abs(value) >= base - 0.5 and unit < len(_UNITS) - 1:

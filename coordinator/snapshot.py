@@ -53,6 +53,8 @@ class PeerSnapshot(_Frozen):
     note: str = Field("", description="what is happening now, in one line")
     advice: str = Field("", description="what somebody has to do so that this peer can go on; empty as a rule")
     device: str = Field("", description="where it trains, and how it uses that")
+    celsius: float | None = Field(None, description="of the hottest of processor and GPUs; None if nothing says it")
+    gpu_watts: float | None = Field(None, description="what all GPUs draw")
     pid: int
     wall_seconds: float
     steps: int = 0

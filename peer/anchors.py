@@ -63,6 +63,10 @@ class Anchors:
         state = self._current[fragment]
         return state_digest(state.anchor, state.momentum)
 
+    def digests(self) -> list[bytes]:
+        """Of all fragments in order."""
+        return [self.digest(fragment) for fragment in range(len(self._current))]
+
 
 def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
     """How a run's model is cut into fragments."""

@@ -24,6 +24,7 @@ class Conditions:
     untouched_seconds: float | None = None  # since its user last did something
     gpu_program: bool | None = None  # somebody else's program keeps a GPU busy
     celsius: float | None = None
+    watts: float | None = None  # of the GPUs
     disk_bytes: int | None = None  # in our data folder
 
 

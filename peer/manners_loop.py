@@ -9,7 +9,7 @@ import structlog
 
 from peer.clock import local_day, local_week_minute
 from peer.limits import Limits
-from peer.manners import Manners, Pause, Today
+from peer.manners import Conditions, Manners, Pause, Today
 from peer.options import NodeOptions
 from peer.sensors import Sensors
 from peer.throttle import Throttle
@@ -42,6 +42,7 @@ class MannersLoop:
         self._obey = obey
         self._traffic = TrafficDay(options.data_directory, local_day())
         self.pause: Pause | None = None
+        self.seen = Conditions()
         self.respect(options.limits)
 
     def respect(self, limits: Limits) -> None:
@@ -64,11 +65,11 @@ class MannersLoop:
 
     async def look(self) -> None:
         """One look at the machine, and what follows from it."""
-        seen = await asyncio.to_thread(self._sensors.read)
+        self.seen = await asyncio.to_thread(self._sensors.read)
         total = self._transport.traffic
         day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
         today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
-        pause = self._manners.judge(seen, today, asyncio.get_running_loop().time())
+        pause = self._manners.judge(self.seen, today, asyncio.get_running_loop().time())
         if pause == self.pause:
             return
         log.info("manners", pause="" if pause is None else pause.reason)

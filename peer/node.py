@@ -259,17 +259,15 @@ class Node:
             sample="" if self.hosting is None else self.hosting.sample,
         )
         progress = self.training.progress if self.training is not None else LearnerProgress()
-        return peer_snapshot(base, self.pump, progress, self._now())
+        return peer_snapshot(base, self.pump, progress, self.manners.seen, self._now())
 
     async def final_snapshot(self) -> PeerSnapshot:
         """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
         if self.hosting is not None:
             await self.hosting.look_last()
-        anchors, fragments = self.pump.anchors, range(len(self._engine.machines))
-        # of one moment: the worker installs what is adopted in order, so all of this before and the rest afterwards
-        snapshot = self.snapshot()
-        digests = await self.pump.work.run(lambda: tuple(anchors.digest(fragment).hex() for fragment in fragments))
-        return snapshot.model_copy(update={"digests_from_tensors": digests})
+        snapshot = self.snapshot()  # of the same moment: what is adopted from now on is installed after the hashing
+        digests = await self.pump.work.run(self.pump.anchors.digests)
+        return snapshot.model_copy(update={"digests_from_tensors": tuple(one.hex() for one in digests)})
 
     async def pause(self) -> None:
         """Make no inner steps until `resume`."""

@@ -13,6 +13,7 @@ from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
 from peer.evaluation_loop import Mark
 from peer.introduction import ADVICE_OUT_OF_REACH
+from peer.manners import Conditions
 from peer.observer_view import ban_view
 from peer.pump import Pump
 from peer.stage import versions_certified
@@ -83,7 +84,9 @@ def _probation(engine: Engine) -> str:
     return f"on probation in fragments {', '.join(new)}, in each for {needed} certified rounds" if new else ""
 
 
-def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now: float) -> PeerSnapshot:
+def peer_snapshot(
+    base: PeerSnapshot, pump: Pump, progress: LearnerProgress, seen: Conditions, now: float
+) -> PeerSnapshot:
     """`base` (who and in what state) completed with what the parts know."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     traffic = pump.transport.traffic
@@ -93,6 +96,8 @@ def peer_snapshot(base: PeerSnapshot, pump: Pump, progress: LearnerProgress, now
             "note": note_of(base.note, pump),
             "advice": advice_of(engine, now),
             "device": ": ".join(filter(None, (progress.device, progress.use))),
+            "celsius": seen.celsius,
+            "gpu_watts": seen.watts,
             "pid": os.getpid(),
             "steps": progress.steps,
             "steps_per_second": progress.steps_per_second,

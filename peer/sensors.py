@@ -1,6 +1,7 @@
 """What a Linux machine tells about itself: power, warmth, other programs on the GPU, when its user was last there.
 
-Each question is asked only if the owner's limits need its answer, and an answer that the machine does not give is None.
+Warmth is always looked up, because people want to see it; every other question is asked only if the owner's limits need
+its answer. What the machine does not say is None.
 Everything here blocks for a moment: call it in a thread.
 """
 
@@ -77,22 +78,24 @@ class MachineSensors:
         if limits.disk_gigabytes and self._looks % DISK_LOOKS == 0:
             self._disk_bytes = folder_bytes(self._data_directory)
         self._looks += 1
-        cpu = cpu_celsius(self._places.sys) if limits.pause_above_celsius else None
-        warmths = [celsius for celsius in (cpu, self._slow.celsius) if celsius is not None]
+        known = (cpu_celsius(self._places.sys), self._slow.celsius)
         return Conditions(
             on_battery=on_battery(self._places.sys) if limits.pause_on_battery else None,
             untouched_seconds=self._untouched() if limits.pause_while_used_minutes else None,
             gpu_program=self._slow.gpu_program,
-            celsius=max(warmths, default=None),
+            celsius=max((celsius for celsius in known if celsius is not None), default=None),
+            watts=self._slow.watts,
             disk_bytes=self._disk_bytes,
         )
 
     def _read_slowly(self) -> Conditions:
         limits = self._limits
+        celsius, watts = gpu_warmth(self._command)
         return Conditions(
             untouched_seconds=seat_idle_seconds(self._command) if limits.pause_while_used_minutes else None,
             gpu_program=gpu_program(self._command, self._places.proc) if limits.pause_for_gpu_programs else None,
-            celsius=gpu_celsius(self._command) if limits.pause_above_celsius else None,
+            celsius=celsius,
+            watts=watts,
         )
 
     def _untouched(self) -> float | None:
@@ -127,10 +130,13 @@ def cpu_celsius(sys: Path) -> float | None:
     return max(found, default=None)
 
 
-def gpu_celsius(command: Command) -> float | None:
-    """The hottest NVIDIA GPU."""
-    output = command(["nvidia-smi", "--query-gpu=temperature.gpu", "--format=csv,noheader,nounits"])
-    return max((float(line) for line in (output or "").split() if line.isdecimal()), default=None)
+def gpu_warmth(command: Command) -> tuple[float | None, float | None]:
+    """The hottest NVIDIA GPU in °C, and what all of them draw in W; None for what they do not say."""
+    output = command(["nvidia-smi", "--query-gpu=temperature.gpu,power.draw", "--format=csv,noheader,nounits"])
+    rows = [line.split(",") for line in (output or "").splitlines()]
+    columns = [[float(text) for text in column if _is_number(text)] for column in zip(*rows, strict=False)]
+    celsius, watts = columns if len(columns) == 2 else ([], [])
+    return max(celsius, default=None), sum(watts) if watts else None
 
 
 def gpu_program(command: Command, proc: Path) -> bool | None:
@@ -171,6 +177,10 @@ def folder_bytes(folder: Path) -> int:
         with suppress(OSError):  # a checkpoint that was replaced meanwhile
             total += path.lstat().st_size
     return total
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdecimal()
 
 
 def _is_learner(process: Path) -> bool:

@@ -21,6 +21,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
         f"sent {quantity.size(snapshot.bytes_sent)}",
         f"received {quantity.size(snapshot.bytes_received)}",
     ]
+    parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
     return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
 
 
@@ -35,7 +36,8 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
     ]
     if snapshot.device:
-        lines.append(f"device    {snapshot.device}")
+        warmth = quantity.warmth(snapshot.celsius, snapshot.gpu_watts)
+        lines.append(f"device    {snapshot.device}" + (f"; {warmth}" if warmth else ""))
     if snapshot.role == "learner":
         rate = f"{snapshot.steps_per_second:.2f} steps/s"
         lines.append(f"training  step {snapshot.steps}, loss {quantity.loss(snapshot.loss)}, {rate}")

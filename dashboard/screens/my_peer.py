@@ -75,6 +75,7 @@ def _state(mine: PeerSnapshot) -> None:
             "Certified tokens": quantity.count(mine.credited_tokens.get(mine.peer_id, 0)),
             "Sent": quantity.size(mine.bytes_sent),
             "Received": quantity.size(mine.bytes_received),
+            "Warmth": quantity.warmth(mine.celsius, mine.gpu_watts) or "not known",
             "Peers it sees": str(mine.peers_live),
         }
     )

@@ -15,8 +15,8 @@ from peer.sensors import (
     Places,
     cpu_celsius,
     folder_bytes,
-    gpu_celsius,
     gpu_program,
+    gpu_warmth,
     on_battery,
     run_command,
     seat_idle_seconds,
@@ -89,11 +89,16 @@ def test_a_learner_on_the_gpu_is_one_of_us(tmp_path: Path) -> None:
 
 def test_without_the_tools_nothing_is_known(tmp_path: Path) -> None:
     assert gpu_program(lambda _: None, tmp_path) is None
-    assert gpu_celsius(lambda _: None) is None
-    assert gpu_celsius(lambda _: "41\n77\n") == 77.0
+    assert gpu_warmth(lambda _: None) == (None, None)
     assert seat_idle_seconds(lambda _: None) is None
     assert run_command(["no-such-command-here"]) is None
     assert run_command(["false"]) is None
+
+
+def test_gpus_say_how_warm_they_are_and_what_they_draw() -> None:
+    assert gpu_warmth(lambda _: "41, 35.20\n77, 310.80\n") == (77.0, 346.0)
+    assert gpu_warmth(lambda _: "41, [N/A]\n") == (41.0, None)
+    assert gpu_warmth(lambda _: "No devices were found\n") == (None, None)
 
 
 def test_a_desktop_that_says_to_be_idle_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +134,8 @@ def test_only_what_the_limits_need_is_asked(tmp_path: Path) -> None:
     nothing = Limits(pause_on_battery=False, pause_for_gpu_programs=False)
     places = Places(sys=tmp_path, dev=tmp_path)
     assert MachineSensors(nothing, tmp_path, places, command).read() == Conditions()
-    assert asked == []
+    assert asked == ["--query-gpu=temperature.gpu,power.draw"]
+    asked.clear()
     everything = Limits(pause_above_celsius=80.0, pause_while_used_minutes=5.0, disk_gigabytes=1.0)
     machine = MachineSensors(everything, tmp_path, places, command)
     seen = [machine.read() for _ in range(10)]

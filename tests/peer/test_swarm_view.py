@@ -147,6 +147,8 @@ def test_a_peer_describes_itself() -> None:
     assert status_line(learner) == (
         "2:31 training, step 123456, loss 2.346, versions 13 12, 0 peers live, sent 123 GB, received 999 MB"
     )
+    warm = learner.model_copy(update={"celsius": 71.4, "gpu_watts": 318.2})
+    assert status_line(warm).endswith("received 999 MB, 71 °C, 318 W")
     assert "held-out loss 2.650" in status_line(host)
     assert "step 123456, loss 2.346, 3.50 steps/s" in status_page(learner)
     assert "2.650 nats per token" in status_page(host)
