@@ -218,7 +218,7 @@ def gantt(rounds: int) -> Spec:
 
 def latency() -> Spec:
     """Median and 95th percentile of each phase."""
-    phase = {"field": "phase", "type": "nominal", "sort": {"field": "order"}, "title": None}
+    phase = {"field": "phase", "type": "nominal", "sort": {"field": "order"}, "title": "phase"}
     tooltip = [
         {"field": "phase"},
         {"field": "median", "title": "median (s)", "format": ".2f", "type": "quantitative"},
@@ -251,7 +251,7 @@ def teams() -> Spec:
     return {
         "mark": {"type": "bar", "color": FIRST, "tooltip": True},
         "encoding": {
-            "y": {"field": "team", "type": "nominal", "sort": "-x", "title": None},
+            "y": {"field": "team", "type": "nominal", "sort": "-x", "title": "team"},
             "x": quantity("tokens", "certified tokens"),
         },
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import streamlit as st
@@ -29,10 +30,10 @@ def limits_form(directory: Path, seconds_max: float) -> None:
     st.subheader("Limits")
     with st.form("limits"):
         columns = st.columns(COLUMNS)
-        values = []
-        for index, one in enumerate(limits.limits):
+        values = {}
+        for index, one in enumerate(sorted(limits.limits, key=_is_switch)):  # of one height in a row
             with columns[index % COLUMNS]:
-                values.append(_field(one))
+                values[one.key] = _field(one)
         sent = st.form_submit_button("Apply", icon=":material/check:", key="limits-apply")
     if sent:
         st.session_state[SAID] = _apply(directory, limits, values, seconds_max)
@@ -52,6 +53,10 @@ def _limits(directory: Path, seconds_max: float) -> OwnerLimits | None:
     return known
 
 
+def _is_switch(one: OwnerLimit) -> bool:
+    return isinstance(one.value, bool)
+
+
 def _field(one: OwnerLimit) -> Value:
     """What stands in the field of a limit. A limit that was changed gets a new field: the key has its value in it."""
     key = f"limit-{one.key}-{one.value}"
@@ -64,14 +69,14 @@ def _field(one: OwnerLimit) -> Value:
     return st.number_input(escaped(one.title), value=one.value, key=key, help=escaped(one.meaning))
 
 
-def _apply(directory: Path, limits: OwnerLimits, values: list[Value], seconds_max: float) -> str:
+def _apply(directory: Path, limits: OwnerLimits, values: Mapping[str, Value], seconds_max: float) -> str:
     """Ask for what differs; returns what became of it, in words."""
-    changed = [(one, value) for one, value in zip(limits.limits, values, strict=True) if value != one.value]
+    changed = [one for one in limits.limits if values[one.key] != one.value]
     if not changed:
         return "Nothing was changed."
     try:
-        control.limits(directory, [one.change(value) for one, value in changed], seconds_max)
+        control.limits(directory, [one.change(values[one.key]) for one in changed], seconds_max)
     except MusterError as error:
         return f"Nothing was changed: {error}"
-    late = [one.title for one, _ in changed if one.at_start]
+    late = [one.title for one in changed if one.at_start]
     return KEPT + (FROM_START + ", ".join(late) + "." if late else "")

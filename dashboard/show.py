@@ -79,7 +79,7 @@ def table_height(rows: int) -> int:
     return ROW_PIXELS * (1 + min(rows, TABLE_ROWS_SHOWN)) + 3
 
 
-def words(title: str, width: Literal["small", "medium", "large"] | None = None) -> Any:
+def words(title: str, width: Literal["small", "medium", "large"] | int | None = None) -> Any:
     """A column of text."""
     return st.column_config.TextColumn(title, width=width)
 

@@ -160,10 +160,10 @@ def _table_row(peer: PeerView, busy: frozenset[str]) -> Row:
 
 
 def kind_counts(view: NetworkView) -> dict[str, int]:
-    """How many peers are in which state, in the order of `KINDS`."""
+    """How many peers are in which state, in the order of `KINDS`; nobody's too, or figures would jump about."""
     busy = busy_peers(view)
     counts = Counter(kind(peer, busy) for peer in view.peers)
-    return {one: counts[one] for one in KINDS if counts[one]}
+    return {one: counts[one] for one in KINDS if counts[one] or one != UNKNOWN}
 
 
 def find_peer(view: NetworkView, peer_id: str) -> PeerView | None:

@@ -15,6 +15,7 @@ from dashboard.text import label
 
 PEER = "peer"  # in the address
 SHOWN = "network-shown"  # whom the rows of the table stand for, in order
+STATE_PIXELS = 320  # why somebody is banned has to be readable
 TABLES = "network-tables"  # grows when a selection has been followed, so that it is forgotten
 
 
@@ -69,7 +70,7 @@ def _table(rows: list[Row]) -> None:
     st.text(f"{len(rows)} peers; choose a row for its history.")
     columns = {
         "peer": show.words("Peer"),
-        "state": show.words("State", "medium"),
+        "state": show.words("State", STATE_PIXELS),
         "device": show.words("Device"),
         "steps_per_second": show.number("Steps/s", "%.2f"),
         "behind": show.number("Versions behind"),

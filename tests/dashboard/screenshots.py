@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from coordinator.network_view import NetworkView
+from coordinator.snapshot import FragmentStatus, PeerSnapshot
+from coordinator.view_file import write_view
 from dashboard.demo.people import make_people
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
-from tests.dashboard.serving import dashboard
+from tests.dashboard.one_peer import running_peer
+from tests.dashboard.serving import dashboard, pages
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "img"
 PHONE = (390, 844)
@@ -44,6 +48,40 @@ def shoot(page: Page, path: Path, width: int) -> None:
     picture.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def shoot_my_peer(browser: Browser, path: Path) -> None:
+    """The page of one's own peer, which a demo has not: one that only its control socket makes look alive."""
+    peer_id = make_people(DEMO_PEERS, DEMO_SEED)[2].peer_id
+    mine = PeerSnapshot(
+        peer_id=peer_id,
+        run_id="",
+        name="brisk-wren",
+        role="learner",
+        state="training",
+        note="rounds in flight for fragments 4",
+        pid=1,
+        wall_seconds=5400.0,
+        steps=10_660,
+        steps_per_second=1.97,
+        loss=2.417,
+        bytes_sent=393 << 20,
+        bytes_received=401 << 20,
+        peers_live=9,
+        credited_tokens={peer_id: 10_321_920},
+        fragments=tuple(
+            FragmentStatus(version=71, held_version=71, head="", state="", phase="in a round" if one == 4 else "idle")
+            for one in range(6)
+        ),
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_view(folder / "view.json", NetworkView())
+        with running_peer(folder, mine), pages(folder / "view.json", folder) as url:
+            page = open_page(browser, f"{url}/my-peer")
+            page.get_by_text("Apply").wait_for()
+            shoot(page, path, page.viewport_size["width"] if page.viewport_size else 0)
+            page.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the pictures")
@@ -62,6 +100,7 @@ def main() -> None:
             drawn(page, charts)
             shoot(page, folder / f"dashboard-{shot}.png", width)
             page.close()
+        shoot_my_peer(browser, folder / "dashboard-my-peer.png")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def faults(source: str) -> list[str]:
             found += [f"line {one.lineno}: st.{name} of {ast.unparse(one)}" for one in text if not _may_stand(one)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TITLED:
-            found += [f"line {one.lineno}: a title" for one in node.args if not is_harmless(one)]
+            found += [f"line {one.lineno}: a title" for one in node.args if not _may_stand(one)]
     return found
 
 
