@@ -1,14 +1,19 @@
-"""The dashboard over a real swarm, in a real browser: loss falls, a cheat is banned, and who is killed is gone."""
+"""The dashboard over a real swarm, in a real browser.
+
+Loss falls, a cheat is banned, whose owner allows less pauses, and who is killed is gone.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.control import snapshot
+from coordinator.control import limits, snapshot
+from peer.limits import PeerSettings
 from tests.dashboard.browsing import chromium, open_page
 from tests.dashboard.serving import dashboard
 from tests.real.conftest import Swarm, swarm
@@ -49,6 +54,18 @@ def cell_on(page: Page, text: str) -> str:
     return str(found.json_value())
 
 
+def limits_are_obeyed(page: Page, url: str, data: Path) -> None:
+    """Have the owner of a peer change a limit and change it back, while everybody looks."""
+    peer_id = snapshot(data).peer_id
+    page.goto(f"{url}/network?peer={peer_id}")
+    paused = page.get_by_text(f"{peer_id[-8:]}: paused: its disk limit is reached")
+    limits(data, ["disk_gigabytes=0.000001"])
+    paused.wait_for(timeout=1000 * START_SECONDS_MAX)
+    assert PeerSettings.load(data).limits.disk_gigabytes == 1e-6
+    limits(data, ["disk_gigabytes=0"])
+    paused.wait_for(state="hidden", timeout=1000 * START_SECONDS_MAX)
+
+
 def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
     with chromium() as browser:
         swarm.start(5, 4000, "--data", str(swarm.data), "--attack", "false_results:1")
@@ -67,6 +84,7 @@ def test_a_living_swarm_is_shown_as_it_is(swarm: Swarm) -> None:
             page.get_by_text(f"{culprit[-8:]}: banned: {reason}").wait_for()
             page.goto(f"{served.url}/my-peer")
             page.get_by_text("there is nothing to pause").wait_for()
+            limits_are_obeyed(page, served.url, swarm.data / "peer-2")
             page.goto(f"{served.url}/network?peer={victim.peer_id}")
             page.get_by_text(f"{victim.peer_id[-8:]}: ").wait_for()
             os.kill(victim.pid, signal.SIGKILL)
