@@ -28,7 +28,7 @@ PEER = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
 COMMANDS = (
     *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
-    *("export", "verify", "credit", "doctor", "logs", "version"),
+    *("export", "verify", "credit", "doctor", "limits", "logs", "version"),
 )
 
 
