@@ -40,7 +40,7 @@ from peer.transport import Transport
 
 log = structlog.get_logger(__name__)
 
-BLOB_BYTES_MIN = 64 << 20
+BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
 GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
 BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
 
