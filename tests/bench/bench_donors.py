@@ -68,7 +68,7 @@ def half(piece: StatePiece, payload: bytes) -> bytes:
 
 
 TROUBLES = (
-    Trouble("none", donors=0),
+    Trouble("none fails", donors=0),
     Trouble("one is killed", dies=True),
     Trouble("two are killed", donors=2, dies=True),
     Trouble("all are killed, and come back after 5 s", donors=3, dies=True, returns=True),

@@ -35,7 +35,6 @@ class Replica:
         self._made_in = torch.zeros((), dtype=torch.int64)
         self.state: tuple[Tensor, ...] = (self._flat.values, *moments, self._count, self._made_in)
         self.gradient_of: Held | None = None  # the state that `gradient` was computed on
-        self.loss = float("nan")
 
     @property
     def held(self) -> Held:
@@ -48,9 +47,8 @@ class Replica:
     def backward(self) -> None:
         """The gradient of the state as it is, on a batch of its own."""
         self.gradient.zero_()
-        value = loss(self._model, self._windows.batch(self.held.step))
-        value.backward()
-        self.gradient_of, self.loss = self.held, float(value)
+        loss(self._model, self._windows.batch(self.held.step)).backward()
+        self.gradient_of = self.held
 
     def step(self, gradient: Tensor, generation: int) -> None:
         """Go on by what all members of this generation have found."""

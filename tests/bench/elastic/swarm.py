@@ -110,9 +110,7 @@ class ElasticSwarm:
     def _read(self, name: str, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            told = json.loads(line)
-            del told["loss"]
-            self.steps.append(Step(name=name, pid=process.pid, **told))
+            self.steps.append(Step(name=name, pid=process.pid, **json.loads(line)))
 
     def _note(self, happening: Happening) -> None:
         self.happenings.append(happening)

@@ -92,7 +92,7 @@ class Worker:
     def _tell(self) -> None:
         held = self._replica.held
         told = {"generation": held.generation, "step": held.step, "members": len(self._generation.members)}
-        print(json.dumps({**told, "seconds": time.monotonic(), "loss": self._replica.loss}), flush=True)
+        print(json.dumps({**told, "seconds": time.monotonic()}), flush=True)
 
 
 def parser() -> argparse.ArgumentParser:

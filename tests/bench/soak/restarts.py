@@ -23,7 +23,7 @@ from dht.errors import LocalError
 from peer.chaos.executor import Loopback
 from peer.chaos.plan import Event, Plan
 from peer.chaos.score import Window
-from peer.chaos.swarm import WARM_UP_SECONDS_MAX, ChaosOptions, ChaosSwarm
+from peer.chaos.swarm import ChaosOptions, ChaosSwarm
 from peer.cli_settings import run_config
 from peer.swarm import HOST, Display, SwarmOptions
 from peer.swarm_view import PlainLines
@@ -31,6 +31,7 @@ from tests.bench.soak.leaks import Holdings, growth, holdings, marked, shared_me
 
 KEPT = (HOST, "peer-1")  # who lives from beginning to end
 MARK = "MUSTER_RESTARTS"
+PATIENCE_SECONDS = 900.0  # for one start, on however busy cores
 TICK_SECONDS = 5.0  # of the plan's own time: a kill, a tick, the restart, a tick, the next kill
 SETTLING_SECONDS = 15.0  # until connections that nobody needs any more are closed
 ENDING_SECONDS = 30.0
@@ -59,7 +60,7 @@ class RestartingSwarm(ChaosSwarm):
         self._window = Window(began, time.monotonic())
 
     async def _until_all_train(self, phase: str) -> None:
-        await self._until(phase, lambda: self.watch.everyone_trains, WARM_UP_SECONDS_MAX, self._leave)
+        await self._until(phase, lambda: self.watch.everyone_trains, PATIENCE_SECONDS, self._leave)
         if not self.watch.everyone_trains:
             raise LocalError(f"{phase}: not everybody came to train")
 
