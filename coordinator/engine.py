@@ -222,7 +222,7 @@ class Engine:
             return machine.custody.offered(sender, certificate.digest, machine.chain, now)
         if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
             return self.rivals.ask(sender, machine.index, now)
-        actions = machine.learn(certificate, now) + spread(self.core, certificate, now)
+        actions = machine.learn(certificate, now) + spread(self.core, machine.chain, certificate, now)
         return actions + machine.custody.offered(sender, certificate.digest, machine.chain, now)
 
     def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:

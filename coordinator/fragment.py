@@ -138,8 +138,8 @@ class FragmentMachine:
             certificate = attempt.certificate
             if certificate is not None and not self.rounds.shall_hold(certificate, now):
                 led = attempt.group.leader == self.core.me
-                told = announce(self.core, certificate, now) if led else []
-                return self.learn(certificate, now) + told + spread(self.core, certificate, now)
+                told = announce(self.core, self.chain, certificate, now) if led else []
+                return self.learn(certificate, now) + told + spread(self.core, self.chain, certificate, now)
         return self.rounds.leave_pointless(now) + self._follow_cells(now)
 
     def _follow_cells(self, now: float) -> list[Action]:

@@ -1,10 +1,14 @@
-"""How news of a version gets round: from its leader in a small swarm, by rumour in a large one (docs/adr/0010)."""
+"""How news of a version gets round: from its leader in a small swarm, by rumour in a large one (docs/adr/0010).
+
+Of the active set everybody knows, and of the others only a part: drawn like these, its few members outside the group
+would be told by the whole swarm. So the leader tells them.
+"""
 
 from __future__ import annotations
 
 from coordinator.actions import Action, Publish, Send
 from coordinator.certificate import Certificate
-from coordinator.chain import beacon_order
+from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import CertificateNote
@@ -20,20 +24,22 @@ def is_crowded(core: Core, now: float) -> bool:
     return core.presence.population(now) > TOLD_BY_LEADER_MAX
 
 
-def announce(core: Core, certificate: Certificate, now: float) -> list[Action]:
-    """The leader tells everyone who was not there; where they are many, rumour does."""
+def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
+    """The leader tells everyone who was not there; where they are many, the active set, and rumour tells the rest."""
+    told = _outsiders(core, certificate, now)
     if is_crowded(core, now):
-        return [Publish(certificate)]
+        told &= chain.active_set()
     note = CertificateNote(certificate=certificate)
-    return [Publish(certificate), *(Send(peer, note) for peer in sorted(_outsiders(core, certificate, now)))]
+    return [Publish(certificate), *(Send(peer, note) for peer in sorted(told))]
 
 
-def spread(core: Core, certificate: Certificate, now: float) -> list[Action]:
+def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
     """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
     if not is_crowded(core, now):
         return []
     note = CertificateNote(certificate=certificate)
-    drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), _outsiders(core, certificate, now))
+    others = _outsiders(core, certificate, now) - chain.active_set()
+    drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), others)
     return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
 
 

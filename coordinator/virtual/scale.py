@@ -184,7 +184,7 @@ class Crowd:
             return {"mean": round(sum(values) / self.count / versions, 1), "max": round(max(values) / versions, 1)}
 
         known, held = self._spread(self.heard, live), self._spread(self.held, live)
-        certified = [self.heard[v][0] - at for v, at in self.begun.items() if v in self.heard]
+        certified = {v: round(self.heard[v][0] - at, 1) for v, at in sorted(self.begun.items()) if v in self.heard}
         members = Counter(peer for one in self.meter.certified.values() for peer in one.outcome.roster)
         stored = max(len(peer.engine.core.presence.sightings) for peer in self.peers if peer.engine is not None)
         return {
@@ -203,8 +203,8 @@ class Crowd:
             "fragments_received": per(self.meter.fragments_received),
             "steps_or_states_served": per({peer.me: peer.given for peer in self.peers}),
             "signature_checks": per(self.meter.checks),
-            "seconds_to_certify_median": median(certified) if certified else None,
-            "seconds_to_certify_max": max(certified, default=None),
+            "seconds_to_certify": list(certified.values()),  # the first one has no cells yet
+            "seconds_to_certify_median": median(certified.values()) if certified else None,
             "seconds_until_95_percent_know_median": median(known) if known else None,
             "versions_known_by_95_percent": len(known),
             "seconds_until_95_percent_hold_median": median(held) if held else None,
