@@ -9,8 +9,10 @@ import numpy as np
 
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.timeline import INPUTS_SHARE
+from coordinator.wards import GATHER_SHARE
 from peer.plan.cost import CODEC_BITS, Members, RoundCost, Workload, round_cost, statement_bits
 from peer.plan.population import Population
+from peer.plan.risk import tiers
 
 SLOW_QUANTILE = 0.1  # the peers that settings are made for: all but the slowest tenth
 LINE_SHARE = 0.5  # of such a line that the rounds of one cycle may fill, so that a lost attempt can be made up for
@@ -33,23 +35,25 @@ class Advice:
     reasons: tuple[str, ...]
 
 
-def advise(work: Workload, people: Population) -> Advice:
-    """The smallest period and the finest codec with which all but the slowest tenth keep up."""
+def advise(work: Workload, people: Population, present: float) -> Advice:
+    """The smallest period and the finest codec with which all but the slowest tenth keep up.
+
+    `present`: how many are there at a time.
+    """
     group = _group_size(work, people)
     members = typical_members(people, group, work.pace.overlap)
     chosen, fits = work, False
     for period in PERIODS:
         for codec in CODECS:
-            chosen = _with(work, period, codec, group)
-            if fits := keeps_up(chosen, people):
+            chosen = _with(work, period, codec, group, present)
+            if fits := keeps_up(chosen, people, present):
                 break
         if fits:
             break
     cost = round_cost(chosen, members)
-    deadline = max(ROUND_SECONDS_MIN, DEADLINE_ROOM * _nine_tenths(cost) / INPUTS_SHARE)
-    pace = chosen.pace.model_copy(update={"round_seconds": float(math.ceil(deadline))})
+    pace = chosen.pace.model_copy(update={"round_seconds": _deadline_seconds(cost)})
     chosen = replace(chosen, pace=pace)
-    return Advice(chosen, fits, _reasons(chosen, people, cost))
+    return Advice(chosen, fits, (*_reasons(chosen, people, cost), *_cell_reasons(chosen, present)))
 
 
 def typical_members(people: Population, group_max: int, rounds: int) -> Members:
@@ -65,21 +69,27 @@ def typical_members(people: Population, group_max: int, rounds: int) -> Members:
     )
 
 
-def keeps_up(work: Workload, people: Population) -> bool:
+def keeps_up(work: Workload, people: Population, present: float) -> bool:
     """Whether a slow line carries a cycle in its share of the time, and τ rounds at once are over soon enough."""
     pace = work.pace
     members = typical_members(people, work.group_max, pace.overlap)
     cost = round_cost(work, members)
+    levels = 1 + (tiers(present) if pace.cells else 0)  # each commits, scatters and merges
+    gathering = GATHER_SHARE * _deadline_seconds(cost) if pace.cells else 0.0
     period = pace.steps_per_version / float(np.median(people.steps_per_second))
     up, down = cost.sent_bits * pace.fragments / members.up, cost.received_bits * pace.fragments / members.down
     carried = np.quantile(np.maximum(up, down), 1 - SLOW_QUANTILE) / pace.overlap <= LINE_SHARE * period
-    lasts = float(np.quantile(cost.results_at, 1 - SLOW_QUANTILE)) + cost.voted_after_seconds
+    merged = float(np.quantile(cost.results_at, 1 - SLOW_QUANTILE))
+    lasts = gathering + levels * merged + cost.voted_after_seconds
     return bool(carried and lasts <= pace.overlap * period / pace.fragments)
 
 
-def _with(work: Workload, period: int, codec: str, group: int) -> Workload:
-    fragments = min(period, max(FRAGMENTS_LEAST, 24 if period < 100 else 48))
-    pace = work.pace.model_copy(update={"steps_per_version": period, "fragments": fragments, "overlap": 2})
+def _with(work: Workload, period: int, codec: str, group: int, present: float) -> Workload:
+    cells = present > group
+    fragments = FRAGMENTS_LEAST if cells else min(period, 24 if period < 100 else 48)
+    pace = work.pace.model_copy(
+        update={"steps_per_version": period, "fragments": fragments, "overlap": 2, "cells": cells}
+    )
     outer = work.outer.model_copy(update={"contribution_codec": codec, "result_codec": codec})
     return replace(work, pace=pace, outer=outer, group_max=group)
 
@@ -90,6 +100,11 @@ def _group_size(work: Workload, people: Population) -> int:
     line = float(np.quantile(people.up, SLOW_QUANTILE)) * between
     sizes = range(min(PEERS_PER_GROUP_MAX, len(people)), GROUP_LEAST, -1)
     return next((n for n in sizes if max(statement_bits(n, n)) <= STATEMENTS_SHARE * line), GROUP_LEAST)
+
+
+def _deadline_seconds(cost: RoundCost) -> float:
+    """Enough for nine tenths to deliver their parts in time."""
+    return float(math.ceil(max(ROUND_SECONDS_MIN, DEADLINE_ROOM * _nine_tenths(cost) / INPUTS_SHARE)))
 
 
 def _nine_tenths(cost: RoundCost) -> float:
@@ -118,4 +133,14 @@ def _reasons(work: Workload, people: Population, cost: RoundCost) -> tuple[str, 
         "could measure, 2 bits do.",
         f"round_seconds = {pace.round_seconds:g}: nine tenths have delivered their parts in {_nine_tenths(cost):,.3g} "
         f"s, and must within {INPUTS_SHARE:.0%} of it.",
+    )
+
+
+def _cell_reasons(work: Workload, present: float) -> tuple[str, ...]:
+    if not work.pace.cells:
+        return ()
+    levels = "two tiers of cells" if tiers(present) > 1 else "one tier of cells"
+    return (
+        f"cells = true: {present:,.0f} peers at a time and groups of {work.group_max}; {levels} bring everybody's work "
+        f"into every version, and a round lasts {1 + tiers(present)} times as long, so P is small.",
     )

@@ -60,7 +60,7 @@ class Workload:
 
 
 def transfer_seconds(
-    bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float, connections: int = 1
+    bits: Floats | float, bits_per_second: Floats | float, rtt_seconds: Floats | float, connections: Floats | int = 1
 ) -> Floats:
     """Time of sending over connections that were idle: slow start, then the line or the windows, whichever is less.
 

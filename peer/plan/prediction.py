@@ -12,7 +12,7 @@ import numpy as np
 from peer.plan.alternatives import Alternative, Surface, alternatives
 from peer.plan.cost import CODEC_BITS, Workload
 from peer.plan.population import Population
-from peer.plan.risk import Capture, capture
+from peer.plan.risk import Capture, CellCapture, capture, capture_cells
 from peer.plan.scenario import Scenario
 from peer.plan.swarm import Swarm
 
@@ -28,7 +28,10 @@ PLANE_BYTES = 8.0  # per parameter of a fragment in flight: snapshot and new anc
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Everything about one set-up. Times in seconds, shares 0…1; bytes are of the mean peer."""
+    """Everything about one set-up. Times in seconds, shares 0…1; bytes are of the mean peer.
+
+    With cells a round begins when heads gather their wards, and `group_size` counts all whose work is in a version.
+    """
 
     simulated_seconds: float
     round_seconds: float | None  # from the roster to the certificate, median
@@ -48,6 +51,7 @@ class Prediction:
     longest_gap_seconds: float
     recovery_seconds: float | None  # from return to the next certified contribution, median
     captured: Capture
+    cells_captured: CellCapture | None  # None: one level
     learner_bytes: float
     host_bytes: float
     alternatives: tuple[Alternative, ...]
@@ -80,7 +84,8 @@ def predict(
     steps = tally.steps / work.pace.fragments
     per_day = SECONDS_PER_DAY / seconds if seconds else 0.0
     times = [warmup, *tally.certified_at, stop]
-    n = min(work.group_max, max(1, round(present / seconds) if seconds else 1))
+    there = max(1, round(present / seconds) if seconds else 1)
+    n = min(work.group_max, there)
     return Prediction(
         simulated_seconds=seconds,
         round_seconds=statistics.median(tally.round_seconds) if tally.round_seconds else None,
@@ -100,10 +105,16 @@ def predict(
         longest_gap_seconds=max((b - a for a, b in pairwise(times)), default=0.0),
         recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
         captured=capture(n, hostile_share, len(people)),
+        cells_captured=capture_cells(there, hostile_share) if uses_cells(work, there) else None,
         learner_bytes=LEARNER_BYTES * work.parameters,
         host_bytes=_host_bytes(work, n),
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )
+
+
+def uses_cells(work: Workload, peers: int) -> bool:
+    """Whether the run wants cells, and not everybody can have a seat."""
+    return work.pace.cells and peers > work.group_max
 
 
 def _steps_possible(people: Population, scenario: Scenario, until: float) -> float:

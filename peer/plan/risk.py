@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from coordinator.cells import CELL_PEERS, WARDS_PER_CELL_MAX
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.tickets import NEW_SEATS
+
+HEADS = PEERS_PER_GROUP_MAX - NEW_SEATS
+
 
 @dataclass(frozen=True, slots=True)
 class Capture:
@@ -12,6 +18,36 @@ class Capture:
 
     third: float
     half: float
+
+
+@dataclass(frozen=True, slots=True)
+class CellCapture:
+    """With cells below the group, the probability that hostile peers steer what comes of it.
+
+    Of one cell: at least half of its inputs are theirs. Of a head: it is one of them, or its cell is steered. Of the
+    group: so are at least half of its heads. Votes stay the group's own (`Capture.third`).
+    """
+
+    cell: float
+    head: float
+    group: float
+
+
+def tiers(peers: float) -> int:
+    """Of cells below the heads of so many peers, on average."""
+    return 2 if peers > HEADS * (1 + WARDS_PER_CELL_MAX) else 1
+
+
+def capture_cells(peers: int, hostile_share: float) -> CellCapture:
+    """For a swarm of so many, dealt out evenly; each cell is drawn by itself."""
+    wards = max(1, math.ceil(peers / HEADS) - 1)
+    lowest = min(CELL_PEERS if tiers(peers) > 1 else 1 + wards, PEERS_PER_GROUP_MAX)
+    cell = capture(lowest, hostile_share).half
+    steered = hostile_share + (1 - hostile_share) * cell
+    if tiers(peers) > 1:
+        leaders = min(math.ceil(wards / CELL_PEERS), WARDS_PER_CELL_MAX)
+        steered = hostile_share + (1 - hostile_share) * capture(1 + leaders, steered).half
+    return CellCapture(cell, steered, capture(HEADS, steered).half)
 
 
 def capture(members: int, hostile_share: float, peers: int | None = None) -> Capture:

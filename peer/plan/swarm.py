@@ -24,32 +24,15 @@ from coordinator.pacing import MINOR_INTERVALS
 from coordinator.quorum import GraceEstimates, grace_seconds
 from coordinator.schedule import SPACING_SHARE
 from coordinator.tickets import NEW_SEATS
-from coordinator.timeline import CHECK_SHARE, GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
+from coordinator.timeline import GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
+from peer.plan.attempt import Attempt, Closing, Round, Void, in_cells, round_of, slow_reducers
 from peer.plan.attendance import Attendance, Change
-from peer.plan.cost import Members, Peers, RoundCost, Workload, round_cost
+from peer.plan.cells import CellRound
+from peer.plan.cost import Members, Peers, Workload, round_cost
 from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
 
 NEW_SEATS_SHARE = NEW_SEATS / PEERS_PER_GROUP_MAX
 STATES_SHARE = 0.5  # of all uplinks, for states that others fetch
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A round in flight that will be certified."""
-
-    fragment: int
-    roster: Peers
-    included: Peers
-    snapshots: Floats  # steps made by then, of `included`
-    started: float
-    minor: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Void:
-    """A round in flight from which nothing will come."""
-
-    fragment: int
 
 
 @dataclass(slots=True)
@@ -147,7 +130,7 @@ class Swarm:
         if isinstance(what, Cut) and change.kind == "heal":
             self._heal(what)
         elif isinstance(what, Absence) and change.kind == "back":
-            self._fetch(np.array([what.peer]), range(self.work.pace.fragments))
+            self._fetch(np.array([what.peer]), range(self.work.pace.fragments), self.work.state_bits)
         elif isinstance(what, Absence) and what.kills:
             lost = self.attendance.lost_steps(what.peer)
             self.counted[:, what.peer] += np.minimum(self._pending()[:, what.peer], lost)
@@ -163,19 +146,18 @@ class Swarm:
         if alone > 0 and len(small) >= self.work.pace.min_group:
             lost = np.minimum(alone * self.population.steps_per_second[small], self._pending()[:, small])
             self.counted[:, small] += np.maximum(lost, 0.0)
-        self._fetch(np.array(small, dtype=np.intp), range(self.work.pace.fragments))
+        self._fetch(np.array(small, dtype=np.intp), range(self.work.pace.fragments), self.work.state_bits)
 
-    def _fetch(self, peers: Peers, fragments: range) -> None:
-        """These peers get the newest states, one after the other, from everybody else who is there."""
+    def _fetch(self, peers: Peers, fragments: range, bits: float) -> None:
+        """These peers get the newest states or steps, one after the other, from everybody else who is there."""
         alive, live = self.attendance.alive, max(int(self.attendance.alive.sum()), 1)
         given = STATES_SHARE * float(self.population.up[alive].sum())
-        taken = self.work.state_bits / self.population.down[peers] + 4 * self.population.latency_seconds[peers]
+        taken = bits / self.population.down[peers] + 4 * self.population.latency_seconds[peers]
         for place, fragment in enumerate(fragments):
-            self.served_until = max(self.now, self.served_until) + self.work.state_bits * len(peers) / max(given, 1.0)
+            self.served_until = max(self.now, self.served_until) + bits * len(peers) / max(given, 1.0)
             self.ready_at[fragment, peers] = np.maximum(self.now + (place + 1) * taken, self.served_until)
-        bits = self.work.state_bits * len(fragments)
-        self.received_bits[peers] += bits
-        self.sent_bits[alive] += bits * len(peers) / live
+        self.received_bits[peers] += bits * len(fragments)
+        self.sent_bits[alive] += bits * len(fragments) * len(peers) / live
 
     # -- rounds
 
@@ -224,9 +206,20 @@ class Swarm:
         if len(joined) < pace.min_group or leaderless or impossible:
             self._push(self.now + JOIN_SHARE * pace.round_seconds, Void(fragment))
             return
-        latency = self.population.latency_seconds[roster]
-        asked = float(2 * latency.max() + 2 * np.median(latency)) + (self._grace(reach) if hidden.any() else 0.0)
-        self._play(fragment, roster, self.now + asked, minor)
+        latency, grace = self.population.latency_seconds[roster], self._grace(reach)
+        asked = self.now + float(2 * latency.max() + 2 * np.median(latency)) + (grace if hidden.any() else 0.0)
+        steps = self.rng.random(len(roster)) / self.population.steps_per_second[roster]
+        attempt = Attempt(fragment, roster, self.now, asked, minor, steps)
+        if (
+            pace.cells
+            and self.version[fragment]
+            and reach.sum() > self.work.group_max
+            and np.isin(roster, newest).any()
+        ):
+            cells = CellRound(self.work, self.population, 1 / len(self.in_flight), self.attendance.next_away - self.now)
+            closing = Closing(active, 0.0 if minor else pace.min_share * float(active.sum()), pace.quorum, grace)
+            attempt = in_cells(attempt, cells, closing, joined, newest, self.rng)
+        self._play(attempt)
 
     def _grace(self, reach: Flags) -> float:
         """How long a leader waits for somebody who is listed as there and does not join."""
@@ -234,12 +227,11 @@ class Swarm:
         waits = grace_seconds(self.work.pace, step_seconds, self.estimates)
         return min(waits, GRACE_SHARE_MAX * self.work.pace.round_seconds)
 
-    def _play(self, fragment: int, roster: Peers, start: float, minor: bool) -> None:
+    def _play(self, attempt: Attempt) -> None:
         """The attempt, from its roster on: who delivers in time, who is gone before the votes, when it is over."""
-        people, doublings = self.population, min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
-        deadline = self.work.pace.round_seconds * 2.0**doublings
-        until_step = self.rng.random(len(roster)) / people.steps_per_second[roster]
-        members = Members.of(people, roster, until_step, share=1 / len(self.in_flight))
+        fragment, roster, start = attempt.fragment, attempt.roster, attempt.start
+        deadline = self.work.pace.round_seconds * 2.0 ** min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)
+        members = Members.of(self.population, roster, attempt.snapshot_seconds, share=1 / len(self.in_flight))
         cost = round_cost(self.work, members)
         if self.attendance.next_away[roster[0]] < start + cost.inputs_at.min():  # its leader
             self._push(start + GONE_SHARE * deadline, Void(fragment))
@@ -249,22 +241,17 @@ class Swarm:
         if present.any() and not present.all():  # the others go on as soon as they know
             cost, late = round_cost(self.work, members.only(present)), GONE_SHARE * deadline
             end = start + cost.seconds + late
-        if self._slow_reducers(cost, deadline):  # the next in order do their part again
+        if slow_reducers(cost, deadline):  # the next in order do their part again
             end = start + RECHECK_SHARE * deadline + cost.voted_after_seconds
-        if end > start + deadline or not self._certifies(fragment, roster, roster[present], minor):
+        if end > start + deadline or not self._certifies(fragment, roster, roster[present], attempt.minor):
             self._push(start + deadline, Void(fragment))
             return
-        included = roster[present]
-        ahead = start - self.now + until_step[present]
-        snapshots = np.floor(self.attendance.made[included] + people.steps_per_second[included] * ahead)
-        self.sent_bits[included] += cost.sent_bits
-        self.received_bits[included] += cost.received_bits
-        self._push(end, Round(fragment, roster, included, snapshots, start, minor))
-
-    def _slow_reducers(self, cost: RoundCost, deadline: float) -> bool:
-        """Whether some, but no more than a third, are too late for the first check (design §6.2 step 8)."""
-        late = int((cost.results_at > CHECK_SHARE * deadline).sum())
-        return 0 < 3 * late <= len(cost.results_at)
+        self.sent_bits[roster[present]] += cost.sent_bits
+        self.received_bits[roster[present]] += cost.received_bits
+        if attempt.brought is not None:
+            self.sent_bits += attempt.brought.sent_bits
+            self.received_bits += attempt.brought.received_bits
+        self._push(end, round_of(attempt, present, self.attendance))
 
     def _certifies(self, fragment: int, roster: Peers, voters: Peers, minor: bool) -> bool:
         active = self._active(fragment)
@@ -288,7 +275,8 @@ class Swarm:
         self.counted[fragment, included] += pending
         self.version[fragment] += 1
         self.counted_version[fragment, included] = self.version[fragment]
-        self.counted_from[fragment], self.voids[fragment] = done.started, 0
+        self.counted_from[fragment] = self.now if len(done.wards) else done.begun  # in cells from the certificate on
+        self.voids[fragment] = 0
         if done.minor:
             self.rosters[fragment].clear()
         else:
@@ -296,19 +284,21 @@ class Swarm:
         self.rosters[fragment].append(done.roster)
         self.estimates = self.estimates.with_round(0.0, self.now - done.started)
         outside = self.attendance.reach() & (self.ready_at[fragment] <= self.now)
-        outside[done.roster] = False
-        if outside.any():
-            self._fetch(np.flatnonzero(outside), range(fragment, fragment + 1))
+        outside[done.roster] = outside[done.wards] = False
+        self.ready_at[fragment, done.wards] = self.now + done.supplied_seconds
+        self.ready_at[fragment, done.roster] = self.now
+        if outside.any():  # they hold the version before, so the step is enough
+            self._fetch(np.flatnonzero(outside), range(fragment, fragment + 1), self.work.result_bits)
 
     def _note(self, done: Round, steps: float) -> None:
         tally, rate = self.tally, float(np.median(self.population.steps_per_second[done.included]))
-        tally.interval_steps.append((done.started - float(self.counted_from[done.fragment])) * rate)
+        tally.interval_steps.append((done.begun - float(self.counted_from[done.fragment])) * rate)
         tally.versions += 1
         tally.minor += done.minor
         tally.steps += steps
         tally.contributions += len(done.included)
         tally.certified_at.append(self.now)
-        tally.round_seconds.append(self.now - done.started)
+        tally.round_seconds.append(self.now - done.begun)
         tally.recovery_seconds += self.attendance.recovered(done.included, tally.since)
 
 

@@ -41,7 +41,7 @@ def report_of(plan: PlanFile, path: Path) -> SwarmReport:
     """Simulate a plan twice: with its own settings and with the recommended ones. Raises UsageError."""
     work = plan.workload(path)
     scenario, configured = _predicted(plan, path, work)
-    advice = advise(work, scenario.population)
+    advice = advise(work, scenario.population, configured.uptime * len(scenario.population))
     _, advised = _predicted(plan, path, advice.work)
     return SwarmReport(path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised)
 
@@ -84,6 +84,7 @@ def _settings(work: Workload) -> dict[str, Any]:
         "grace_share": pace.grace_share,
         "round_seconds": pace.round_seconds,
         "group_max": work.group_max,
+        "cells": work.pace.cells,
         "codec": work.outer.contribution_codec,
     }
 
@@ -131,7 +132,7 @@ def _cells(work: Workload, found: Prediction) -> list[tuple[str, str]]:
         ("a round lasts", _seconds(found.round_seconds)),
         ("steps per version", "none made" if found.steps_per_version is None else f"{found.steps_per_version:,.3g}"),
         ("versions per hour", f"{found.versions_per_hour:,.4g} ({found.void_per_hour:,.3g} rounds void)"),
-        ("members in a version", f"{found.group_size:,.3g}"),
+        ("peers in a version", f"{found.group_size:,.3g}"),
         ("utilisation", f"{found.utilisation:.1%} while there"),
         ("certified", f"{found.certified_share:.1%} of all work"),
         ("tokens per day", f"{found.tokens_per_day:,.3g}"),
@@ -139,9 +140,15 @@ def _cells(work: Workload, found: Prediction) -> list[tuple[str, str]]:
         ("longest gap", _seconds(found.longest_gap_seconds)),
         ("back to contributing", _seconds(found.recovery_seconds)),
         ("group captured", f"a third {found.captured.third:.2g}, half {found.captured.half:.2g}"),
+        ("steered through cells", _steered(found)),
         ("memory of the learner", f"{found.learner_bytes / 1e9:,.3g} GB without activations"),
         ("memory beside it", f"{found.host_bytes / 1e9:,.3g} GB"),
     ]
+
+
+def _steered(found: Prediction) -> str:
+    one = found.cells_captured
+    return "no cells" if one is None else f"a cell {one.cell:.2g}, a head {one.head:.2g}, half of them {one.group:.2g}"
 
 
 def _seconds(value: float | None) -> str:
@@ -160,7 +167,7 @@ def _verdict(report: SwarmReport) -> str:
     if found.certified_share < 1 / SLOWER_BY:
         return (
             f"Only {found.certified_share:.0%} of all work is certified: a group takes {report.work.group_max} peers, "
-            "and the others adopt what these make."
+            "and the others adopt what these make; pace.cells = true lets everybody contribute through them."
         )
     return "As configured the swarm keeps up."
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.plan.risk import at_least, capture
+from peer.plan.risk import HEADS, at_least, capture, capture_cells, tiers
 
 TABLE = {  # hostile share: n=4 third, n=8 third and half, n=16 third and half (BTARD's setting, independent draws)
     0.05: (1.4e-2, 5.8e-3, 3.7e-4, 8.1e-5, 3.5e-7),
@@ -37,3 +37,27 @@ def test_a_draw_is_a_probability_and_falls_with_what_is_asked(members, more, sha
     chances = [at_least(members, k, share, peers) for k in range(members + 1)]
     assert chances[0] == pytest.approx(1.0)
     assert all(later <= earlier + 1e-12 for earlier, later in pairwise(chances))
+
+
+def test_a_head_is_steered_by_itself_or_by_its_cell() -> None:
+    found = capture_cells(33, 0.1)  # cells of a head and one ward: either is half of it
+    assert found.cell == pytest.approx(1 - 0.9**2)
+    assert found.head == pytest.approx(0.1 + 0.9 * found.cell)
+    assert found.group == pytest.approx(at_least(HEADS, HEADS // 2, found.head))
+
+
+def test_two_tiers_can_be_steered_at_both() -> None:
+    assert tiers(896) == 1
+    assert tiers(897) == 2
+    found = capture_cells(10_000, 0.1)
+    leaders = 0.1 + 0.9 * capture(16, 0.1).half
+    assert found.cell == capture(16, 0.1).half
+    assert found.head == pytest.approx(0.1 + 0.9 * capture(24, leaders).half)
+
+
+@given(st.integers(33, 20_000), st.floats(0, 0.5), st.floats(0, 0.4))
+def test_more_hostile_peers_steer_more(peers, share, more) -> None:
+    less, found = capture_cells(peers, share), capture_cells(peers, share + more)
+    for name in ("cell", "head", "group"):
+        assert -1e-12 <= getattr(less, name) <= getattr(found, name) + 1e-9 <= 1 + 2e-9
+    assert found.head >= share + more

@@ -1,0 +1,105 @@
+"""One attempt of a simulated swarm: who is in it, when it starts, and the round that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coordinator.timeline import CHECK_SHARE
+from peer.plan.attendance import Attendance
+from peer.plan.cells import Brought, CellRound
+from peer.plan.cost import Peers, RoundCost
+from peer.plan.population import Flags, Floats
+
+NOBODY = np.zeros(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A roster that is fixed at `start`. `brought`: what its heads bring from their cells; None: everybody its own."""
+
+    fragment: int
+    roster: Peers
+    begun: float
+    start: float
+    minor: bool
+    snapshot_seconds: Floats  # from the start until each of the roster has what it brings
+    brought: Brought | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round in flight that will be certified. It began when its fragment was due, or with cells with their roster."""
+
+    fragment: int
+    roster: Peers
+    included: Peers  # whose work it holds
+    snapshots: Floats  # steps made by then, of `included`
+    begun: float
+    started: float  # with its roster
+    minor: bool
+    wards: Peers  # those of `included` whose work came through a cell
+    supplied_seconds: Floats  # from the certificate until each of them has the step
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A round in flight from which nothing will come."""
+
+    fragment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """When a leader closes its roster: after the grace window, and not before a full version can come of it."""
+
+    active: Flags  # of the whole swarm
+    needed: float  # more than so many of the active have to be there
+    quorum: int
+    grace_seconds: float
+
+    def seconds(self, roster: Peers, ready: Floats) -> float:
+        """`ready`: when each of the roster joins."""
+        order = np.argsort(ready)
+        enough = np.cumsum(self.active[roster][order]) > self.needed
+        first = order[int(np.argmax(enough))] if enough.any() else order[0]
+        return float(max(ready[order[min(self.quorum, len(order)) - 1]] + self.grace_seconds, ready[first]))
+
+
+def in_cells(
+    attempt: Attempt, cells: CellRound, closing: Closing, joined: Peers, newest: Peers, rng: np.random.Generator
+) -> Attempt:
+    """Everybody else's work through those of the roster that had a seat before; who is too late drops out.
+
+    A new seat's work goes through a head, too, and its peer asks into the group when its cell is over.
+    """
+    roster, leads = attempt.roster, np.isin(attempt.roster, newest)
+    brought = cells.play(roster[leads], joined[~np.isin(joined, roster[leads])], rng)
+    ready = np.full(len(roster), float(np.median(brought.ready_seconds)))
+    ready[leads] = brought.ready_seconds
+    here = ready <= closing.seconds(roster, ready)
+    start = attempt.start + float(ready[here].max())
+    return replace(attempt, roster=roster[here], start=start, snapshot_seconds=np.zeros(here.sum()), brought=brought)
+
+
+def round_of(attempt: Attempt, present: Flags, attendance: Attendance) -> Round:
+    """What will be certified of these members of the roster, and of who brought its work through them."""
+    members, ahead = attempt.roster[present], attempt.start - attendance.now + attempt.snapshot_seconds[present]
+    begun, wards, supplied = attempt.start, NOBODY, np.zeros(0)
+    if attempt.brought is not None:
+        brought = attempt.brought.through(members)
+        leads = np.isin(members, brought.heads)
+        begun, wards, supplied = attempt.begun, brought.wards, brought.supplied_seconds
+        members = np.concatenate([members[leads], wards])
+        ahead = np.concatenate([ahead[leads], brought.snapshot_seconds])
+    snapshots = np.floor(attendance.made[members] + attendance.population.steps_per_second[members] * ahead)
+    return Round(
+        attempt.fragment, attempt.roster, members, snapshots, begun, attempt.start, attempt.minor, wards, supplied
+    )
+
+
+def slow_reducers(cost: RoundCost, deadline: float) -> bool:
+    """Whether some, but no more than a third, are too late for the first check (design §6.2 step 8)."""
+    late = int((cost.results_at > CHECK_SHARE * deadline).sum())
+    return 0 < 3 * late <= len(cost.results_at)

@@ -1,0 +1,204 @@
+"""Cells below a group (docs/adr/0011): through whom everybody's work comes, how long that takes, what it costs.
+
+All cells of a round at once, as flat arrays: heads and wards are drawn and dealt out as the protocol does, then every
+tier commits, scatters, merges and is looked into. Left out: a cell whose leader or reducers die in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.cell import SLACK_SHARE
+from coordinator.cells import CELL_PEERS, WARDS_MAX, WARDS_PER_CELL_MAX
+from coordinator.timeline import BUNDLE_SHARE, RECHECK_SHARE
+from coordinator.wards import GATHER_SHARE
+from peer.plan.cost import (
+    ENCODED_PER_SECOND,
+    HANDLE_SECONDS,
+    MERGED_PER_SECOND,
+    PER_ROOT_BYTES,
+    STATEMENT_BYTES,
+    Peers,
+    Workload,
+    transfer_seconds,
+)
+from peer.plan.population import Flags, Floats, Population
+
+LOOKS = 2  # hops of opening a few leaves: a question and an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Cells of one height. `member[i]` is in cell `cell[i]`, the leader too; cells are numbered from 0."""
+
+    leader: Peers
+    member: Peers
+    cell: Peers
+
+    @property
+    def members(self) -> Peers:
+        """How many each cell has."""
+        return np.bincount(self.cell, minlength=len(self.leader))
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What heads bring. Seconds count from when the fragment was due; bits are of all peers of the swarm."""
+
+    heads: Peers
+    ready_seconds: Floats  # per head, until it asks into the group
+    wards: Peers  # whose work is in it
+    head: Peers  # of each ward
+    snapshot_seconds: Floats  # of each ward, until its snapshot
+    supplied_seconds: Floats  # of each ward, from the certificate until the step has come down to it
+    sent_bits: Floats
+    received_bits: Floats
+
+    def through(self, heads: Peers) -> Brought:
+        """What comes through these heads; the others have spent their bits in vain."""
+        here = np.isin(self.head, heads)
+        parts = self.wards[here], self.head[here], self.snapshot_seconds[here], self.supplied_seconds[here]
+        return Brought(self.heads, self.ready_seconds, *parts, self.sent_bits, self.received_bits)
+
+
+def deal(heads: Peers, wards: Peers, rng: np.random.Generator) -> tuple[Tier, Tier, Peers]:
+    """The cells of heads and, below those that have many, of wards; and every ward's head, as an index, −1: no room."""
+    drawn = rng.integers(0, len(heads), len(wards))
+    head_of, own, below = np.full(len(wards), -1), [], []
+    for index, head in enumerate(heads):
+        places = np.flatnonzero(drawn == index)[:WARDS_MAX]
+        head_of[places] = index
+        mine = wards[places]
+        cells = 0
+        if len(mine) > WARDS_PER_CELL_MAX:
+            cells = min(-(-len(mine) // CELL_PEERS), WARDS_PER_CELL_MAX)
+            below += [mine[cell::cells] for cell in range(cells)]
+        own.append(np.concatenate([[head], mine[:cells] if cells else mine]))
+    return _tier(own), _tier(below), head_of
+
+
+def _tier(cells: Sequence[Peers]) -> Tier:
+    """Each cell's first member leads it."""
+    flat = np.concatenate(cells) if cells else np.zeros(0)
+    sizes = np.array([len(one) for one in cells], dtype=np.intp)
+    leaders = np.array([one[0] for one in cells], dtype=np.intp)
+    return Tier(leaders, flat.astype(np.intp), np.repeat(np.arange(len(cells)), sizes))
+
+
+class CellRound:
+    """The cells of one round: `play` them."""
+
+    def __init__(self, work: Workload, people: Population, share: float, until: Floats) -> None:
+        """`share` of every line is this round's; `until`: seconds from now at which each peer goes away."""
+        self.work, self.people, self.share, self.until = work, people, share, until
+        self.sent, self.received = np.zeros(len(people)), np.zeros(len(people))
+
+    def play(self, heads: Peers, wards: Peers, rng: np.random.Generator) -> Brought:
+        """Gather, deal out, and merge what comes."""
+        own, below, head_of = deal(heads, wards, rng)
+        begins = GATHER_SHARE * self.work.pace.round_seconds
+        steps = rng.random(len(self.people)) / self.people.steps_per_second
+        encoded = np.full(len(self.people), begins) + steps + self.work.elements / ENCODED_PER_SECOND
+        absent = self.until <= encoded
+        if len(below.leader):
+            merged, here = self._tier_seconds(below, encoded, absent, begins, height=1)
+            encoded[below.leader] = merged + self.work.elements / ENCODED_PER_SECOND
+            absent[below.member] |= ~here
+        ready, here = self._tier_seconds(own, encoded, absent, begins, height=2 if len(below.leader) else 1)
+        lost = absent.copy()
+        lost[own.member] |= ~here
+        lost[below.member] |= lost[below.leader[below.cell]]
+        supplied = self._supply(own, below)
+        brought = (head_of >= 0) & ~lost[wards]
+        return Brought(
+            heads,
+            ready,
+            wards[brought],
+            heads[head_of[brought]],
+            begins + steps[wards[brought]],
+            supplied[wards[brought]],
+            self.sent,
+            self.received,
+        )
+
+    def _tier_seconds(
+        self, tier: Tier, encoded: Floats, absent: Flags, begins: float, height: int
+    ) -> tuple[Floats, Flags]:
+        """When each cell is merged and looked into, and which members' work is in it."""
+        people, work, cell = self.people, self.work, tier.cell
+        hop = people.latency_seconds[tier.member] + people.latency_seconds[tier.leader[cell]]
+        committed = encoded[tier.member] + 2 * hop + HANDLE_SECONDS  # the roster has to come first
+        patient_until = self._patience(tier, committed, begins, height)
+        here = ~absent[tier.member] & (committed <= patient_until[cell])
+        bundled = _most(cell, np.where(here, committed, 0.0), len(tier.leader))
+        missed = np.bincount(cell, weights=~here, minlength=len(tier.leader)) > 0
+        bundled = np.where(missed, np.maximum(bundled, patient_until), bundled)
+        inputs, own = self._scattered(tier, here)
+        merging = inputs[0] * work.elements * own / MERGED_PER_SECOND
+        lasts = self._seconds(tier.member, inputs[1], inputs[2], hop, inputs[0])
+        merged = _most(cell, np.where(here, lasts + 2 * hop + HANDLE_SECONDS + merging, 0.0), len(tier.leader))
+        return bundled + merged + self._returned(tier, own, hop), here
+
+    def _patience(self, tier: Tier, committed: Floats, begins: float, height: int) -> Floats:
+        """Until when the leader waits for who is silent (`coordinator.cell.Cell.commit_by`)."""
+        whole = self.work.pace.round_seconds
+        order = np.lexsort((committed, tier.cell))
+        first = np.concatenate([[0], np.cumsum(tier.members)[:-1]])
+        two_thirds = committed[order][first + -(-2 * tier.members // 3) - 1]
+        steps = _most(tier.cell, 1 / self.people.steps_per_second[tier.member], len(tier.leader))
+        patient = np.maximum(2 * two_thirds - begins, begins + steps) + SLACK_SHARE * whole
+        return np.minimum(patient, begins + (BUNDLE_SHARE + RECHECK_SHARE * (height - 1)) * whole)
+
+    def _scattered(self, tier: Tier, here: Flags) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+        """Per member: how many inputs, bits sent and received as parts; and the share of a fragment that it reduces."""
+        cells, bits = len(tier.leader), self.work.contribution_bits
+        count = np.bincount(tier.cell, weights=here, minlength=cells).astype(float)[tier.cell]
+        reduces = here & self.people.dialable[tier.member]
+        reducers = np.maximum(np.bincount(tier.cell, weights=reduces, minlength=cells), 1.0)[tier.cell]
+        own = reduces / reducers
+        up, down = np.where(here, (1 - own) * bits, 0.0), own * np.maximum(count - 1, 0) * bits
+        statements = 8 * (STATEMENT_BYTES + PER_ROOT_BYTES * reducers)
+        np.add.at(self.sent, tier.member, up + statements)
+        np.add.at(self.received, tier.member, down + count * statements)
+        np.add.at(self.sent, tier.leader, np.bincount(tier.cell, count * statements, cells))  # to all, what all said
+        return (count, up, down), own
+
+    def _returned(self, tier: Tier, own: Floats, hop: Floats) -> Floats:
+        """Per cell: results to the leader, and its look into them."""
+        bits, leads = self.work.result_bits, tier.member == tier.leader[tier.cell]
+        up, down = np.where(leads, 0.0, own * bits), np.where(leads, (1 - own) * bits, 0.0)
+        np.add.at(self.sent, tier.member, up)
+        np.add.at(self.received, tier.member, down)
+        sending = self._seconds(tier.member, up, down, hop, tier.members[tier.cell])
+        return _most(tier.cell, sending + (1 + LOOKS) * (hop + HANDLE_SECONDS), len(tier.leader))
+
+    def _supply(self, own: Tier, below: Tier) -> Floats:
+        """Seconds from the certificate until each peer has the step: leaders give it to all their members at once."""
+        seconds = np.zeros(len(self.people))
+        for tier in (own, below):
+            others = tier.member != tier.leader[tier.cell]
+            leader, member = tier.leader[tier.cell][others], tier.member[others]
+            given = (tier.members - 1)[tier.cell][others] * self.work.result_bits
+            hop = self.people.latency_seconds[leader] + self.people.latency_seconds[member]
+            sending = transfer_seconds(given, self.people.up[leader] * self.share, 2 * hop)
+            taking = transfer_seconds(self.work.result_bits, self.people.down[member] * self.share, 2 * hop)
+            seconds[member] = seconds[leader] + np.maximum(sending, taking) + 3 * hop + HANDLE_SECONDS
+            np.add.at(self.sent, leader, self.work.result_bits)
+            np.add.at(self.received, member, self.work.result_bits)
+        return seconds
+
+    def _seconds(self, member: Peers, up: Floats, down: Floats, hop: Floats, inputs: Floats | Peers) -> Floats:
+        """Of sending and receiving so much at once, over a connection to each other member."""
+        others = np.maximum(inputs - 1, 1)
+        sending = transfer_seconds(up, self.people.up[member] * self.share, 2 * hop, others)
+        return np.maximum(sending, transfer_seconds(down, self.people.down[member] * self.share, 2 * hop, others))
+
+
+def _most(cell: Peers, values: Floats, cells: int) -> Floats:
+    """The largest value of each cell."""
+    found = np.zeros(cells)
+    np.maximum.at(found, cell, values)
+    return found
