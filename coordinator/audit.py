@@ -176,11 +176,16 @@ class Auditor:
         return self._end(False) + ([] if evidence is None else self.tribunal.accuse([evidence], now))
 
     def _end(self, passed: bool | None) -> list[Action]:
-        """`passed` is None where nothing could be recomputed."""
+        """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed."""
         assert self.audit is not None
         audit, self.audit = self.audit, None
-        key, partition = audit.exchange.group.key, audit.held.result.partition
-        details: dict[str, object] = {"reducer": audit.held.reducer, "partition": partition, "passed": passed}
+        inputs, key = audit.exchange.inputs, audit.exchange.group.key
+        details: dict[str, object] = {
+            "reducer": audit.held.reducer,
+            "partition": audit.held.result.partition,
+            "passed": passed,
+            "withheld": [] if inputs is None else [inputs.peers[member] for member in sorted(audit.lacking)],
+        }
         return [Tell("audited", key.fragment, key.version, details)]
 
     # -- time

@@ -96,7 +96,9 @@ def test_it_asks_again_for_what_is_missing_and_gives_up_in_the_end() -> None:
     assert NOW < again_at < ENDS_AT
     assert stand.auditor.tick(NOW) == []
     assert asked(stand.auditor.tick(again_at)) == {stand.inputs.peers[stand.others[0]]}
-    assert told(stand.auditor.tick(ENDS_AT)) == [None]
+    (tell,) = stand.auditor.tick(ENDS_AT)
+    assert isinstance(tell, Tell)
+    assert (tell.details["passed"], tell.details["withheld"]) == (None, [stand.inputs.peers[stand.others[0]]])
     assert stand.auditor.tick(ENDS_AT) == []
 
 
