@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed; with --seeds 1 it replays one")
     parser.add_argument("--real-keys", action="store_true", help="Ed25519 signatures instead of keyed hashes")
     parser.add_argument("--attacked", action="store_true", help="fewer than a third of the peers are hostile")
+    parser.add_argument("--strangers", action="store_true", help="newcomers on probation, and audits")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to run seeds in")
     arguments = parser.parse_args()
     started, failed, versions, rounds = time.monotonic(), [], 0, 0.0
@@ -51,7 +52,8 @@ def main() -> int:
 def _outcomes(seeds: range, arguments: argparse.Namespace) -> Iterator[tuple[int, ChaosReport | str, float]]:
     """Per seed its report, or what broke; and the processor time it took."""
     processes: int = arguments.processes
-    run = partial(_run, real_keys=arguments.real_keys, attacked=arguments.attacked, verbose=len(seeds) == 1)
+    kind = (arguments.real_keys, arguments.attacked, arguments.strangers)
+    run = partial(_run, kind=kind, verbose=len(seeds) == 1)
     if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
         yield from map(run, seeds)
         return
@@ -59,10 +61,10 @@ def _outcomes(seeds: range, arguments: argparse.Namespace) -> Iterator[tuple[int
         yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
 
 
-def _run(seed: int, real_keys: bool, attacked: bool, verbose: bool) -> tuple[int, ChaosReport | str, float]:
+def _run(seed: int, kind: tuple[bool, bool, bool], verbose: bool) -> tuple[int, ChaosReport | str, float]:
     started = time.process_time()
     try:
-        report: ChaosReport | str = run_seed(seed, real_keys, attacked)
+        report: ChaosReport | str = run_seed(seed, *kind)
     except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
         report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
     return seed, report, time.process_time() - started

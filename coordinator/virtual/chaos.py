@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from coordinator.events import PeerGone
-from coordinator.manifest import PaceSpec
+from coordinator.manifest import PaceSpec, TrustSpec
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.mischief import draw_mischief
@@ -37,8 +37,11 @@ class ChaosReport:
     banned: int = 0  # of the hostile, by every honest peer that was alive at the end
 
 
-def draw_world(seed: int, real_keys: bool = False, attacked: bool = False) -> World:
-    """Peers, speeds, links and pace of this seed; if `attacked`, no group can be of hostile peers alone."""
+def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> World:
+    """Peers, speeds, links and pace of this seed; if `attacked`, no group can be of hostile peers alone.
+
+    With `strangers` newcomers are bounded and on probation, and members audit each other.
+    """
     draw = random.Random(seed)
     count = draw.choice([3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12])  # cost grows with the square
     pace = PaceSpec(
@@ -61,7 +64,11 @@ def draw_world(seed: int, real_keys: bool = False, attacked: bool = False) -> Wo
     )
     rates = [draw.choice([2.0, 2.0, 2.0, 4.0, 0.5]) for _ in range(count)]
     witnesses = frozenset({0}) if witness and count > pace.min_group + 1 else frozenset[int]()
-    return World(pace, rates, founders, seed, links, witnesses, real_keys)
+    if not strangers:
+        return World(pace, rates, founders, seed, links, witnesses, real_keys)
+    founders = list(range(min(max(pace.min_group + 1, -(-3 * count // 4)), count)))  # one of them may be a witness
+    trust = TrustSpec(newcomers_share=0.25, probation_rounds=draw.randint(1, 3), audit_share=0.3)
+    return World(pace, rates, founders, seed, links, witnesses, real_keys, trust=trust)
 
 
 def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
@@ -77,12 +84,12 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
     return hostile
 
 
-def run_seed(seed: int, real_keys: bool = False, attacked: bool = False) -> ChaosReport:
+def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
     """Run one seed to its end; raises InvariantError if a promise of the protocol is broken.
 
     If `attacked`, some peers are hostile, until the faults end and they leave for good.
     """
-    world = draw_world(seed, real_keys, attacked)
+    world = draw_world(seed, real_keys, attacked, strangers)
     draw = random.Random(~seed)
     hostile = corrupt(world, random.Random(f"hostile {seed}")) if attacked else []
     faults: dict[str, int] = dict.fromkeys(STRIKES, 0)

@@ -18,18 +18,19 @@ from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_se
 SEEDS = 100  # `make sim` drives thousands
 SEEDS_WITH_REAL_KEYS = 20
 SEEDS_UNDER_ATTACK = 20
+SEEDS_WITH_STRANGERS = 10
 CHUNK = 5
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.sim
 
 
-def run(seed: int, real_keys: bool = False, attacked: bool = False) -> ChaosReport:
+def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
     """One seed; its number is in whatever goes wrong."""
     try:
-        return run_seed(seed, real_keys, attacked)
+        return run_seed(seed, real_keys, attacked, strangers)
     except Exception as error:
-        flags = " --real-keys" * real_keys + " --attacked" * attacked
+        flags = " --real-keys" * real_keys + " --attacked" * attacked + " --strangers" * strangers
         error.add_note(f"replay: python -m coordinator.virtual --seeds 1 --first {seed}{flags}")
         raise
 
@@ -53,6 +54,15 @@ def test_seeds_under_attack(first: int) -> None:
     reports = [run(seed, attacked=True) for seed in range(first, first + CHUNK)]
     assert all(report.versions >= VERSIONS_MIN for report in reports)
     assert sum(report.banned for report in reports) > 0
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_WITH_STRANGERS, CHUNK))
+@pytest.mark.parametrize("attacked", [False, True], ids=["honest", "attacked"])
+def test_seeds_with_strangers(first: int, attacked: bool) -> None:
+    """Whoever is new is on probation, and members audit each other: the same promises hold."""
+    reports = [run(seed, attacked=attacked, strangers=True) for seed in range(first, first + CHUNK)]
+    assert all(report.versions >= VERSIONS_MIN for report in reports)
+    assert sum(report.events.get("audited", 0) for report in reports) > 0
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
