@@ -14,7 +14,7 @@ from coordinator.virtual.simulation import World
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
 
-ROUNDS_TO_BAN = 14  # of the fragment: a leader's mischief waits until its key leads
+ROUNDS_TO_BAN = 24  # of the fragment: a leader's mischief waits until its key leads, which one of six does by then
 ROUND_KINDS = ("join", "roster", "commit", "bundle", "result", "check", "proposal", "vote")
 
 
