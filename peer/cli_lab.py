@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+class Reunion(StrEnum):
+    """What becomes of what the losing side of a partition certified."""
+
+    drop = "drop"
+    merge = "merge"
+    uncut = "uncut"
+
+
 class Comparison(StrEnum):
     """What is trained beside the lab."""
 
@@ -76,6 +84,9 @@ LateJoins = Annotated[bool, typer.Option("--late-joins", help="Learners report a
 FailuresOption = Annotated[str | None, typer.Option(help="MTBI:RETURN, in steps: learners die and come back.")]
 ScavengeOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: more learners for a while.")]
 Attacks = Annotated[list[str] | None, typer.Option(help="NAME:COUNT[:PARAMETER=VALUE] (repeatable); see --list.")]
+PartitionOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: the last N learners are cut off.")]
+ReunionOption = Annotated[Reunion, typer.Option(help="What the losing side certified; uncut: nobody is cut off.")]
+OwnText = Annotated[bool, typer.Option("--own-text", help="The sides of --partition read different packages.")]
 NonIid = Annotated[float | None, typer.Option(help="Deal the text out unevenly, with this Dirichlet parameter.")]
 Compare = Annotated[
     list[Comparison] | None, typer.Option(help="Also train data-parallel, at equal tokens (repeatable).")
@@ -120,6 +131,9 @@ def lab(
     late_joins: LateJoins = False,
     failures: FailuresOption = None,
     scavenge: ScavengeOption = None,
+    partition: PartitionOption = None,
+    reunion: ReunionOption = Reunion.drop,
+    own_text: OwnText = False,
     attack: Attacks = None,
     noniid: NonIid = None,
     compare: Compare = None,
@@ -166,7 +180,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
 def _options(given: Mapping[str, Any]) -> LabOptions:
     from peer.attacks.zoo import AttackOrder
-    from peer.lab.options import Failures, LabOptions, Scavenge, lab_config, parse_speeds, sequences_per_step
+    from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config, parse_speeds, sequences_per_step
 
     base = cli_settings.run_config(given["config"], None)
     changes = {key: given[name] for name, key in CONFIG_KEYS.items()}
@@ -178,6 +192,11 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         changes |= {"outer.adoption": rule, "outer.adoption_blend": _number("--adoption", share) if share else None}
     if given["batch_tokens"] is not None:
         changes["data.sequences_per_step"] = sequences_per_step(base, given["batch_tokens"])
+    if given["partition"] is None and (given["own_text"] or given["reunion"] is not Reunion.drop):
+        raise UsageError("--own-text and --reunion say something of a --partition: give that too")
+    cut = None
+    if given["partition"] is not None:
+        cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"] or base.versions * base.pace.steps_per_version // base.pace.fragments
     return LabOptions(
@@ -189,6 +208,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         late_joins=given["late_joins"],
         failures=None if failures is None else Failures.parse(failures),
         scavenge=None if scavenge is None else Scavenge.parse(scavenge),
+        partition=cut,
         attacks=tuple(AttackOrder.parse(text) for text in given["attack"] or ()),
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
@@ -247,6 +267,15 @@ def _summary(found: LabReport) -> str:
     ]
     if found.diverged is not None:
         lines.append(f"the run ended early: {found.diverged}")
+    for point in found.sides:
+        texts = "".join(
+            f", {name} side's text {loss:.4f}"
+            for name, loss in zip(("first", "second"), point.text_losses, strict=False)
+        )
+        lines.append(f"step {point.step}, {point.side}: held out {point.eval_loss:.4f}{texts}")
+    if found.reunited:
+        weights = f"{min(found.reunited):.2f} to {max(found.reunited):.2f}"
+        lines.append(f"{len(found.reunited)} fragments of the losing side came in, with weights of {weights}")
     for name, baseline in found.baseline.items():
         lines.append(
             f"{name}: {baseline.eval_loss_last:.4f} at rate {baseline.inner_lr:g} after {baseline.tokens:,} tokens; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sysconfig
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,13 +20,46 @@ from dht.errors import UsageError
 from peer.data import is_heldout, source_files
 
 
-def learner_texts(config: RunConfig, train: Tensor, learners: int, alpha: float | None) -> list[Tensor]:
-    """What each learner draws its windows from: all text, or `dirichlet_texts` with this α."""
+def learner_texts(
+    config: RunConfig, train: Tensor, learners: int, alpha: float | None, second_side: int = 0
+) -> list[Tensor]:
+    """What each learner draws its windows from: all text, or `dirichlet_texts` with this α.
+
+    Or `side_texts`, where so many of the last learners are a side of their own.
+    """
+    if second_side:
+        first, second = side_texts(config.data)
+        return [first.train] * (learners - second_side) + [second.train] * second_side
     if alpha is None:
         return [train] * learners
     if config.data.source != "stdlib":
         raise UsageError('--noniid deals out the standard library\'s packages; it needs data.source = "stdlib"')
     return dirichlet_texts(config.data, learners, alpha, config.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SideText:
+    """What one side of a partition trains on and is evaluated on, uint8."""
+
+    train: Tensor
+    heldout: Tensor
+
+
+def side_texts(spec: DataSpec) -> tuple[SideText, SideText]:
+    """The standard library's packages on two sides of about equal length; raises UsageError for other data."""
+    if spec.source != "stdlib":
+        raise UsageError('--own-text deals out the standard library\'s packages; it needs data.source = "stdlib"')
+    train, heldout = _packages(), _packages(heldout=True)
+    sides: tuple[list[str], list[str]] = ([], [])
+    for name in sorted(train, key=lambda name: (-len(train[name]), name)):
+        min(sides, key=lambda names: sum(len(train[one]) for one in names)).append(name)
+    found = []
+    for names in sides:
+        own, judged = (bytearray(b"".join(texts.get(name, b"") for name in names)) for texts in (train, heldout))
+        if min(len(own), len(judged)) <= spec.context_tokens:
+            raise UsageError("the standard library is too small to be dealt out to two sides; leave out --own-text")
+        found.append(SideText(torch.frombuffer(own, dtype=torch.uint8), torch.frombuffer(judged, dtype=torch.uint8)))
+    return found[0], found[1]
 
 
 def dirichlet_texts(spec: DataSpec, learners: int, alpha: float, seed: int) -> list[Tensor]:
@@ -45,10 +79,10 @@ def dirichlet_texts(spec: DataSpec, learners: int, alpha: float, seed: int) -> l
     return [torch.frombuffer(text, dtype=torch.uint8) for text in texts]
 
 
-def _packages() -> dict[str, bytes]:
-    """Training text by top-level package; single modules by their first letter."""
+def _packages(heldout: bool = False) -> dict[str, bytes]:
+    """Training or held-out text by top-level package; single modules by their first letter."""
     found: defaultdict[str, bytearray] = defaultdict(bytearray)
     for path, content in source_files(Path(sysconfig.get_path("stdlib"))):
-        if not is_heldout(path):
+        if is_heldout(path) == heldout:
             found[path.partition("/")[0] if "/" in path else path[0]] += content
     return {name: bytes(found[name]) for name in sorted(found)}

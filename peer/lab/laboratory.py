@@ -24,6 +24,7 @@ from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
 from peer.lab.learners import DivergedError
 from peer.lab.options import STEP_SECONDS, LabOptions
+from peer.lab.parting import Parting
 from peer.lab.report import CurvePoint
 from peer.lab.tape import Record, TapeLine, keep_no_tape
 from peer.lab.tensors import LabTensors, make_tensors
@@ -53,7 +54,8 @@ class Laboratory:
         self.diverged: str | None = None
         self.absences: Absences = plan_absences(options)
         self._data = data
-        self._texts = learner_texts(config, data.train, options.total_learners, options.dirichlet_alpha)
+        alpha, second_side = options.dirichlet_alpha, options.second_side
+        self._texts = learner_texts(config, data.train, options.total_learners, alpha, second_side)
         self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
         self.shop = Workshop(
             config,
@@ -77,6 +79,8 @@ class Laboratory:
         self.evaluator = Evaluator(config, data.heldout)
         record(self._head())
         self.faults = Faults(self.world, self.shop, options, self.absences)
+        cut = options.partition
+        self.parting = None if cut is None else Parting(self.world, self.shop, cut, data.heldout)
 
     def __enter__(self) -> Laboratory:
         return self
@@ -126,6 +130,7 @@ class Laboratory:
             "peers": [peer.me for peer in self.world.peers],
             "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.shop.attacks.items()},
             "dirichlet_alpha": self.options.dirichlet_alpha,
+            "second_side": self.options.second_side,
         }
 
     # -- the run
@@ -136,14 +141,22 @@ class Laboratory:
             self._evaluate(0)
             for step in range(1, self.options.steps + 1):
                 self.world.run(STEP_SECONDS)
-                if step % self.options.eval_every_steps == 0 and step < self.options.steps:
+                if self._is_shown(step):
                     self._evaluate(step)
+                if self.parting is not None:
+                    self.parting.after(step)
                 show(step)
             self._drain()
             self._evaluate(self.options.steps)
             show(self.options.steps)
         except DivergedError as error:
             self.diverged = str(error)
+
+    def _is_shown(self, step: int) -> bool:
+        """Whether to evaluate after this step: regularly, and when the sides of a partition are about to meet."""
+        cut = self.options.partition
+        regular = step % self.options.eval_every_steps == 0
+        return step < self.options.steps and (regular or (cut is not None and step == cut.last_step))
 
     def _drain(self) -> None:
         """Take in what the last step made due; then make no more steps, and finish the rounds under way."""
@@ -161,6 +174,8 @@ class Laboratory:
         self.shop.settle_all(self.world.clock.now)
         if not self.shop.active:
             return
+        if self.parting is not None:
+            self.parting.evaluate(step)
         tally = self.shop.tally
         self.curve.append(
             CurvePoint(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -60,6 +60,30 @@ class Scavenge:
         return cls(int(count), first, last)
 
 
+Reunion = Literal["drop", "merge", "uncut"]
+"""What becomes of the losing side's versions; `uncut` never parts the sides, to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The last learners are cut off from the others for a while."""
+
+    learners: int
+    first_step: int
+    last_step: int
+    reunion: Reunion = "drop"
+    own_text: bool = False  # each side reads, and is evaluated on, packages that the other never sees
+
+    @classmethod
+    def parse(cls, text: str, reunion: Reunion, own_text: bool) -> Partition:
+        """`N:FROM:TO`; raises UsageError."""
+        numbers = _numbers("--partition", text, "N:FROM:TO", 3)
+        count, first, last = map(int, numbers)
+        if (count, first, last) != numbers or not 0 < first < last:
+            raise UsageError(f"--partition {text!r} is not of the form N:FROM:TO with FROM before TO, as in 2:100:200")
+        return cls(count, first, last, reunion, own_text)
+
+
 @dataclass(frozen=True, slots=True)
 class LabOptions:
     """One lab run. `config` is complete; `speeds` are relative, and cyclic by learner.
@@ -74,6 +98,7 @@ class LabOptions:
     adoption_delay_steps: float = 2.0
     failures: Failures | None = None
     scavenge: Scavenge | None = None
+    partition: Partition | None = None
     attacks: tuple[AttackOrder, ...] = ()
     dirichlet_alpha: float | None = None
     late_joins: bool = False  # a learner says that it takes part at its next step boundary, as in the paper's Alg. 1
@@ -93,8 +118,23 @@ class LabOptions:
             raise UsageError(
                 f"--adoption-delay-steps must be below the period of {self.config.pace.steps_per_version} steps"
             )
+        if self.partition is not None:
+            self._check_partition(self.partition)
         if self.attackers >= self.learners:
             raise UsageError(f"{self.attackers} attackers leave none of {self.learners} learners honest")
+
+    def _check_partition(self, partition: Partition) -> None:
+        if not (partition.learners < self.learners and partition.last_step <= self.steps):
+            raise UsageError("--partition must leave learners on both sides, and end before the run does")
+        if partition.own_text and self.dirichlet_alpha is not None:
+            raise UsageError("--own-text deals the text out by side, --noniid by learner: choose one")
+        if self.scavenge is not None:
+            raise UsageError("--partition and --scavenge do not go together: a side is some of the founders")
+
+    @property
+    def second_side(self) -> int:
+        """How many of the last learners have text of their own."""
+        return self.partition.learners if self.partition is not None and self.partition.own_text else 0
 
     @property
     def total_learners(self) -> int:

@@ -56,7 +56,8 @@ class Replay:
     def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, pool: ThreadPoolExecutor) -> None:
         torch.set_num_threads(1)
         config, peers = manifest.config, [PeerId(peer) for peer in head["peers"]]
-        texts = dict(zip(peers, learner_texts(config, data.train, len(peers), head["dirichlet_alpha"]), strict=True))
+        dealt = learner_texts(config, data.train, len(peers), head["dirichlet_alpha"], head["second_side"])
+        texts = dict(zip(peers, dealt, strict=True))
 
         def windows(peer: PeerId) -> TrainingWindows:
             return TrainingWindows(texts[peer], config.data, manifest.run_id, peer)
@@ -76,6 +77,7 @@ class Replay:
             "checkpoint": self._save,
             "snapshot": self._snapshot,
             "version": self._make_version,
+            "reunion": self._reunite,
             "adoption": self._adopt,
             "final": self._compare,
         }
@@ -142,6 +144,10 @@ class Replay:
         self._certificates[line["digest"]] = certificate
         self._applies[line["digest"]] = Apply(key, tuple(results), members)
         self.versions += 1
+
+    def _reunite(self, line: TapeLine) -> None:
+        lost, steps = bytes.fromhex(line["lost"]), (line["step"], line["effective_step"])
+        self._tensors(line).reunite_at(line["fragment"], lost, line["share"], *steps)
 
     def _adopt(self, line: TapeLine) -> None:
         tensors, certificate, apply = self._tensors(line), *self._version(line)

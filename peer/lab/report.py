@@ -36,6 +36,18 @@ class Baseline(BaseModel):
     goodput: float = Field(1.0, description="steps made over the steps of the same time without failures")
 
 
+class SidePoint(BaseModel):
+    """One evaluation of a run with a partition, on all held-out text and on that of each side."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: int
+    side: Literal["first", "second", "both"] = Field(description="whose newest state; both: they are not parted")
+    versions: int = Field(description="of all fragments together, in this lineage")
+    eval_loss: float
+    text_losses: tuple[float, ...] = Field((), description="on the first side's text and on the second side's")
+
+
 class LabReport(SwarmReport):
     """One lab run, summed up."""
 
@@ -51,3 +63,5 @@ class LabReport(SwarmReport):
     trigger_rate: float | None = Field(None, description="how far a backdoor attack has come, from 0 to 1")
     baseline: dict[str, Baseline] = Field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()
+    sides: tuple[SidePoint, ...] = ()
+    reunited: tuple[float, ...] = Field((), description="weights with which the losing side's fragments came in")

@@ -77,6 +77,8 @@ def report_of(
         trigger_rate=lab.evaluator.judge(anchors, trigger_rate) if backdoor else None,
         baseline=dict(baseline),
         curve=(*lab.curve, *curves),
+        sides=() if lab.parting is None else tuple(lab.parting.points),
+        reunited=() if lab.parting is None else tuple(lab.parting.shares),
     )
 
 

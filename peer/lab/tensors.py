@@ -192,6 +192,30 @@ class LabTensors:
         self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
         self._follow(step)
 
+    def reunite(self, fragment: int, lost: bytes, share: float, now: float) -> None:
+        """Make the state held and a losing one the anchor; the learner moves with it as with any version."""
+        self._free_at[fragment] = max(now, self._free_at[fragment])
+        steps = self.learner.steps(now), self.learner.steps(self._free_at[fragment])
+        self.reunite_at(fragment, lost, share, *steps)
+
+    def reunite_at(self, fragment: int, lost: bytes, share: float, step: int, effective_step: int) -> None:
+        """`reunite` after `step` steps, to come into effect after `effective_step`."""
+        self._shop.record(
+            {
+                "event": "reunion",
+                "peer": self.learner.peer,
+                "step": step,
+                "effective_step": effective_step,
+                "fragment": fragment,
+                "lost": lost.hex(),
+                "share": share,
+            }
+        )
+        old = self.anchors.current(fragment).anchor
+        merged = self._shop.reunited(fragment, self.states[fragment], lost, share)
+        self.anchors.install(fragment, self.anchors.newest(fragment) or b"", merged)
+        self.lazy.adopt(effective_step, fragment, merged.anchor, old, None)
+
     def _install(self, action: Adopt) -> tuple[Tensor | None, Counters | None]:
         """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
 

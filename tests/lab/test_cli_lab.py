@@ -96,6 +96,8 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--compare", "elastic"], "--failures"),
         (["--failures", "often"], "--failures"),
         (["--scavenge", "1"], "--scavenge"),
+        (["--partition", "1:8"], "--partition"),
+        (["--own-text"], "--partition"),
         (["--speeds", "fast"], "--speeds"),
         (["--noniid", "1e-9"], "--noniid"),
         (["--fragments", "100"], "fragments"),
