@@ -32,12 +32,8 @@ class Reunion:
 
     @property
     def share(self) -> float:
-        """β: the weight of the branch's state; at most a half, since it lost. Whoever changes over moves it not."""
+        """β: the weight of the branch's state; at most a half, since it lost."""
         return min(0.5, self.signers / self.either_signers)
-
-    @property
-    def tokens(self) -> int:
-        return sum(one.tokens for one in self.contributors)
 
 
 def fork_of(chain: Chain, branch: Chain) -> int | None:

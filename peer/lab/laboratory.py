@@ -80,7 +80,7 @@ class Laboratory:
         record(self._head())
         self.faults = Faults(self.world, self.shop, options, self.absences)
         cut = options.partition
-        self.parting = None if cut is None else Parting(self.world, self.shop, cut, data.heldout)
+        self.parting = None if cut is None else Parting(self.world, self.shop, cut, self.evaluator)
 
     def __enter__(self) -> Laboratory:
         return self

@@ -79,7 +79,7 @@ class Partition:
         """`N:FROM:TO`; raises UsageError."""
         numbers = _numbers("--partition", text, "N:FROM:TO", 3)
         count, first, last = map(int, numbers)
-        if (count, first, last) != numbers or not 0 < first < last:
+        if count + first + last != sum(numbers) or not 0 < first < last:
             raise UsageError(f"--partition {text!r} is not of the form N:FROM:TO with FROM before TO, as in 2:100:200")
         return cls(count, first, last, reunion, own_text)
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain as joined
 
-from torch import Tensor
-
 from coordinator.chain import Chain
 from coordinator.reunion import reunion_of
 from coordinator.virtual.peer import VirtualPeer
@@ -15,7 +13,7 @@ from coordinator.virtual.simulation import World
 from peer.evaluation import Evaluator
 from peer.lab.data import side_texts
 from peer.lab.options import Partition
-from peer.lab.report import SidePoint
+from peer.lab.report import SideName, SidePoint
 from peer.lab.tensors import LabTensors
 from peer.lab.workshop import Workshop
 
@@ -24,7 +22,7 @@ from peer.lab.workshop import Workshop
 class Side:
     """The learners of one side."""
 
-    name: str
+    name: SideName
     peers: Sequence[VirtualPeer]
 
 
@@ -35,8 +33,8 @@ class Parting:
     everybody's anchors become the merged ones. The next version of each fragment certifies what follows from them.
     """
 
-    def __init__(self, world: World, shop: Workshop, partition: Partition, heldout: Tensor) -> None:
-        """`heldout` is the run's text to evaluate on, uint8."""
+    def __init__(self, world: World, shop: Workshop, partition: Partition, evaluator: Evaluator) -> None:
+        """`evaluator` judges on all held-out text."""
         self.points: list[SidePoint] = []
         self.shares: list[float] = []  # with which weight a losing fragment came in
         self._world = world
@@ -44,10 +42,9 @@ class Parting:
         self._partition = partition
         second = len(world.peers) - partition.learners
         self._sides = (Side("first", world.peers[:second]), Side("second", world.peers[second:]))
-        texts = [heldout]
+        self._evaluators = [evaluator]
         if partition.own_text:
-            texts += [side.heldout for side in side_texts(shop.config.data)]
-        self._evaluators = [Evaluator(shop.config, text) for text in texts]
+            self._evaluators += [Evaluator(shop.config, side.heldout) for side in side_texts(shop.config.data)]
         self._apart = False
         self._left: list[Chain] = []  # what each side had certified when they met, until one of them has won
 
@@ -70,12 +67,18 @@ class Parting:
         sides = self._sides if self._apart else (Side("both", self._world.peers),)
         for side in sides:
             newest = _newest(self._shop, side)
-            if newest is not None:
-                losses = [evaluator.loss(newest.anchors.all_anchors()) for evaluator in self._evaluators]
-                point = {"step": step, "side": side.name, "versions": newest.versions}
-                self.points.append(
-                    SidePoint.model_validate({**point, "eval_loss": losses[0], "text_losses": tuple(losses[1:])})
+            if newest is None:
+                continue
+            loss, *text_losses = (one.loss(newest.anchors.all_anchors()) for one in self._evaluators)
+            self.points.append(
+                SidePoint(
+                    step=step,
+                    side=side.name,
+                    versions=newest.versions,
+                    eval_loss=loss,
+                    text_losses=tuple(text_losses),
                 )
+            )
 
     def _is_one(self) -> bool:
         """Whether all the living hold one lineage, and are in no round."""

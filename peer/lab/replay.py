@@ -56,7 +56,7 @@ class Replay:
     def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, pool: ThreadPoolExecutor) -> None:
         torch.set_num_threads(1)
         config, peers = manifest.config, [PeerId(peer) for peer in head["peers"]]
-        dealt = learner_texts(config, data.train, len(peers), head["dirichlet_alpha"], head["second_side"])
+        dealt = learner_texts(config, data.train, len(peers), head["dirichlet_alpha"], head.get("second_side", 0))
         texts = dict(zip(peers, dealt, strict=True))
 
         def windows(peer: PeerId) -> TrainingWindows:

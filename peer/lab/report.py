@@ -36,13 +36,16 @@ class Baseline(BaseModel):
     goodput: float = Field(1.0, description="steps made over the steps of the same time without failures")
 
 
+SideName = Literal["first", "second", "both"]
+
+
 class SidePoint(BaseModel):
     """One evaluation of a run with a partition, on all held-out text and on that of each side."""
 
     model_config = ConfigDict(frozen=True)
 
     step: int
-    side: Literal["first", "second", "both"] = Field(description="whose newest state; both: they are not parted")
+    side: SideName = Field(description="whose newest state; both: they are not parted")
     versions: int = Field(description="of all fragments together, in this lineage")
     eval_loss: float
     text_losses: tuple[float, ...] = Field((), description="on the first side's text and on the second side's")
