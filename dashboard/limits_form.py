@@ -11,7 +11,7 @@ from coordinator import control
 from coordinator.owner_limits import OwnerLimit, OwnerLimits, Value
 from dashboard.show import UPDATE_SECONDS
 from dashboard.text import escaped, plain
-from dht.errors import MusterError
+from dht.errors import MusterError, UsageError
 
 KNOWN = "limits-known"  # what the peer said last: while it does not answer, nobody's typing is lost
 SAID = "limits-said"  # what became of the last change; kept, since the page is drawn anew every few seconds
@@ -76,7 +76,9 @@ def _apply(directory: Path, limits: OwnerLimits, values: Mapping[str, Value], se
         return "Nothing was changed."
     try:
         control.limits(directory, [one.change(values[one.key]) for one in changed], seconds_max)
-    except MusterError as error:
+    except UsageError as error:
         return f"Nothing was changed: {error}"
+    except MusterError as error:  # an answer that came too late says nothing about what was done
+        return str(error)
     late = [one.title for one in changed if one.at_start]
     return KEPT + (FROM_START + ", ".join(late) + "." if late else "")

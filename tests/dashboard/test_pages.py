@@ -274,7 +274,10 @@ def test_limits_stay_while_the_peer_does_not_answer_and_go_with_it(
         with monkeypatch.context() as patch:
             patch.setattr(control, "limits", busy)
             at.run()
-            assert field(at, "Hours").value == ""
+            field(at, "Hours").set_value("1:00-2:00")
+            at.button(key=APPLY).click().run()
+            assert "the peer does not answer" in texts(at)
+            assert "Nothing was changed" not in texts(at)  # nobody knows
     at.run()
     assert "no peer is running" in texts(at)
     assert not [*at.number_input, *at.text_input, *at.toggle, *at.button]
