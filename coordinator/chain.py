@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate, refusal, refusal_alone
+from coordinator.history import History
 from coordinator.limits import most_newcomers
 from coordinator.manifest import Manifest, TrustSpec
 from dht.errors import PeerError
@@ -58,7 +59,7 @@ class Chain:
     rules: Rules
     fragment: int
     genesis: bytes
-    certificates: list[Certificate] = field(default_factory=list)
+    certificates: History = field(default_factory=History)
     version: int = field(init=False)
     _active: frozenset[PeerId] | None = field(init=False, default=None)
     _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
@@ -71,7 +72,7 @@ class Chain:
     @property
     def digest(self) -> bytes:
         """Digest of the newest version; the genesis state digest at version 0."""
-        return self.certificates[-1].digest if self.certificates else self.genesis
+        return self.certificates.digests[-1] if self.certificates else self.genesis
 
     @property
     def state(self) -> bytes:
@@ -160,35 +161,41 @@ class Chain:
         self.certificates.append(certificate)
         self.version, self._active, self._leaders = certificate.version, None, None
         self._convicted, self._established = None, None
-        del self.certificates[: -self.rules.chain_kept]
+        self.certificates.keep(self.rules.chain_kept)
 
     def truncated(self, version: int) -> Chain:
         """A copy of this chain that ends at `version`; raises ValueError below the first certificate kept."""
         if version < self.first_version or version > self.version:
             raise ValueError(f"version {version} is not kept")
-        kept = [certificate for certificate in self.certificates if certificate.version <= version]
-        return Chain(self.rules, self.fragment, self.genesis, kept)
+        kept = len(self.certificates) - (self.version - version)
+        return Chain(self.rules, self.fragment, self.genesis, self.certificates.first(kept))
+
+    @property
+    def _oldest(self) -> int:
+        """The version of the oldest certificate kept, or of the one to come."""
+        return self.version - len(self.certificates) + 1
 
     @property
     def first_version(self) -> int:
         """The oldest version to which `truncated` can go back."""
-        if not self.certificates or self.certificates[0].version == 1:
-            return 0
-        return self.certificates[0].version + self.rules.memory - 1
+        return 0 if self._oldest == 1 else self._oldest + self.rules.memory - 1
 
     def digest_at(self, version: int) -> bytes | None:
         """Digest of an older version, or None where it is not kept."""
         if version == 0 and self.first_version == 0:
             return self.genesis
-        index = version - self.certificates[0].version if self.certificates else -1
-        return self.certificates[index].digest if 0 <= index < len(self.certificates) else None
+        index = version - self._oldest
+        return self.certificates.digests[index] if 0 <= index < len(self.certificates) else None
+
+    def between(self, version: int, end: int) -> tuple[Certificate, ...]:
+        """Those kept of the versions after `version`, up to `end`."""
+        first = max(version, self._oldest - 1)
+        return self.after(first, max(0, end - first))
 
     def after(self, version: int, count: int) -> tuple[Certificate, ...]:
         """At most `count` certificates that follow `version`, oldest first; empty where not kept."""
-        if not self.certificates or version + 1 < self.certificates[0].version:
-            return ()
-        start = version + 1 - self.certificates[0].version
-        return tuple(self.certificates[start : start + count])
+        start = version + 1 - self._oldest
+        return tuple(self.certificates[start : start + count]) if start >= 0 else ()
 
 
 def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:

@@ -106,7 +106,7 @@ class CreditRecord(Wire):
             return CreditRecord.empty(len(chains)).extended(chains, ends)
         credit, reaches = self.credit(), []
         for (reach, chain), end in zip(pairs, ends, strict=True):
-            new = [one for one in chain.certificates if reach.last < one.version <= end]
+            new = chain.between(reach.last, end)
             for certificate in new:
                 credit.count(certificate.outcome)
             if new:
@@ -131,8 +131,8 @@ class CreditRecord(Wire):
 def _continues(chain: Chain, reach: Reach) -> bool:
     """Whether a chain is that of which a record counts the first part, as far as can be told."""
     held = chain.digest_at(reach.last)
-    if held is None and chain.certificates and chain.certificates[0].version == reach.last + 1:
-        held = chain.certificates[0].outcome.parent
+    if held is None and (oldest := chain.between(reach.last, reach.last + 1)):
+        held = oldest[0].outcome.parent
     return not reach.last or held is None or held == reach.head
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT, Chain, Rules, linked
+from coordinator.history import History
 from coordinator.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
@@ -95,7 +96,7 @@ def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certi
     known = 0 if certificates[0].version == 1 else rules.memory
     if len(certificates) <= known:
         raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
-    chain = Chain(rules, fragment, manifest.genesis[fragment], linked(rules, fragment, certificates[:known]))
+    chain = Chain(rules, fragment, manifest.genesis[fragment], History(linked(rules, fragment, certificates[:known])))
     for certificate in certificates[known:]:
         reason = chain.refusal(certificate)
         if reason is not None:

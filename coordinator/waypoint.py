@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain, linked
+from coordinator.history import History
 from coordinator.messages import LINEAGE_DEPTH_MAX
 from dht.errors import PeerError
 from dht.statement import digest_of
@@ -82,4 +83,4 @@ def chain_of_tail(empty: Chain, waypoint_version: int, head: bytes, certificates
     if certificates[-1].digest != head:
         raise PeerError("a tail that ends at another head than the invite's")
     kept = linked(empty.rules, empty.fragment, certificates, empty.digest if first == 1 else None)
-    return Chain(empty.rules, empty.fragment, empty.genesis, kept)
+    return Chain(empty.rules, empty.fragment, empty.genesis, History(kept))

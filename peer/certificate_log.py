@@ -6,11 +6,12 @@ the log holds those of the newest whole checkpoint; it is cut back only before s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT
+from coordinator.history import History
 from dht.errors import LocalError
 from peer.checkpoint import VoteLog
 
@@ -43,12 +44,12 @@ class CertificateLog:
         if not found or found[0].version != version:
             raise LocalError(f"the certificates in {self._path} do not include version {version}")
         found.reverse()
-        self._remember(len(records), found)
+        self._remember(len(records), (one.digest for one in found))
         return found
 
-    def add(self, certificates: Sequence[Certificate]) -> None:
+    def add(self, certificates: History) -> None:
         """Write those that are not there yet; they are on disk when this returns. Raises LocalError."""
-        new = [one for one in certificates if one.digest not in self._newest]
+        new = [place for place, digest in enumerate(certificates.digests) if digest not in self._newest]
         if not new:
             return
         records = len(self._log.read()) if self._records is None else self._records
@@ -56,8 +57,8 @@ class CertificateLog:
             kept = self._log.read()[-CHAIN_KEPT:]
             self._log.replace(kept)
             records = len(kept)
-        self._log.append(*(one.to_wire() for one in new))
-        self._remember(records + len(new), certificates)
+        self._log.append(*(certificates[place].to_wire() for place in new))
+        self._remember(records + len(new), certificates.digests)
 
-    def _remember(self, records: int, newest: Sequence[Certificate]) -> None:
-        self._records, self._newest = records, frozenset(one.digest for one in newest)
+    def _remember(self, records: int, newest: Iterable[bytes]) -> None:
+        self._records, self._newest = records, frozenset(newest)

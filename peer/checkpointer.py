@@ -83,6 +83,6 @@ class Checkpointer:
         await self._pump.settle_adoptions()
         machines = self._pump.engine.machines
         held = tuple(machine.held for machine in machines)
-        chains = tuple(tuple(machine.held_chain.certificates) for machine in machines)
+        chains = tuple(machine.held_chain.certificates.copy() for machine in machines)
         states = tuple(self._pump.anchors.current(fragment) for fragment in range(len(machines)))
         return Captured(held, states, chains)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordinator.actions import VoteRecord
-from coordinator.certificate import Certificate
 from coordinator.chain import Chain, Rules
+from coordinator.history import History
 from coordinator.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.statement import Digest
@@ -56,7 +56,7 @@ class Captured:
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
-    chains: tuple[tuple[Certificate, ...], ...]  # that end at the held version
+    chains: tuple[History, ...]  # that end at the held version
 
 
 def run_path(data_directory: Path, run_id: bytes) -> Path:
@@ -133,7 +133,7 @@ class RunDirectory:
             raise UsageError(f"{self.path} holds no checkpoint yet; wait until the peer has saved one")
         chains, anchors = self._certified(checkpoint, manifest, rules)
         states = tuple(anchors.current(chain.fragment) for chain in chains)
-        return Captured(tuple(one.version for one in chains), states, tuple(tuple(one.certificates) for one in chains))
+        return Captured(tuple(one.version for one in chains), states, tuple(one.certificates for one in chains))
 
     def _begin(self, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
@@ -160,7 +160,7 @@ class RunDirectory:
 
     def _load_chain(self, empty: Chain, version: int, head: bytes | None) -> Chain:
         kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
-        return Chain(empty.rules, empty.fragment, empty.genesis, kept)
+        return Chain(empty.rules, empty.fragment, empty.genesis, History(kept))
 
     def _unpack_learner(self, checkpoint: Checkpoint) -> Path | None:
         tensors = {

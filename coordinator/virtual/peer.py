@@ -30,6 +30,7 @@ from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import Event, FetchFailed, PresenceSeen, Progress, Received, StateFetched, Tick, VoteRecorded
+from coordinator.history import History
 from coordinator.manifest import Manifest
 from coordinator.messages import Message
 from coordinator.presence import Presence, State
@@ -143,7 +144,7 @@ class VirtualPeer:
             chain_kept=world.chain_kept,
         )
         genesis = enumerate(world.manifest.genesis)
-        chains = [Chain(core.rules, index, state, list(disk.certificates[index])) for index, state in genesis]
+        chains = [Chain(core.rules, index, state, History(disk.certificates[index])) for index, state in genesis]
         self.life += 1
         learner = VirtualLearner(
             self.me,

@@ -55,7 +55,6 @@ def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) 
     if (folder / CREDIT_FILE).exists():
         return saved_report(folder)
     chains = [
-        Chain(rules, fragment, genesis, list(captured.chains[fragment]))
-        for fragment, genesis in enumerate(manifest.genesis)
+        Chain(rules, fragment, genesis, captured.chains[fragment]) for fragment, genesis in enumerate(manifest.genesis)
     ]
     return report_of(manifest.run_id, CreditRecord.empty(len(chains)), chains, {})

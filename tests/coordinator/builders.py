@@ -20,6 +20,7 @@ from coordinator.certificate import (
 from coordinator.chain import Chain, Rules
 from coordinator.core import Core
 from coordinator.group import Group, InputSet, leader_of, read_group, read_input_set
+from coordinator.history import History
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec, TrustSpec
 from coordinator.messages import NONCE_BYTES, Bundle, Check, Commit, Join, Result, Roster
 from coordinator.outcome import Checked, nonce_hash, read_check
@@ -109,7 +110,7 @@ class Club:
         return Core(self.manifest, self.signers[number], self.verifier, source, unix_offset_seconds=0.0, **changes)
 
     def chain(self, fragment: int = 0, certificates: Sequence[Certificate] = ()) -> Chain:
-        return Chain(self.rules, fragment, self.manifest.genesis[fragment], list(certificates))
+        return Chain(self.rules, fragment, self.manifest.genesis[fragment], History(certificates))
 
     # -- certificates
 

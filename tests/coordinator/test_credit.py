@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coordinator import credit
 from coordinator.chain import Chain
 from coordinator.credit import COMPARED_EVERY_VERSIONS, Claim, Contributed, CreditRecord, report_of, team_tokens
+from coordinator.history import History
 from coordinator.network_view import CreditView
 from tests.coordinator.builders import Club
 
@@ -26,7 +27,7 @@ def grown(*fragments: Sequence[Sequence[int]]) -> list[Chain]:
 
 def tail(chain: Chain, kept: int) -> Chain:
     """What is left of a chain when only so many certificates are kept."""
-    return Chain(chain.rules, chain.fragment, chain.genesis, chain.certificates[-kept:])
+    return Chain(chain.rules, chain.fragment, chain.genesis, History(chain.certificates[-kept:]))
 
 
 def ends(chains: Sequence[Chain]) -> list[int]:

@@ -120,7 +120,7 @@ class CertifiedRun:
         return Captured(
             tuple(chain.version for chain in self.chains),
             tuple(self.states),
-            tuple(tuple(chain.certificates) for chain in self.chains),
+            tuple(chain.certificates.copy() for chain in self.chains),
         )
 
     def exported(self, licence: str = "") -> Exported:

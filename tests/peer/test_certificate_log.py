@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain import Chain
+from coordinator.history import History
 from dht.errors import LocalError
 from peer import certificate_log as module
 from peer.certificate_log import CertificateLog
@@ -33,8 +34,8 @@ def test_what_was_added_comes_back_in_another_life(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_size == size, "nothing is written twice"
     later = CertificateLog(tmp_path / "log")
     assert later.read(5, longer.digest_at(5), 2) == longer.certificates[3:5]
-    assert later.read(7, longer.digest, 99) == longer.certificates
-    assert later.read(7, None, 99) == longer.certificates, "checkpoints of earlier versions name no head"
+    assert later.read(7, longer.digest, 99) == list(longer.certificates)
+    assert later.read(7, None, 99) == list(longer.certificates), "checkpoints of earlier versions name no head"
     later.add(longer.certificates)
     assert (tmp_path / "log").stat().st_size == size
     with pytest.raises(LocalError, match="do not include version 8"):
@@ -60,7 +61,7 @@ def test_at_every_moment_both_checkpoints_can_be_loaded(
             chain = CLUB.grow(chain.truncated(chain.version - back), *rosters)
             if data.draw(st.booleans()):
                 log = CertificateLog(path)  # another life
-            log.add(chain.certificates[-6:])
+            log.add(History(chain.certificates[-6:]))
             for one in (before, chain):
                 if one.version:
                     found = CertificateLog(path).read(one.version, one.digest, 6)
@@ -75,7 +76,7 @@ def test_a_long_run_takes_no_more_room(tmp_path: Path, monkeypatch: pytest.Monke
     chain, log, sizes = CLUB.chain(), CertificateLog(tmp_path / "log"), []
     for _ in range(60):
         chain = grown(chain, 5)
-        log.add(chain.certificates[-20:])
+        log.add(History(chain.certificates[-20:]))
         sizes.append((tmp_path / "log").stat().st_size)
     assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
     assert CertificateLog(tmp_path / "log").read(300, chain.digest, 20) == chain.certificates[-20:]

@@ -10,6 +10,7 @@ import pytest
 from coordinator import credit
 from coordinator.chain import Chain
 from coordinator.credit import CreditReport
+from coordinator.history import History
 from coordinator.presence import Presence
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
@@ -29,7 +30,7 @@ def said(run: CertifiedRun, **changes: str) -> list[tuple[PeerId, Presence]]:
 
 def forgetful(chains: list[Chain]) -> list[Chain]:
     """Only the newest four certificates are kept."""
-    return [Chain(one.rules, one.fragment, one.genesis, one.certificates[-4:]) for one in chains]
+    return [Chain(one.rules, one.fragment, one.genesis, History(one.certificates[-4:])) for one in chains]
 
 
 def test_credit_outlives_certificates_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
