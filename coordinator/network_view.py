@@ -205,7 +205,7 @@ class AuditView(_Frozen):
 
     kind: Literal["audit", "complaint"]
     about: Id
-    by: Id
+    by: Id = Field("", description="who says so; whoever tells leaves it to those who hear it")
     fragment: int = Field(0, ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(0, ge=0)
     passed: bool | None = Field(None, description="None: pending, or a complaint")

@@ -9,7 +9,9 @@ from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
 from coordinator.credit import Credit
 from coordinator.fragment import FragmentMachine
+from coordinator.network_view import AuditView
 from coordinator.snapshot import CertifiedWork
+from peer.audit_views import AUDITS_TOLD_MAX, audit_views
 from peer.learner_messages import Steps
 
 RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
@@ -68,9 +70,11 @@ class Book:
         self._counted: dict[int, int] = {}  # the newest version of each fragment that is booked
         self.events: Counter[str] = Counter()
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
+        self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
 
-    def tell(self, action: Tell) -> None:
+    def tell(self, action: Tell, unix_seconds: float) -> None:
         self.events[action.event] += 1
+        self.audits += audit_views(action, unix_seconds)
 
     def follow(self, machines: Sequence[FragmentMachine]) -> None:
         """Book every certificate that has joined a chain, however it came; the first call says where we begin."""

@@ -40,7 +40,7 @@ from peer.introduction import fresh_invite
 from peer.limits_desk import LimitsDesk
 from peer.manners_loop import MannersLoop
 from peer.network import Network, daemon_config
-from peer.node_status import mark_of, peer_snapshot
+from peer.node_status import mark_of, peer_snapshot, told_status
 from peer.options import NodeOptions
 from peer.origins import OriginsLoop, own_networks
 from peer.own_presence import OwnPresence
@@ -50,7 +50,6 @@ from peer.pump import Pump
 from peer.run_state import RunDirectory, RunState
 from peer.sensors import MachineSensors
 from peer.stage import Stage, versions_certified
-from peer.status_answer import public_status
 from peer.training import Training
 from peer.trust_desk import TrustDesk
 
@@ -140,7 +139,7 @@ class Node:
         await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
         self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
-        self.pump.transfers.tell_status(lambda: public_status(self.snapshot(), self.pump.traces.views()))
+        self.pump.transfers.tell_status(lambda: told_status(self.snapshot(), self.pump))
         self.checkpointer = Checkpointer(directory, self.pump, self._presence)
         visible = await self.network.dht.daemon.visible_addresses()
         self._addresses, core.networks = tuple(map(str, visible)), own_networks(visible)

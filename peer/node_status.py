@@ -17,6 +17,7 @@ from peer.manners import Conditions
 from peer.observer_view import ban_view
 from peer.pump import Pump
 from peer.stage import versions_certified
+from peer.status_answer import PublicStatus, public_status
 
 ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
 CERTIFICATES_SHOWN = 4  # of each fragment
@@ -121,6 +122,11 @@ def peer_snapshot(
             | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),
         }
     )
+
+
+def told_status(snapshot: PeerSnapshot, pump: Pump) -> PublicStatus:
+    """What everybody who asks is told."""
+    return public_status(snapshot, pump.traces.views(), pump.book.audits)
 
 
 def mark_of(pump: Pump, wall_seconds: float) -> Mark:

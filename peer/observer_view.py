@@ -7,7 +7,16 @@ from itertools import islice
 from coordinator.bans import Ban
 from coordinator.credit import Claim, credit_views
 from coordinator.manifest import Manifest
-from coordinator.network_view import BanView, CertificateView, ContributorView, CreditView, FragmentView, RunFacts
+from coordinator.network_view import (
+    AUDITS_MAX,
+    AuditView,
+    BanView,
+    CertificateView,
+    ContributorView,
+    CreditView,
+    FragmentView,
+    RunFacts,
+)
 from coordinator.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
 from peer.codec import CODECS
@@ -114,3 +123,14 @@ def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = F
         unix_seconds=max(0.0, ban.unix_seconds + unix_offset_seconds),
         digest=ban.evidence.digest.hex(),
     )
+
+
+def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
+    """The newest audits and complaints, each by the peer that tells of it."""
+    told = [
+        one.model_copy(update={"by": peer, "reason": plain(one.reason)})
+        for peer, known in peers.peers.items()
+        if known.status is not None
+        for one in known.status.audits
+    ]
+    return tuple(sorted(told, key=lambda one: one.unix_seconds)[-AUDITS_MAX:])

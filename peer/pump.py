@@ -157,7 +157,7 @@ class Pump:
             case Send():
                 self._send(action)
             case Tell():
-                self.book.tell(action)
+                self.book.tell(action, self.engine.core.unix_seconds(self.now))
                 log.info(action.event, fragment=action.fragment, version=action.version, **action.details)
             case Adopt():
                 self._adopt(action)

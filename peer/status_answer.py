@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import BanView, Line, Rate, RoundView
+from coordinator.network_view import AuditView, BanView, Line, Rate, RoundView
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import PeerError
 from dht.identity import PeerId
+from peer.audit_views import AUDITS_TOLD_MAX
 from peer.frames import STATUS_BYTES_MAX, StatusAnswer
 
 ROUNDS_TOLD_MAX = 64
@@ -41,9 +42,12 @@ class PublicStatus(BaseModel):
     evaluations: tuple[Evaluation, ...] = Field((), max_length=EVALUATIONS_TOLD_MAX)
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
     bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
+    audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_TOLD_MAX, description="its own; newest last")
 
 
-def public_status(snapshot: PeerSnapshot, rounds: Sequence[RoundView]) -> PublicStatus:
+def public_status(
+    snapshot: PeerSnapshot, rounds: Sequence[RoundView], audits: Iterable[AuditView] = ()
+) -> PublicStatus:
     """What of a snapshot is for everybody."""
     return PublicStatus(
         role=snapshot.role,
@@ -53,6 +57,7 @@ def public_status(snapshot: PeerSnapshot, rounds: Sequence[RoundView]) -> Public
         evaluations=thinned([one for one in snapshot.evaluations if math.isfinite(one.loss)], EVALUATIONS_TOLD_MAX),
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
         bans=snapshot.bans[-BANS_TOLD_MAX:],
+        audits=tuple(audits),
     )
 
 
