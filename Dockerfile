@@ -20,7 +20,7 @@ RUN if ls ./*.whl >/dev/null 2>&1; then source="--no-index --find-links ."; \
  && install="install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt $source" \
  && python3 -m pip --python /opt/hatchling/bin/python $install hatchling \
  && python3 -m pip --python /opt/muster/bin/python $install -r needed.txt \
- && cd /opt/muster/lib/python3*/site-packages && rm -r torch/include torch/test \
+ && cd /opt/muster/lib/python3*/site-packages && rm -rf torch/include torch/test \
  && if [ "$(../../../bin/python -c 'import torch; print(torch.version.cuda)')" = None ]; then \
         find bitsandbytes -name 'libbitsandbytes_*.so' ! -name '*_cpu.so' -delete; fi
 
