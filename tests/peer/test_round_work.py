@@ -135,9 +135,7 @@ def test_a_reducer_publishes_its_coefficients_unless_they_are_too_many(monkeypat
 def test_what_is_not_as_committed_is_left_out() -> None:
     world = Round(config_of(), stepped(config_of(), 3)[1], 2)
     lie = world.encoded[1]
-    world.encoded[1] = Encoded(
-        *(getattr(lie, name) for name in lie.__slots__[:-1]), tuple(2 * n for n in lie.squared_norms)
-    )
+    world.encoded[1] = replace(lie, squared_norms=tuple(2 * n for n in lie.squared_norms))
     assert world.reduce(0).included == (0, 2)
     assert world.reduce(0, inputs_min=3).root is None
     del world.blobs._blobs[world.encoded[0].part_roots[0]]
