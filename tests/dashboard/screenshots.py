@@ -58,6 +58,8 @@ def shoot_my_peer(browser: Browser, path: Path) -> None:
         role="learner",
         state="training",
         note="rounds in flight for fragments 4",
+        celsius=61.0,
+        gpu_watts=212.0,
         pid=1,
         wall_seconds=5400.0,
         steps=10_660,
