@@ -49,7 +49,7 @@ VOTES_KEPT = 64
 class Disk:
     """What survives a crash: a checkpoint of one moment, and the votes."""
 
-    certificates: list[tuple[Certificate, ...]]  # up to the state of each fragment
+    certificates: list[History]  # up to the state of each fragment
     states: list[bytes]
     counted: list[int]
     births: list[tuple[int, int]] = field(default_factory=list)
@@ -118,7 +118,7 @@ class VirtualPeer:
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
-        self.disk = Disk([()] * len(genesis), list(genesis), [0] * len(genesis))
+        self.disk = Disk([History() for _ in genesis], list(genesis), [0] * len(genesis))
 
     @property
     def me(self) -> PeerId:
@@ -144,7 +144,7 @@ class VirtualPeer:
             chain_kept=world.chain_kept,
         )
         genesis = enumerate(world.manifest.genesis)
-        chains = [Chain(core.rules, index, state, History(disk.certificates[index])) for index, state in genesis]
+        chains = [Chain(core.rules, index, state, disk.certificates[index].copy()) for index, state in genesis]
         self.life += 1
         learner = VirtualLearner(
             self.me,
@@ -176,7 +176,7 @@ class VirtualPeer:
             return
         learner, now = self.tensors.learner, self.world.clock.now
         self.disk = Disk(
-            [tuple(machine.held_chain.certificates) for machine in self.engine.machines],
+            [machine.held_chain.certificates.copy() for machine in self.engine.machines],
             list(self.tensors.states),
             list(learner.counted),
             list(learner.births),
