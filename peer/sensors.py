@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,23 +78,24 @@ class MachineSensors:
         if limits.disk_gigabytes and self._looks % DISK_LOOKS == 0:
             self._disk_bytes = folder_bytes(self._data_directory)
         self._looks += 1
-        known = (cpu_celsius(self._places.sys), self._slow.celsius)
+        cpu = cpu_celsius(self._places.sys) if limits.pause_above_celsius else None
         return Conditions(
             on_battery=on_battery(self._places.sys) if limits.pause_on_battery else None,
             untouched_seconds=self._untouched() if limits.pause_while_used_minutes else None,
             gpu_program=self._slow.gpu_program,
-            celsius=max((celsius for celsius in known if celsius is not None), default=None),
+            celsius=_hottest((cpu, self._slow.celsius)),
             watts=self._slow.watts,
             disk_bytes=self._disk_bytes,
         )
 
     def _read_slowly(self) -> Conditions:
         limits = self._limits
-        celsius, watts = gpu_warmth(self._command)
+        gpu, watts = gpu_warmth(self._command)
+        cpu = None if limits.pause_above_celsius else cpu_celsius(self._places.sys)  # else it is in every look
         return Conditions(
             untouched_seconds=seat_idle_seconds(self._command) if limits.pause_while_used_minutes else None,
             gpu_program=gpu_program(self._command, self._places.proc) if limits.pause_for_gpu_programs else None,
-            celsius=celsius,
+            celsius=_hottest((cpu, gpu)),
             watts=watts,
         )
 
@@ -177,6 +178,10 @@ def folder_bytes(folder: Path) -> int:
         with suppress(OSError):  # a checkpoint that was replaced meanwhile
             total += path.lstat().st_size
     return total
+
+
+def _hottest(known: Iterable[float | None]) -> float | None:
+    return max((celsius for celsius in known if celsius is not None), default=None)
 
 
 def _is_number(text: str) -> bool:
