@@ -11,9 +11,9 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from coordinator.owner_limits import OwnerLimits
 from coordinator.snapshot import PeerSnapshot
@@ -24,6 +24,7 @@ REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
+Model = TypeVar("Model", bound=BaseModel)
 Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit", "limits"]
 
 
@@ -71,16 +72,18 @@ def ask(
 def snapshot(data_directory: Path, command: Literal["status", "final"] = "status") -> PeerSnapshot:
     """The peer's own view of itself; `final` has digests hashed from the tensors."""
     seconds = TIMEOUT_SECONDS if command == "status" else 6 * TIMEOUT_SECONDS
-    try:
-        return PeerSnapshot.model_validate(ask(data_directory, command, seconds)["snapshot"])
-    except (KeyError, ValidationError):
-        raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+    return _told(PeerSnapshot, "snapshot", ask(data_directory, command, seconds))
 
 
 def limits(data_directory: Path, changes: Sequence[str] = (), timeout_seconds: float = TIMEOUT_SECONDS) -> OwnerLimits:
     """What the owner allows, after these changes; UsageError says in a sentence why there was none."""
+    return _told(OwnerLimits, "limits", ask(data_directory, "limits", timeout_seconds, changes))
+
+
+def _told(model: type[Model], name: str, reply: dict[str, Any]) -> Model:
+    """What a reply says under this name; raises LocalError if it is something else."""
     try:
-        return OwnerLimits.model_validate(ask(data_directory, "limits", timeout_seconds, changes)["limits"])
+        return model.model_validate(reply[name])
     except (KeyError, ValidationError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None
 

@@ -257,7 +257,6 @@ class TrustSpec(Wire):
         description="this many certified rounds of a fragment a key takes part in before its work has weight there; "
         "founders are exempt",
     )
-
     audit_share: float = Field(
         0.0,
         ge=0,
