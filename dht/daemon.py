@@ -20,13 +20,14 @@ from dht.daemon_config import DaemonConfig, Relay, arguments, control_address, n
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.locks import IdentityLock, RuntimeDirectory
+from dht.meeting import any_answers
 from dht.p2pd import DaemonProcess
 from dht.ports import check_ports_free, with_chosen_ports
 
 __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
-DUPLICATE_CHECK_SECONDS_MAX = 10.0
+DUPLICATE_CHECK_SECONDS_MAX = 5.0
 EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until the initial peers have told who they are
 EMPTY_TABLE_SECONDS = 0.1
 DIAL_SECONDS_MAX = 5.0
@@ -47,7 +48,7 @@ class Daemon:
 
     @classmethod
     async def start(cls, config: DaemonConfig) -> Daemon:
-        """Start p2pd with the key at `config.identity_path` and connect it to initial and remembered peers.
+        """Start p2pd with the key at `config.identity_path`; it calls nobody before it is told to `dial`.
 
         Raises UsageError (no key, key in use here or elsewhere, port taken), NetworkError (no initial peer answers)
         or LocalError (the daemon cannot run here).
@@ -56,16 +57,12 @@ class Daemon:
         daemon._lock.acquire()
         try:
             check_ports_free(config.listen)
-            known = replace(config, initial_peers=daemon.bootstrap_peers)
-            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, known):
+            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config, daemon.bootstrap_peers):
                 raise UsageError(
                     f"the key {config.identity_path} is in use on another machine right now; "
                     "stop muster there or start this one with a key of its own"
                 )
-            if config.initial_peers:
-                await daemon._launch(daemon.bootstrap_peers)
-            else:
-                await daemon._launch_even_alone()
+            await daemon._launch()
         except BaseException:
             await daemon.close()
             raise
@@ -149,37 +146,22 @@ class Daemon:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on
             raise NetworkError(f"{address} cannot be called: the libp2p daemon is not running")
-        # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
-        place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
-        try:
-            async with asyncio.timeout(DIAL_SECONDS_MAX):
-                await self.p2p._client.connect(PeerID.from_base58(address.peer_id), [place])
-        except (OSError, EOFError, P2PDaemonError, TimeoutError):
-            raise NetworkError(f"{address} does not answer") from None
+        if not await _dial(self._p2p, address):
+            raise NetworkError(f"{address} does not answer")
 
     async def restart(self) -> None:
-        """Replace the daemon, dead or alive, by a new one at the same ports; raises UsageError or LocalError.
-
-        It comes back even if nobody can be reached: the network may only be gone for a while.
-        """
+        """Replace the daemon, dead or alive, by a new one at the same ports; raises UsageError or LocalError."""
         await self._shut_down()
-        await self._launch_even_alone()
+        await self._launch()
 
     async def close(self) -> None:
         """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
         await self._shut_down()
         self._lock.release()
 
-    async def _launch_even_alone(self) -> None:
-        try:
-            await self._launch(self.bootstrap_peers)
-        except NetworkError:
-            await self._shut_down()
-            await self._launch(())
-
-    async def _launch(self, bootstrap: tuple[PeerAddress, ...]) -> None:
+    async def _launch(self) -> None:
         self._directory = RuntimeDirectory(self._config.runtime_parent)
-        config = replace(self._config, listen=self._listen, initial_peers=bootstrap)
+        config = replace(self._config, listen=self._listen)
         self._process = await DaemonProcess.start(arguments(config, self._directory.path), config.startup_seconds)
         self._p2p = await _attach(self._directory.path)
         if not self._config.announce:
@@ -218,14 +200,28 @@ async def _detach(p2p: Any) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig) -> bool:
-    """True if the initial peers can lead a nameless daemon to a live peer with this id."""
+async def _dial(p2p: Any, address: PeerAddress) -> bool:
+    """Connect to a peer at this address; False if it does not answer."""
+    # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
+    place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
+    try:
+        async with asyncio.timeout(DIAL_SECONDS_MAX):
+            await p2p._client.connect(PeerID.from_base58(address.peer_id), [place])
+    except (OSError, EOFError, P2PDaemonError, TimeoutError):
+        return False
+    return True
+
+
+async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[PeerAddress, ...]) -> bool:
+    """True if those we know can lead a nameless daemon to a live peer with this id; NetworkError if none answers."""
     directory = RuntimeDirectory(config.runtime_parent)
     process: DaemonProcess | None = None
     p2p: Any = None
     try:
-        process = await DaemonProcess.start(nameless_arguments(config, directory.path), config.startup_seconds)
+        process = await DaemonProcess.start(nameless_arguments(directory.path), config.startup_seconds)
         p2p = await _attach(directory.path)
+        if not await any_answers(_dial(p2p, address) for address in known):
+            raise NetworkError("none of the initial peers answered; check the addresses and this machine's connection")
         with suppress(TimeoutError):
             async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
                 return await _can_find(p2p, peer_id)

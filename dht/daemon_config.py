@@ -71,7 +71,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "autoRelay": int(config.relay is Relay.USE),
         "relayDiscovery": 0,  # with it, those that are named are not asked
         "relayService": int(config.relay is Relay.SERVE),
-        "b": int(bool(config.initial_peers)),
+        "b": 0,  # with it, the daemon would not start before the last of those who are gone was given up
     }
     # libp2p waits for several strangers' verdicts on reachability; whoever sets `relay` already knows
     if config.relay is Relay.SERVE:
@@ -84,7 +84,6 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         flags["hostAddrs"] = ",".join(config.listen)
     for name, addresses in (
         ("announceAddrs", config.announce),
-        ("bootstrapPeers", config.initial_peers),
         ("trustedRelays", config.relays),
     ):
         if addresses:
@@ -92,11 +91,10 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
     return [f"-{name}={value}" for name, value in flags.items()]
 
 
-def nameless_arguments(config: DaemonConfig, directory: Path) -> list[str]:
-    """The command line of a daemon that only asks the initial peers a question and goes away."""
+def nameless_arguments(directory: Path) -> list[str]:
+    """The command line of a daemon that only asks others a question and goes away."""
     return [
         f"-listen={control_address(directory)}",
-        f"-bootstrapPeers={','.join(map(str, config.initial_peers))}",
-        *("-b=1", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", f"-idleTimeout={IDLE_SECONDS}s"),
+        *("-b=0", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", f"-idleTimeout={IDLE_SECONDS}s"),
         *("-relay=1", "-relayService=0"),
     ]

@@ -27,6 +27,7 @@ from dht.addresses import PeerAddress
 from dht.daemon import Daemon
 from dht.errors import NetworkError, PeerError
 from dht.identity import Signer
+from dht.meeting import any_answers
 from dht.records import Record, RecordKey, parse_record
 from dht.store import RecordWriter, StoredRecord, stored
 from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
@@ -238,8 +239,7 @@ class HivemindStore:
 
         Raises NetworkError if none answers; but a peer that was given nobody to call may be alone.
         """
-        known = self._daemon.bootstrap_peers
-        if not any(await asyncio.gather(*(self._meet(address) for address in known))):
+        if not await any_answers(self._meet(address) for address in self._daemon.bootstrap_peers):
             if self._daemon.initial_peers:
                 raise NetworkError("none of the peers we know of answers")
             return

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht import tether
-from dht.errors import LocalError, MusterError, NetworkError
+from dht.errors import LocalError, MusterError
 from dht.ports import port_taken
 
 STOP_SECONDS_MAX = 5.0
@@ -41,7 +41,7 @@ class DaemonProcess:
     async def start(cls, arguments: list[str], timeout_seconds: float, binary: Path | None = None) -> DaemonProcess:
         """Start p2pd and wait until it listens.
 
-        Raises UsageError (a port is taken), NetworkError (no bootstrap peer answers) or LocalError (anything else).
+        Raises UsageError (a port is taken) or LocalError (anything else).
         """
         program = str(binary or binary_path())
         try:
@@ -121,8 +121,6 @@ def _start_error(output: str) -> MusterError:
     """Whose fault it is that p2pd ended during its start, from what it printed."""
     if taken := re.search(r":(\d+): bind: address already in use", output):
         return port_taken(int(taken[1]))
-    if "failed to connect to bootstrap peers" in output:
-        return NetworkError("none of the initial peers answered; check the addresses and this machine's connection")
     if "cannot run" in output:
         return LocalError(f"the libp2p daemon does not run on this machine ({output.strip()}); reinstall hivemind")
     reason = output.strip().splitlines()[-1] if output.strip() else "it printed nothing"

@@ -1,0 +1,27 @@
+"""Calling several peers at once, of whom some are gone: who is there does not wait for the silence of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+GRACE_SECONDS = 0.5  # for those who answer a little later than the first one
+
+
+async def any_answers(calls: Iterable[Coroutine[Any, Any, bool]]) -> bool:
+    """True once one of these is true, and others had a moment to be; False when all are over and none was."""
+    waiting = {asyncio.ensure_future(call) for call in calls}
+    everybody = set(waiting)
+    answered = False
+    try:
+        while waiting and not answered:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            answered = any(call.result() for call in done)
+        if waiting:
+            await asyncio.wait(waiting, timeout=GRACE_SECONDS)
+        return answered
+    finally:
+        for call in everybody:
+            call.cancel()
+        await asyncio.gather(*everybody, return_exceptions=True)
