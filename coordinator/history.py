@@ -10,7 +10,7 @@ from typing import overload
 
 from coordinator.certificate import Certificate
 
-OPEN_MAX = 80  # newest ones that are not packed: more than what rounds, waypoints and lineages look at
+OPEN_MAX = 16  # newest ones that are not packed: what rounds look at; waypoints and lineages rarely look further
 
 
 class History(Sequence[Certificate]):
