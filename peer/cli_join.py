@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -102,10 +103,14 @@ def join(
         return _detach(context, invite, folder)
 
     def prepare() -> Start:
+        from peer.comeback import come_back
         from peer.node import Node
+        from peer.run_state import known_manifest
 
         text = _given(invite)  # read late: who starts us may not have it yet
-        return lambda: Node.join(text, replace(options, spawned=spawned))
+        join_run = partial(Node.join, text, replace(options, spawned=spawned))
+        returns = known_manifest(folder, Invite.parse(text).run_id) is not None
+        return partial(come_back, join_run, typer.echo) if returns else join_run
 
     served = ServiceOptions(
         folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
