@@ -22,7 +22,7 @@ from dht.identity import Identity, PeerId
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.meeting import any_answers
 from dht.p2pd import DaemonProcess
-from dht.ports import check_ports_free, with_chosen_ports
+from dht.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
 
 __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
@@ -57,6 +57,8 @@ class Daemon:
         daemon._lock.acquire()
         try:
             check_ports_free(config.listen)
+            if config.port_file is not None:
+                daemon._listen = with_last_ports(config.listen, config.port_file)
             if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config, daemon.bootstrap_peers):
                 raise UsageError(
                     f"the key {config.identity_path} is in use on another machine right now; "
@@ -166,6 +168,8 @@ class Daemon:
         self._p2p = await _attach(self._directory.path)
         if not self._config.announce:
             self._listen = with_chosen_ports(self._listen, await self.visible_addresses())
+        if self._config.port_file is not None:
+            keep_ports(self._listen, self._config.port_file)
 
     async def _shut_down(self) -> None:
         if self._p2p is not None:

@@ -41,6 +41,7 @@ class DaemonConfig:
     startup_seconds: float = STARTUP_SECONDS
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     address_book: Path | None = None  # where addresses outlive the process
+    port_file: Path | None = None  # where the ports do that the system chose: others look for us there
 
     def __post_init__(self) -> None:
         for endpoint in self.listen:

@@ -1,10 +1,12 @@
-"""Ports to listen on: free before the daemon starts, the same after it restarts."""
+"""Ports to listen on: free before the daemon starts, the same after it restarts and in the next process."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 from dht.addresses import PeerAddress, endpoint_at, host_of, port_of
 from dht.errors import UsageError
@@ -36,6 +38,26 @@ def check_ports_free(listen: tuple[str, ...]) -> None:
                 if error.errno == errno.EADDRINUSE:
                     raise port_taken(port) from None
                 raise UsageError(f"cannot listen on {endpoint}: {error.strerror}") from None
+
+
+def with_last_ports(listen: tuple[str, ...], file: Path) -> tuple[str, ...]:
+    """Put the ports that `keep_ports` wrote in place of port 0, unless something else listens there by now."""
+    try:
+        ports = [int(line) for line in file.read_text(encoding="ascii").split()]
+        last = tuple(
+            endpoint_at(endpoint, port) if port_of(endpoint) == 0 else endpoint
+            for endpoint, port in zip(listen, ports, strict=True)
+        )
+        check_ports_free(last)
+    except (OSError, ValueError, UsageError):
+        return listen
+    return last
+
+
+def keep_ports(listen: tuple[str, ...], file: Path) -> None:
+    """Write down where we listen; a disk that does not take it costs the next process its place, nothing else."""
+    with suppress(OSError):
+        file.write_text("".join(f"{port_of(endpoint)}\n" for endpoint in listen), encoding="ascii")
 
 
 def with_chosen_ports(listen: tuple[str, ...], visible: tuple[PeerAddress, ...]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from peer.options import NodeOptions
 from peer.throttle import Throttle
 from peer.transport import OnFrame, OnGone, Payload, Traffic, TransportConfig
 
+PORT_FILE = "port"  # in the data folder
 QUEUE_SECONDS = 10.0  # of bulk to one peer at the owner's rate: what would wait longer has no reader any more
 QUEUE_BYTES_MIN = 1 << 20
 
@@ -152,6 +153,7 @@ def daemon_config(
         relays=initial_peers if options.relay is Relay.USE else (),
         initial_peers=initial_peers,
         address_book=address_book,
+        port_file=options.data_directory / PORT_FILE if options.port is None else None,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from dht.identity import Identity
 
 RUN_ID = bytes(range(32))
-ALICE, BOB, CAROL = (Identity(bytes([number]) * 32) for number in (1, 2, 3))
+ALICE, BOB, CAROL, DAVE = (Identity(bytes([number]) * 32) for number in (1, 2, 3, 4))
 NOW = 1_800_000_000.0
 
 

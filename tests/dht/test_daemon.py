@@ -27,7 +27,7 @@ from dht.p2pd import DaemonProcess
 from dht.records import presence_key
 from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
-from tests.dht.conftest import ALICE, BOB, CAROL, RUN_ID
+from tests.dht.conftest import ALICE, BOB, CAROL, DAVE, RUN_ID
 
 RULES = RecordRules(RUN_ID, KeyVerifier())
 END_SECONDS_MAX = 20.0
@@ -218,6 +218,49 @@ def test_a_peer_starts_anew_with_nobody_but_those_it_remembers(bob: Node, folder
             await carol.probe()
         finally:
             await carol.close()
+
+    runner.run(scenario())
+
+
+def test_the_next_process_listens_where_others_look_for_it(folder: Path, runner: asyncio.Runner) -> None:
+    """Both have been away since they last met, and neither was given anybody to call."""
+
+    async def scenario() -> None:
+        carols = DaemonConfig(
+            folder / "carol", runtime_parent=folder, address_book=folder / "carols", port_file=folder / "port"
+        )
+        daves = replace(carols, identity_path=folder / "dave", address_book=folder / "daves", port_file=None)
+        DAVE.save(folder / "dave")
+        carol = await Daemon.start(carols)
+        before = await carol.visible_addresses()
+        await carol.close()
+        AddressBook(folder / "daves").note(before)
+        carol, dave = await Node.start(carols, RULES, time.time), await Node.start(daves, RULES, time.time)
+        try:
+            assert await carol.daemon.visible_addresses() == before
+            await dave.store.put(presence_key(RUN_ID), b"Dave is here", 60)
+            assert [record.payload for record in await carol.store.get(presence_key(RUN_ID))] == [b"Dave is here"]
+        finally:
+            await carol.close()
+            await dave.close()
+
+    runner.run(scenario())
+
+
+@pytest.mark.parametrize("content", ["", "no number", "70000", "1 2", "taken"])
+def test_a_place_that_is_gone_is_no_reason_not_to_start(folder: Path, runner: asyncio.Runner, content: str) -> None:
+    async def scenario() -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            (folder / "port").write_text(str(other.getsockname()[1]) if content == "taken" else content)
+            daemon = await Daemon.start(
+                DaemonConfig(folder / "carol", runtime_parent=folder, port_file=folder / "port")
+            )
+            (address,) = await daemon.visible_addresses()
+            await daemon.close()
+            assert (folder / "port").read_text() == f"{address.port}\n"
+            assert address.port != other.getsockname()[1]
 
     runner.run(scenario())
 
