@@ -65,6 +65,7 @@ class Chain:
     _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
     _convicted: frozenset[PeerId] | None = field(init=False, default=None)
     _established: frozenset[PeerId] | None = field(init=False, default=None)
+    _beacon: bytes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.version = self.certificates[-1].version if self.certificates else 0
@@ -135,9 +136,10 @@ class Chain:
 
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
-        if self.certificates:
-            return self.certificates[-1].beacon()
-        return digest_of(b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
+        if self._beacon is None:
+            name = (b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
+            self._beacon = self.certificates[-1].beacon() if self.certificates else digest_of(*name)
+        return self._beacon
 
     def leaders(self) -> tuple[PeerId, ...]:
         """The active set in beacon order; attempt k belongs to the k-th, cyclically."""
@@ -160,7 +162,7 @@ class Chain:
         """Add a certificate that `refusal` accepts; the caller has checked."""
         self.certificates.append(certificate)
         self.version, self._active, self._leaders = certificate.version, None, None
-        self._convicted, self._established = None, None
+        self._convicted, self._established, self._beacon = None, None, None
         self.certificates.keep(self.rules.chain_kept)
 
     def truncated(self, version: int) -> Chain:

@@ -73,6 +73,7 @@ class Engine:
         self.tribunal = Tribunal(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.tribunal)
         self.opened_at = -math.inf
+        self._due: list[float] | None = None  # when we may ask into a group next, as of the last event
 
     # -- the one entrance
 
@@ -257,7 +258,9 @@ class Engine:
         return machine.chain.version == 0 and len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
 
     def _open(self, now: float) -> list[Action]:
-        chosen = next_to_open(self._candidates(now), now)
+        candidates = self._candidates(now)
+        self._due = [candidate.due_at for candidate in candidates]
+        chosen = next_to_open(candidates, now)
         if chosen is None:
             return []
         self.opened_at = now
@@ -266,7 +269,8 @@ class Engine:
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""
         times = [time for machine in self.machines for time in machine.next_deadline(now)]
-        times += [self.auditor.next_deadline(), *(candidate.due_at for candidate in self._candidates(now))]
+        due = [one.due_at for one in self._candidates(now)] if self._due is None else self._due
+        times += [self.auditor.next_deadline(), *due]
         return max(min(times, default=math.inf), now + TICK_SECONDS_MIN)
 
     # -- for shells
