@@ -15,6 +15,9 @@ HARD = ("sign_flip", "scaling", "alie", "ipm")
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
 SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "600:60"  # MTBI and return in steps, per learner
+PARTED_AT, STEPS_PER_ROUND, ROUNDS_AFTERWARDS = 48, 2, 100
+SPLITS, ROUNDS_APART = ("4:4", "6:2"), (5, 20, 100)
+REUNIONS = ("drop", "merge", "uncut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,38 @@ def _seeded(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ..
         Experiment(f"{group}-{name}-s{seed}", (*base, "--seed", seed, *options))
         for seed in SEEDS
         for name, options in variants.items()
+    )
+
+
+def _partition(seed: str, split: str, rounds: int, own_text: bool, reunion: str) -> Experiment:
+    healed = healed_at(rounds)
+    steps = healed + STEPS_PER_ROUND * ROUNDS_AFTERWARDS
+    size = ("--learners", "8", "--steps", f"{steps}", "--eval-every", "16", "--seed", seed)
+    cut = ("--partition", f"{split[-1]}:{PARTED_AT}:{healed}", "--reunion", reunion)
+    return Experiment(
+        f"{parting(split, rounds, own_text)}-{reunion}-s{seed}",
+        ("tests/quality/partition.toml", *size, *cut, *(("--own-text",) if own_text else ())),
+    )
+
+
+def healed_at(rounds: int) -> int:
+    """The step at which sides meet that were so many rounds apart."""
+    return PARTED_AT + STEPS_PER_ROUND * rounds
+
+
+def parting(split: str, rounds: int, own_text: bool) -> str:
+    """The name of one way to part, without what is done when the sides meet, and the seed."""
+    return f"partition-{split.replace(':', '')}-r{rounds}-{'own' if own_text else 'same'}"
+
+
+def _partitions() -> tuple[Experiment, ...]:
+    return tuple(
+        _partition(seed, split, rounds, own_text, reunion)
+        for seed in SEEDS
+        for own_text in (False, True)
+        for split in SPLITS
+        for rounds in ROUNDS_APART
+        for reunion in REUNIONS
     )
 
 
@@ -136,6 +171,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "km": ("--quorum", "4", "--grace", "0"),
         },
     ),
+    "partition": _partitions(),
     "failures": _variants(
         "failures",
         EIGHT,

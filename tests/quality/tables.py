@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from tests.quality.experiments import DELAYS, GROUPS, HARD, PARITY_RATES, RULES, SEEDS
+from tests.quality.experiments import (
+    DELAYS,
+    GROUPS,
+    HARD,
+    PARITY_RATES,
+    REUNIONS,
+    ROUNDS_APART,
+    RULES,
+    SEEDS,
+    SPLITS,
+    healed_at,
+    parting,
+)
 
 Reports = Mapping[str, Mapping[str, Any]]
 MISSING = "not run"
@@ -137,6 +150,42 @@ def rules(reports: Reports) -> str:
     return markdown(["merge", *HARD], rows)
 
 
+def partition(reports: Reports) -> str:
+    """What merging is worth beside dropping, when the sides have just met and 100 rounds later; ratios by seed."""
+    rows = []
+    for own_text, split, rounds in product((False, True), SPLITS, ROUNDS_APART):
+        name = parting(split, rounds, own_text)
+        runs = [[reports.get(f"{name}-{what}-s{seed}") for what in REUNIONS] for seed in SEEDS]
+        whole = [[_Parted(one, healed_at(rounds)) for one in seed if one is not None] for seed in runs if all(seed)]
+        row = [f"{split}, {'own' if own_text else 'same'}", str(rounds)]
+        for when in ("met", "last"):
+            losses = [[getattr(one, when)["eval_loss"] for one in seed] for seed in whole]
+            row += [_ratio([(drop, uncut) for drop, _, uncut in losses])]
+            row += [_ratio([(merge, drop) for drop, merge, _ in losses])]
+        closed = [_gap_closed(drop, merge) for drop, merge, _ in whole] if own_text else []
+        rows.append([*row, f"{mean(closed):.0%}" if closed else "—"])
+    heads = ["split, text", "rounds apart", "dropped / uncut", "merged / dropped"]
+    return markdown([*heads, "dropped / uncut later", "merged / dropped later", "gap closed"], rows)
+
+
+class _Parted:
+    """Held-out losses of a run with a partition: as the sides meet, right after, and at the end."""
+
+    def __init__(self, report: Mapping[str, Any], healed_at_step: int) -> None:
+        together = [one for one in report["sides"] if one["side"] == "both"]
+        self.apart = [one for one in report["sides"] if one["side"] != "both"][-2:]
+        self.met = next(one for one in together if one["step"] > healed_at_step)
+        self.last = together[-1]
+
+
+def _gap_closed(drop: _Parted, merge: _Parted) -> float:
+    """Of what a swarm that dropped a branch lacks on the losing side's text, the part that merging brings in."""
+    best = [min(side["text_losses"][text] for side in drop.apart) for text in (0, 1)]
+    dropped, merged = drop.met["text_losses"], merge.met["text_losses"]
+    lost = max((0, 1), key=lambda text: dropped[text] - best[text])
+    return float((dropped[lost] - merged[lost]) / (dropped[lost] - best[lost]))
+
+
 TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
@@ -150,5 +199,6 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "attacks": against("attacks", "none"),
     "attacks-three": against("attacks-three", "none"),
     "rules": rules,
+    "partition": partition,
     "failures": against("failures", "none"),
 }
