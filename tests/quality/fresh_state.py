@@ -1,0 +1,76 @@
+"""What a newcomer loses that begins at everybody's parameters, but without an inner optimizer's state.
+
+Run `python -m tests.quality.fresh_state [--seeds 0,1,2]`; prints the held-out loss of a learner some steps after it
+took a trained one's place: with that one's state, without, and without and at the full rate from the first step.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peer.cli_settings import run_config
+from peer.data import TrainingWindows, load_tokens
+from peer.evaluation import Evaluator
+from peer.inner_optimizer import REWARM_STEPS
+from peer.learner import Learner, make_learner
+
+CONFIG = Path("examples/tiny.toml")
+JOINS_AT_STEP = 200
+LOOKS = (8, 24, 48, 96)  # steps after that
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0,1,2")
+    torch.set_num_threads(1)
+    for seed in parser.parse_args().seeds.split(","):
+        compare(seed)
+
+
+def compare(seed: str) -> None:
+    """Print one line for each way to begin."""
+    config = run_config(CONFIG, None)
+    data = load_tokens(config.data, config.model.vocabulary)
+    evaluator = Evaluator(config, data.heldout)
+
+    def learner(text: str) -> Learner:
+        return make_learner(config, TrainingWindows(data.train, config.data, b"fresh-state", f"{text}-{seed}"))
+
+    veteran = learner("veteran")
+    train(veteran, 0, JOINS_AT_STEP)
+    saved = veteran.export_state()
+    for way in ("with state", "without state", "without state, full rate"):
+        newcomer = learner("newcomer")
+        if way == "with state":
+            newcomer.import_state(saved)
+        else:
+            newcomer.load_all(torch.cat(parameters(veteran)))
+        if way == "without state, full rate":
+            newcomer._state_steps = REWARM_STEPS
+        found = []
+        for before, after in zip((0, *LOOKS), LOOKS, strict=False):
+            train(newcomer, JOINS_AT_STEP + before, after - before)
+            found.append(f"{evaluator.loss(parameters(newcomer)):.4f}")
+        print(f"seed {seed}, {way}: {', '.join(found)} after {', '.join(map(str, LOOKS))} steps", flush=True)
+
+
+def train(learner: Learner, progress_steps: int, steps: int) -> None:
+    for step in range(steps):
+        learner.set_progress(progress_steps + step)
+        learner.step()
+
+
+def parameters(learner: Learner) -> list[Tensor]:
+    """Of every fragment."""
+    found = [torch.empty(fragment.elements) for fragment in learner.fragments]
+    for index, out in enumerate(found):
+        learner.snapshot(index, out)
+    return found
+
+
+if __name__ == "__main__":
+    main()
