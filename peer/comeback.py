@@ -26,6 +26,6 @@ async def come_back(join: Callable[[], Awaitable[T]], say: Callable[[str], None]
         except NetworkError as error:
             log.warning("nobody_answers", reason=str(error), again_in_seconds=pause)
             with suppress(OSError):  # a full disk behind our output, or nobody left to read it
-                say(f"{error}; trying again in {pause:g} seconds")
+                say(f"{error}; trying again in {pause:g} s")
         await asyncio.sleep(pause)
     raise AssertionError("the pauses never end")

@@ -29,9 +29,9 @@ def test_whoever_comes_back_asks_until_somebody_answers() -> None:
     network, said = Network(silent=6), list[str]()
     assert run_virtual(come_back(network.join, said.append)) == "joined"
     assert network.asked_at == [0.0, 1.0, 3.0, 8.0, 18.0, 28.0, 38.0]
-    assert said[0] == "nobody is there; trying again in 1 seconds"
+    assert said[0] == "nobody is there; trying again in 1 s"
     assert len(said) == 6
-    assert said[-1] == f"nobody is there; trying again in {PAUSES_SECONDS[-1]:g} seconds"
+    assert said[-1] == f"nobody is there; trying again in {PAUSES_SECONDS[-1]:g} s"
 
 
 def test_what_is_no_silence_is_raised_at_once() -> None:
