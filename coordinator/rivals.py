@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send, Tell
@@ -30,6 +30,7 @@ class Rivals:
     asked: dict[tuple[PeerId, int], float] = field(default_factory=dict)
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
+    looks: dict[PeerId, dict[int, bytes | None]] = field(default_factory=dict)  # branches, by their first versions
     ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
@@ -125,14 +126,30 @@ class Rivals:
             del self.answers[next(iter(self.answers))]
         if not any(answers.values()):
             self.answers.pop(sender, None)
+            self.looks.pop(sender, None)
             return []
         missing = [machine.index for machine in self.machines if machine.index not in answers]
         if missing:
             return [action for index in missing for action in self.ask(sender, index, now)]
-        return self._decide(sender, now)
+        return self._look(sender, self.answers.pop(sender), now)
 
-    def _decide(self, sender: PeerId, now: float) -> list[Action]:
-        answers = self.answers.pop(sender)
+    def _look(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
+        """Decide if a peer shows the same branches twice: it may have changed over to ours between two answers.
+
+        Then some of them are of a lineage that nobody holds any more, and what wins there would be a model of two.
+        """
+        branches = {index: None if fork is None else fork[1].digest_at(fork[0] + 1) for index, fork in answers.items()}
+        before = self.looks.pop(sender, None)
+        if before is not None:
+            return self._decide(sender, answers, now) if before == branches else []
+        while len(self.looks) >= RIVALS_MAX:
+            del self.looks[next(iter(self.looks))]
+        self.looks[sender] = branches
+        for machine in self.machines:
+            self.asked.pop((sender, machine.index), None)
+        return [action for machine in self.machines for action in self.ask(sender, machine.index, now)]
+
+    def _decide(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
         forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
         chains = {machine.index: machine.chain for machine in self.machines}
         if not forks or not better(chains, forks, self.bans):

@@ -196,7 +196,7 @@ def test_an_asker_gets_what_follows_the_newest_version_of_both():
         ]
 
 
-def test_a_better_lineage_is_changed_over_to_once_all_fragments_are_known():
+def test_a_better_lineage_is_changed_over_to_once_all_fragments_are_known_and_seen_twice():
     """Ours was certified by two after the fork, theirs by the other two and more work (design §8)."""
     engine, theirs = engine_at((0, 1)), stem((1, 2, 3))
     rival = CLUB.ids[3]
@@ -205,6 +205,10 @@ def test_a_better_lineage_is_changed_over_to_once_all_fragments_are_known():
     actions = engine.handle(Received(rival, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
     assert [message.fragment for _, message in sent(actions)] == [1]
     assert engine.machines[0].chain.version == 2  # not yet
+    actions = engine.handle(Received(rival, ChainNote(fragment=1, certificates=())), NOW)
+    assert [message.fragment for _, message in sent(actions)] == [0, 1]  # once more: it may just have changed over
+    engine.handle(Received(rival, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
+    assert engine.machines[0].chain.version == 2
     actions = engine.handle(Received(rival, ChainNote(fragment=1, certificates=())), NOW)
     assert [action.event for action in actions if isinstance(action, Tell)] == ["lineage_changed"]
     assert engine.machines[0].chain.digest == theirs.digest
@@ -215,9 +219,11 @@ def test_a_weaker_lineage_is_not_changed_over_to():
     engine, theirs = engine_at((1, 2, 3)), stem((0, 1))
     before = engine.heads()
     engine.handle(Received(FRIEND, CLUB.join(1, theirs)), NOW)
-    engine.handle(Received(FRIEND, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
-    engine.handle(Received(FRIEND, ChainNote(fragment=1, certificates=())), NOW)
+    for _ in range(2):
+        engine.handle(Received(FRIEND, ChainNote(fragment=0, certificates=theirs.after(1, 9))), NOW)
+        engine.handle(Received(FRIEND, ChainNote(fragment=1, certificates=())), NOW)
     assert engine.heads() == before
+    assert not engine.rivals.looks
 
 
 def test_a_version_that_nobody_serves_is_given_up_and_not_believed_again_for_a_while():
@@ -254,7 +260,9 @@ def test_what_is_remembered_of_strangers_is_bounded():
         engine.handle(Received(peer, ChainNote(fragment=0, certificates=(CLUB.certify(CLUB.chain(), (1, 2, 3)),))), NOW)
         assert len(engine.rivals.asked) <= 2 * RIVALS_MAX, number
         assert len(engine.rivals.awaited) <= 2 * RIVALS_MAX
+        engine.handle(Received(peer, ChainNote(fragment=1, certificates=())), NOW)
         assert len(engine.rivals.answers) <= RIVALS_MAX
+        assert len(engine.rivals.looks) <= RIVALS_MAX
 
 
 def test_at_most_tau_rounds_are_in_flight():

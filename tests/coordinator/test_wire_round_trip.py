@@ -240,6 +240,7 @@ def standing(engine: Engine) -> object:
         {attempt: sorted(one.joins) for attempt, one in rounds.joining.gatherings.items()},
         dict(rounds.joining.announced),
         dict(engine.rivals.answers),
+        dict(engine.rivals.looks),
     )
 
 

@@ -1,0 +1,121 @@
+"""Sides of a partition that meet again: whichever wins, it wins in every fragment (design §8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.actions import Action, Send, Tell
+from coordinator.engine import Engine
+from coordinator.lineage import better
+from coordinator.messages import AskChainNote, ChainNote
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from tests.sim.worlds import PACE, machine, swarm
+
+FRAGMENTS = 4
+SPLIT_PACE = PACE.model_copy(update={"fragments": FRAGMENTS, "steps_per_version": 24})
+
+
+def parted(seed: int, each: int = 2) -> World:
+    """Two halves that have gone on apart, in every fragment."""
+    world = swarm(2 * each, SPLIT_PACE, seed=seed)
+    world.run(40.0)
+    world.network.sides = {peer.me: int(number >= each) for number, peer in enumerate(world.peers)}
+    world.run(120.0)
+    for index in range(FRAGMENTS):
+        assert machine(world.peers[0], index).chain.digest != machine(world.peers[each], index).chain.digest
+    return world
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_side_wins_in_every_fragment(seed: int) -> None:
+    world = parted(seed, each=4)
+    sides = [world.peers[0], world.peers[4]]
+    heads = [[machine(peer, index).chain.digest for index in range(FRAGMENTS)] for peer in sides]
+    versions = [[machine(peer, index).chain.version for index in range(FRAGMENTS)] for peer in sides]
+    world.settle(300.0)
+    kept = [
+        [machine(world.peers[0], index).chain.digest_at(versions[side][index]) == heads[side][index] for side in (0, 1)]
+        for index in range(FRAGMENTS)
+    ]
+    assert kept in ([[True, False]] * FRAGMENTS, [[False, True]] * FRAGMENTS)
+
+
+class Asker:
+    """One engine that asks about another peer's chains, with whoever shall answer in that one's name."""
+
+    def __init__(self, world: World, asker: VirtualPeer, asked: VirtualPeer) -> None:
+        self.engine, self.asked, self.now = engine_of(asker), asked, world.clock.now
+        self.actions: list[Action] = []
+
+    def begin(self, fragment: int) -> list[int]:
+        return self._take(self.engine.rivals.ask(self.asked.me, fragment, self.now))
+
+    def answer(self, fragment: int, by: VirtualPeer) -> list[int]:
+        """Have one of the questions that are open answered; the fragments that are asked about next."""
+        question = next(one for one in self.open if one.fragment == fragment)
+        self.open.remove(question)
+        (answer,) = engine_of(by).rivals.answer(self.asked.me, question)
+        assert isinstance(answer, Send)
+        assert isinstance(answer.message, ChainNote)
+        return self._take(self.engine.rivals.hear(self.asked.me, answer.message, self.now))
+
+    def _take(self, actions: list[Action]) -> list[int]:
+        self.actions += actions
+        asked = [one.message for one in actions if isinstance(one, Send) and isinstance(one.message, AskChainNote)]
+        self.open = [*getattr(self, "open", []), *asked]
+        return [one.fragment for one in asked]
+
+    @property
+    def changed(self) -> list[int]:
+        """Fragments in which it has changed over."""
+        return [one.fragment for one in self.actions if isinstance(one, Tell) and one.event == "lineage_changed"]
+
+
+def engine_of(peer: VirtualPeer) -> Engine:
+    assert peer.engine is not None
+    return peer.engine
+
+
+def winner_first(world: World, fragments: list[int]) -> list[list[VirtualPeer]]:
+    """The two sides; first the one that wins if only these fragments are compared."""
+    sides = [world.peers[:2], world.peers[2:]]
+    ours = {index: machine(sides[0][0], index).chain for index in fragments}
+    theirs = {index: (fork_of(world, index), machine(sides[1][0], index).chain) for index in fragments}
+    return sides[::-1] if better(ours, theirs) else sides
+
+
+def fork_of(world: World, index: int) -> int:
+    first, second = (machine(world.peers[number], index).chain for number in (0, 2))
+    return max(one for one in range(first.version + 1) if first.digest_at(one) == second.digest_at(one))
+
+
+def test_who_shows_the_same_lineage_twice_is_followed_in_every_fragment() -> None:
+    world = parted(seed=1)
+    won, lost = winner_first(world, list(range(FRAGMENTS)))
+    asker = Asker(world, lost[0], won[0])
+    assert asker.begin(0) == [0]
+    assert asker.answer(0, won[0]) == [1, 2, 3]
+    assert [asker.answer(index, won[0]) for index in (1, 2)] == [[], []]
+    assert asker.answer(3, won[0]) == [0, 1, 2, 3], "once more, all of them"
+    assert [asker.answer(index, won[0]) for index in (0, 1, 2)] == [[], [], []]
+    assert not asker.changed
+    asker.answer(3, won[0])
+    assert asker.changed == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("change_after", [1, 2, 3])
+def test_who_changes_over_between_its_answers_leads_nobody_into_two_lineages(change_after: int) -> None:
+    """Its first answers are of a lineage that it has left by now, and in these fragments that one is the better."""
+    world = parted(seed=1)
+    won, lost = winner_first(world, list(range(change_after)))
+    asker = Asker(world, lost[0], won[0])
+    asker.begin(0)
+    for index in range(FRAGMENTS):
+        asked = asker.answer(index, won[0] if index < change_after else lost[1])
+    assert asked == [0, 1, 2, 3]
+    for index in range(FRAGMENTS):
+        assert asker.answer(index, lost[1]) == []
+    assert not asker.changed
+    assert not asker.engine.rivals.answers
+    assert not asker.engine.rivals.looks
