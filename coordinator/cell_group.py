@@ -11,7 +11,7 @@ from functools import cached_property
 
 from coordinator.actions import RoundKey
 from coordinator.chain import Chain, beacon_order
-from coordinator.group import Group, OtherBaseError
+from coordinator.group import Group, OtherBaseError, reducing
 from coordinator.messages import CellRoster, Ward
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -79,7 +79,7 @@ def read_cell(statement: Statement, chain: Chain) -> CellGroup:
         raise PeerError("is not signed by the head")
     leader = PeerId(roster.leader)
     members = beacon_order(chain.beacon(), {leader, *wards})
-    reducers = tuple(member for member in members if member in wards and wards[member].dialable)
+    reducers = reducing([one for one in members if one in wards], {one for one in wards if wards[one].dialable})
     if not reducers:
         raise PeerError("has nobody who could reduce")
     return CellGroup(

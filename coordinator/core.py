@@ -10,7 +10,7 @@ from coordinator.actions import RoundKey, Send
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT, Rules
-from coordinator.events import OriginsSeen, Progress
+from coordinator.events import OriginsSeen, ReachSeen, Seen
 from coordinator.evidence import Court
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
@@ -82,10 +82,13 @@ class Core:
         """Whether more peers train than fit into one group, so that not everybody can have a seat."""
         return self.presence.population(now) > PEERS_PER_GROUP_MAX
 
-    def note(self, event: Progress | OriginsSeen, now: float) -> None:
-        """How things are now: our learner, or from where others call."""
+    def note(self, event: Seen, now: float) -> None:
+        """How things are now: our learner, from where others call, whether they get through to us."""
         if isinstance(event, OriginsSeen):
             self.origins = event.networks
+            return
+        if isinstance(event, ReachSeen):
+            self.dialable = event.dialable
             return
         self.steps, self.steps_per_second, self.steps_seen = event.steps, event.steps_per_second, now
 

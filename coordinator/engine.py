@@ -24,12 +24,11 @@ from coordinator.events import (
     FetchFailed,
     Inspected,
     Opened,
-    OriginsSeen,
     PeerGone,
     PresenceSeen,
-    Progress,
     Received,
     Reduced,
+    Seen,
     StateFetched,
     Tick,
 )
@@ -113,7 +112,7 @@ class Engine:
             return self._receive(event, now)
         if isinstance(event, Tick):
             return [action for machine in self.machines for action in machine.tick(now)] + self.auditor.tick(now)
-        if isinstance(event, Progress | OriginsSeen):
+        if isinstance(event, Seen):
             self.core.note(event, now)
             return []
         if isinstance(event, PresenceSeen):

@@ -39,6 +39,13 @@ class OriginsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ReachSeen:
+    """Whether others get through when they call us, as far as they tell."""
+
+    dialable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PeerGone:
     """The transport lost this peer. A hint about timing only."""
 
@@ -151,4 +158,5 @@ class Tick:
 
 
 Answer = Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded
-Event = Received | PresenceSeen | OriginsSeen | PeerGone | Progress | Answer | StateFetched | FetchFailed | Tick
+Seen = Progress | OriginsSeen | ReachSeen  # how things are with us, for what we say next
+Event = Received | PresenceSeen | PeerGone | Seen | Answer | StateFetched | FetchFailed | Tick

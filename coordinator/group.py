@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -111,6 +111,11 @@ def leader_of(chain: Chain, attempt: int) -> PeerId:
     return leaders[attempt % len(leaders)]
 
 
+def reducing(able: Sequence[PeerId], dialable: Set[PeerId]) -> tuple[PeerId, ...]:
+    """Who reduces: those that others can call; where nobody can be called, all, for whoever is alone needs no call."""
+    return tuple(member for member in able if member in dialable) or tuple(able)
+
+
 def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group:
     """The group that a roster statement defines; raises PeerError with the reason it is refused."""
     context = statement.context
@@ -142,8 +147,8 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
     beacon = chain.beacon()
     members = beacon_order(beacon, joins)
     probation = chain.on_probation(joins.keys())
-    able = (member for member in members if joins[member].dialable and joins[member].contributes)
-    reducers = tuple(member for member in able if member not in probation)
+    able = [member for member in members if joins[member].contributes and member not in probation]
+    reducers = reducing(able, {member for member in able if joins[member].dialable})
     if not reducers:
         raise PeerError("has nobody who could reduce")
     return Group(

@@ -67,6 +67,7 @@ class PeerSnapshot(_Frozen):
     bytes_sent: int = 0
     bytes_received: int = 0
     peers_live: int = 0
+    dialable: bool = Field(True, description="whether others get through when they call it, as far as it knows")
     rounds_in_flight: int = 0
     fragments: tuple[FragmentStatus, ...] = ()
     certified: CertifiedWork = CertifiedWork()

@@ -94,14 +94,16 @@ def reachability(probed: Probed, listen: str, port: int) -> Finding:
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
         return Finding("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
-    if any(probed.reachable):
+    if 2 * sum(probed.reachable) >= len(probed.reachable):  # as `peer.reach` will judge
         return Finding("ok", "reachable", f"others get through to {where}")
     advice = (
         "listen for others: --listen 0.0.0.0"
         if listen.startswith("127.")
-        else f"forward TCP port {port} in the router and open it in the firewall, then join with --port {port}"
+        else f"forward TCP port {port} in the router and open it in the firewall, then join with --port {port}; "
+        "or join with --relay, if the run's host passes on what others say (muster host --relay)"
     )
-    return Finding("note", "reachable", f"others do not get through to {where}; it can only call them", advice)
+    text = f"most others do not get through to {where}; it calls them, and takes part without reducing"
+    return Finding("note", "reachable", text, advice)
 
 
 def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> Finding:

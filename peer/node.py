@@ -47,6 +47,7 @@ from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
 from peer.probe import ProbeDesk
 from peer.pump import Pump
+from peer.reach import watch_reach
 from peer.run_state import RunDirectory, RunState
 from peer.sensors import MachineSensors
 from peer.stage import Stage, versions_certified
@@ -119,7 +120,6 @@ class Node:
         return node
 
     async def _start(self, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> None:
-        loop = asyncio.get_running_loop()
         self.manifest = manifest
         directory = RunDirectory(self.options.data_directory, manifest.run_id)
         directory.keep_manifest(manifest)
@@ -128,13 +128,13 @@ class Node:
             self.identity,
             KeyVerifier(),
             os.urandom,
-            unix_offset_seconds=unix_seconds() - loop.time(),
+            unix_offset_seconds=unix_seconds() - self._now(),
             contributes=self.role == "learner",
             chain_kept=self.options.chain_kept or CHAIN_KEPT,
         )
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, directory, self.options)
-        self.pump.engine.bind(held.votes, loop.time())  # before anybody can ask us to vote again
+        self.pump.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
         learning = None if self.role == "host" else self._chores.begin(self._start_learner(held))  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
@@ -158,6 +158,7 @@ class Node:
         await self.manners.look()  # before the first step
         self._chores.spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
+        self._chores.spawn(watch_reach(self.options, self.pump, visible[0].port))
         self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
         self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))

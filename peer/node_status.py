@@ -110,6 +110,7 @@ def peer_snapshot(
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
             "peers_live": len(engine.core.presence.live(now)),
+            "dialable": engine.core.dialable,
             "rounds_in_flight": engine.in_flight,
             "fragments": tuple(fragment_status(machine, now) for machine in engine.machines),
             "certified": book.certified,

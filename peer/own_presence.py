@@ -36,6 +36,7 @@ class OwnPresence:
             versions=versions,
             heads=heads,
             addresses=self._addresses,
+            dialable=engine.core.dialable,
             software=SOFTWARE,
             beat=next(self._beats),
             name=self._name,

@@ -49,4 +49,6 @@ def status_page(snapshot: PeerSnapshot) -> str:
         f"network   {snapshot.peers_live} peers live, {snapshot.rounds_in_flight} rounds in flight, "
         f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
     ]
+    if not snapshot.dialable:
+        lines.append("reach     nobody gets through to it, so it calls the others and reduces nothing: muster doctor")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from peer.frames import (
     HeadsAsk,
     ManifestAnswer,
     ManifestAsk,
+    ProbeAnswer,
     ProbeAsk,
     StateAsk,
     StatePiece,
@@ -24,6 +25,7 @@ from peer.state_transfer import StateTransfer
 from peer.status_answer import PublicStatus, StatusDesk
 
 Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
+HearProbe = Callable[[PeerId, ProbeAnswer], None]
 
 
 class Transfers:
@@ -36,10 +38,15 @@ class Transfers:
         self._post = post
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
+        self._hear_probe: HearProbe | None = None
 
     def answer_probes(self, desk: ProbeDesk) -> None:
         """From now on, tell whoever asks how it looks from here."""
         self._probes = desk
+
+    def hear_probes(self, hear: HearProbe) -> None:
+        """From now on, tell this what others find who have tried to call us."""
+        self._hear_probe = hear
 
     async def close(self) -> None:
         """Give nothing more and call nobody."""
@@ -61,6 +68,8 @@ class Transfers:
             self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
         elif isinstance(message, ProbeAsk) and self._probes is not None:
             self._probes.ask(sender, message, now)
+        elif isinstance(message, ProbeAnswer) and self._hear_probe is not None:
+            self._hear_probe(sender, message)
         elif isinstance(message, HeadsAsk):
             self._post(sender, answer_heads(self._chains(), message), b"")
         elif isinstance(message, TailAsk):

@@ -107,9 +107,16 @@ def test_witnesses_and_peers_that_nobody_can_dial_reduce_nothing(chain: Chain) -
     group = read_group(say(leader_of(chain, 0), "roster", chain, chain.digest, body), chain, UNIX_SECONDS)
     assert group.reducers == (PEERS[2],)
     assert group.contributors == frozenset(PEERS[1:3])
-    body = Roster(attempt=0, revision=0, joins=joins[:2])
+    body = Roster(attempt=0, revision=0, joins=joins[:1])
     with pytest.raises(PeerError, match="nobody who could reduce"):
         read_group(say(leader_of(chain, 0), "roster", chain, chain.digest, body), chain, UNIX_SECONDS)
+
+
+def test_where_nobody_can_be_dialled_everybody_who_contributes_reduces(chain: Chain) -> None:
+    joins = (join(chain, PEERS[0], contributes=False), *(join(chain, one, dialable=False) for one in PEERS[1:3]))
+    body = Roster(attempt=0, revision=0, joins=joins)
+    group = read_group(say(leader_of(chain, 0), "roster", chain, chain.digest, body), chain, UNIX_SECONDS)
+    assert set(group.reducers) == set(PEERS[1:3])
 
 
 def test_rosters_that_are_refused(chain: Chain) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.actions import Action, Send
 from coordinator.chain import Chain
+from coordinator.events import ReachSeen
 from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, LEADERS_TOLD, Joining
 from coordinator.messages import Join
@@ -52,6 +53,15 @@ def test_a_join_goes_to_the_leader_the_next_two_and_ourselves() -> None:
     assert [to for to, _ in said] == [*asking.chain.leaders()[:LEADERS_TOLD], PEERS[5]]
     assert {body.leader for _, body in said} == {asking.chain.leaders()[0]}
     assert asking.since == 0.0
+
+
+def test_what_others_find_who_call_us_is_said_from_the_next_attempt_on() -> None:
+    asking = joining()
+    assert all(body.dialable for _, body in joins(asking.open(True, 0.0)))
+    asking.core.note(ReachSeen(dialable=False), 1.0)
+    assert all(body.dialable for _, body in joins(asking.ask(True, 1.0)))  # nothing is said twice in other words
+    asking.void(2.0)
+    assert not any(body.dialable for _, body in joins(asking.ask(True, 3.0)))
 
 
 def test_leaders_that_are_not_there_are_skipped() -> None:

@@ -153,6 +153,8 @@ def test_a_peer_describes_itself() -> None:
     assert "step 123456, loss 2.346, 3.50 steps/s" in status_page(learner)
     assert "2.650 nats per token" in status_page(host)
     assert "step" not in status_page(host)
+    assert "nobody gets through" in status_page(learner.model_copy(update={"dialable": False}))
+    assert "nobody gets through" not in status_page(learner)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(0, 60))

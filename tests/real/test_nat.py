@@ -206,7 +206,11 @@ def test_peers_behind_routers_contribute_in_one_group_with_others(street: Street
 
 
 def _check_reach(street: Street) -> None:
-    """Nobody outside gets through to a peer at home, but through a relay."""
+    """Nobody outside gets through to a peer at home, but through a relay; and each of them knows."""
+    for name in OUTSIDE:
+        assert street.look(name).dialable
+    for name in HOMES:
+        wait_for("word of who gets through", lambda n=name: street.look(n).dialable == bool(street.relay))
     place, key = street.place, street.folder / "stranger.key"
     for name in HOMES:
         direct = f"/ip4/{place.address(name)}/tcp/{PORT}/p2p/{street.ids[name]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actions import FetchState, Publish
+from coordinator.actions import FetchState, Publish, Reduce
 from coordinator.chain import Chain
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
@@ -71,6 +71,22 @@ def test_a_joiner_is_in_the_versions_that_follow() -> None:
     late.start()
     seconds = run_until(world, lambda: credited_steps(world.peers[0], late.me) > 0, 10 * INTERVAL_SECONDS)
     assert seconds < 4 * INTERVAL_SECONDS
+    finish(world)
+
+
+def test_peers_that_nobody_can_call_contribute_and_reduce_nothing() -> None:
+    world = swarm(5)
+    homes, tape = world.peers[:2], Tape(world)
+    world.network.blocked = {(one.me, other.me) for one in homes for other in homes if one is not other}
+    for peer in homes:
+        peer.crash()
+        peer.dialable = False
+        peer.start()
+    run_until(world, lambda: all(credited_steps(world.peers[4], one.me) for one in homes), 40 * INTERVAL_SECONDS)
+    run_to_version(world, version(world.peers[4]) + 6)
+    reducers = {peer.me for _, peer, action in tape.entries if isinstance(action, Reduce)}
+    assert reducers == {peer.me for peer in world.peers[2:]}
+    world.network.heal()
     finish(world)
 
 

@@ -1,0 +1,79 @@
+"""Whether others get through to us, as they tell and as the protocol core is told."""
+
+from __future__ import annotations
+
+from coordinator.events import ReachSeen
+from dht.identity import Identity, PeerId
+from peer.frames import ProbeAnswer, ProbeAsk
+from peer.reach import ASKED_MAX, ReachLoop
+
+ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(1, 13))
+PORT = 7331
+
+
+class Street:
+    """Peers that are there, and what the loop asks of them and says."""
+
+    def __init__(self, live: list[PeerId]) -> None:
+        self.live = live
+        self.asked: list[tuple[PeerId, int]] = []
+        self.told: list[ReachSeen] = []
+        self.loop = ReachLoop(ME, PORT, lambda: self.live, self._post, self.told.append)
+
+    def _post(self, peer: PeerId, ask: ProbeAsk, payload: bytes) -> None:
+        assert (ask.port, payload) == (PORT, b"")
+        self.asked.append((peer, ask.ticket))
+
+    def answer(self, peer: PeerId, ticket: int, reachable: bool | None) -> None:
+        self.loop.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=0, reachable=reachable))
+
+    def look(self, *answers: bool | None) -> list[PeerId]:
+        """One look, at which so many of those who are asked answer this; who was asked."""
+        self.asked.clear()
+        self.loop.ask()
+        for (peer, ticket), reachable in zip(self.asked, answers, strict=False):
+            self.answer(peer, ticket, reachable)
+        self.loop.judge()
+        return [peer for peer, _ in self.asked]
+
+
+def test_the_core_is_told_once_whenever_most_who_tried_find_something_new() -> None:
+    street = Street(OTHERS[:3])
+    street.look(False, False, True)
+    street.look(False, False, False)
+    assert street.told == [ReachSeen(dialable=False)]
+    street.look(True, True, False)
+    assert street.told == [ReachSeen(dialable=False), ReachSeen(dialable=True)]
+
+
+def test_as_many_as_get_through_suffice_and_silence_changes_nothing() -> None:
+    street = Street(OTHERS[:4])
+    street.look(True, False)
+    street.look()
+    street.look(None, None, None, None)
+    assert street.told == []
+    street.look(False)
+    street.look()
+    assert street.told == [ReachSeen(dialable=False)]
+
+
+def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
+    street = Street(OTHERS[:1])
+    street.loop.ask()
+    (peer, ticket), *_ = street.asked
+    street.answer(OTHERS[1], ticket, False)  # was not asked
+    street.answer(peer, ticket + 1, False)  # answers another question
+    street.loop.judge()
+    street.loop.ask()
+    street.answer(peer, ticket, False)  # answers the last look's question
+    street.loop.judge()
+    assert street.told == []
+
+
+def test_a_few_are_asked_at_a_time_and_others_the_next() -> None:
+    street = Street(OTHERS)
+    first, second, third = street.look(), street.look(), street.look()
+    assert [len(first), len(second), len(third)] == [ASKED_MAX] * 3
+    assert set(first) | set(second) | set(third) == set(OTHERS)
+    street.live = []
+    assert not street.loop.ask()
