@@ -61,6 +61,7 @@ class PeerSnapshot(_Frozen):
     steps_per_second: float = 0.0
     tokens: int = 0
     loss: float | None = None
+    swarm_loss: float | None = Field(None, description="median of what it and the learners it sees say of theirs")
     learner_cpu_seconds: float = 0.0
     training_seconds: float = Field(0.0, description="wall time between first and last inner step")
     peer_cpu_seconds: float = 0.0
@@ -82,3 +83,13 @@ class PeerSnapshot(_Frozen):
     events: dict[str, int] = Field(default_factory=dict)
     digests_from_tensors: tuple[str, ...] = Field((), description="state digests hashed from the tensors themselves")
     sample: str = Field("", description="text generated from the certified anchors, at the end of a run")
+
+    @property
+    def own_tokens(self) -> int:
+        """Certified tokens of its own, among the certificates that it has seen since it started."""
+        return self.credited_tokens.get(self.peer_id, 0)
+
+    @property
+    def own_share(self) -> float:
+        """Their share of everybody's."""
+        return self.own_tokens / max(1, sum(self.credited_tokens.values()))

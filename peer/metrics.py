@@ -92,8 +92,7 @@ def _counters(snapshot: PeerSnapshot) -> Iterator[tuple[str, str, float]]:
     yield "muster_versions_certified", "Versions that this peer has seen certified", snapshot.certified.versions
     yield "muster_versions_minor", "Minor ones of them", snapshot.certified.minor
     yield "muster_tokens_certified", "Tokens certified, of everybody, each counted once", snapshot.certified.tokens
-    credited = snapshot.credited_tokens.get(snapshot.peer_id, 0)
-    yield "muster_tokens_credited", "Tokens certified, of this peer", credited
+    yield "muster_tokens_credited", "Tokens certified, of this peer", snapshot.own_tokens
     yield "muster_rounds_void", "Rounds of this peer that came to nothing", snapshot.events.get("round_void", 0)
     yield "muster_bytes_sent", "Bytes sent to peers", snapshot.bytes_sent
     yield "muster_bytes_received", "Bytes received from peers", snapshot.bytes_received

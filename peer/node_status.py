@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+from statistics import median
 
 from coordinator import quantity
 from coordinator.engine import Engine
 from coordinator.fragment import FragmentMachine
 from coordinator.network_view import CertificateView
+from coordinator.presence import PresenceTable
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
 from peer.evaluation_loop import Mark
@@ -72,9 +74,21 @@ def note_of(reason: str, pump: Pump) -> str:
     done_bytes, total_bytes, sources = pump.transfers.states.progress()
     if total_bytes:
         return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
-    busy = [str(machine.index) for machine in pump.engine.machines if machine.busy]
+    busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     return "; ".join(filter(None, (_probation(pump.engine), rounds)))
+
+
+def _round(machine: FragmentMachine) -> str:
+    """Which fragment's, and how large the group is."""
+    return str(machine.index) + (f" ({len(machine.attempt.group.members)} peers)" if machine.attempt else "")
+
+
+def swarm_loss(presence: PresenceTable, own: float | None, now: float) -> float | None:
+    """The median of our learner's loss and those that others say of theirs; None where nobody says any."""
+    said = [presence.sightings[peer].presence.loss for peer in presence.trainers(now)]
+    known = [loss for loss in (own, *said) if loss is not None]
+    return median(known) if known else None
 
 
 def _probation(engine: Engine) -> str:
@@ -104,6 +118,7 @@ def peer_snapshot(
             "steps_per_second": progress.steps_per_second,
             "tokens": progress.tokens,
             "loss": progress.loss,
+            "swarm_loss": swarm_loss(engine.core.presence, progress.loss, now),
             "learner_cpu_seconds": progress.cpu_seconds,
             "training_seconds": progress.training_seconds,
             "peer_cpu_seconds": usage.ru_utime + usage.ru_stime,

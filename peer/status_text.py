@@ -9,10 +9,10 @@ from coordinator.snapshot import PeerSnapshot
 def status_line(snapshot: PeerSnapshot) -> str:
     """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
     parts = [f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"]
-    if snapshot.state == "paused" and snapshot.note:
+    if snapshot.note:
         parts[0] += f" ({snapshot.note})"
     if snapshot.role == "learner":
-        parts += [f"step {snapshot.steps}", f"loss {quantity.loss(snapshot.loss)}"]
+        parts += [f"step {snapshot.steps}", f"loss {_losses(snapshot)}", f"{_own(snapshot)} yours"]
     elif snapshot.evaluations:
         parts.append(f"held-out loss {quantity.loss(snapshot.evaluations[-1].loss)}")
     parts += [
@@ -23,6 +23,14 @@ def status_line(snapshot: PeerSnapshot) -> str:
     ]
     parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
     return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
+
+
+def _losses(snapshot: PeerSnapshot) -> str:
+    return f"{quantity.loss(snapshot.loss)} (swarm {quantity.loss(snapshot.swarm_loss)})"
+
+
+def _own(snapshot: PeerSnapshot) -> str:
+    return f"{quantity.count(snapshot.own_tokens)} tokens ({snapshot.own_share:.0%})"
 
 
 def status_page(snapshot: PeerSnapshot) -> str:
@@ -40,7 +48,8 @@ def status_page(snapshot: PeerSnapshot) -> str:
         lines.append(f"device    {snapshot.device}" + (f"; {warmth}" if warmth else ""))
     if snapshot.role == "learner":
         rate = f"{snapshot.steps_per_second:.2f} steps/s"
-        lines.append(f"training  step {snapshot.steps}, loss {quantity.loss(snapshot.loss)}, {rate}")
+        lines.append(f"training  step {snapshot.steps}, loss {_losses(snapshot)}, {rate}")
+        lines.append(f"yours     {_own(snapshot)} of what is certified since it started")
     if snapshot.evaluations:
         lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")
     lines += [

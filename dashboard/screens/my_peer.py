@@ -72,7 +72,7 @@ def _state(mine: PeerSnapshot) -> None:
             "Steps": quantity.count(mine.steps),
             "Steps/s": f"{mine.steps_per_second:.2f}",
             "Loss (nats/token)": quantity.loss(mine.loss),
-            "Certified tokens": quantity.count(mine.credited_tokens.get(mine.peer_id, 0)),
+            "Certified tokens": quantity.count(mine.own_tokens),
             "Sent": quantity.size(mine.bytes_sent),
             "Received": quantity.size(mine.bytes_received),
             "Warmth": quantity.warmth(mine.celsius, mine.gpu_watts) or "not known",

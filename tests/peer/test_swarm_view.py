@@ -145,16 +145,28 @@ def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
 def test_a_peer_describes_itself() -> None:
     learner, host = told("peer-1", [13, 12]), swarm(1).latest["host"]
     assert status_line(learner) == (
-        "2:31 training, step 123456, loss 2.346, versions 13 12, 0 peers live, sent 123 GB, received 999 MB"
+        "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 peers live, "
+        "sent 123 GB, received 999 MB"
     )
+    busy = learner.model_copy(
+        update={
+            "note": "rounds in flight for fragments 1 (4 peers)",
+            "swarm_loss": 2.5,
+            "credited_tokens": {learner.peer_id: 3000, "another": 1000},
+        }
+    )
+    assert status_line(busy).startswith("2:31 training (rounds in flight for fragments 1 (4 peers)), step")
+    assert "loss 2.346 (swarm 2.500), 3.0k tokens (75%) yours" in status_line(busy)
+    assert "yours     3.0k tokens (75%)" in status_page(busy)
+    alone = learner.model_copy(update={"dialable": False})
+    assert "nobody gets through" in status_page(alone)
+    assert "nobody gets through" not in status_page(learner)
     warm = learner.model_copy(update={"celsius": 71.4, "gpu_watts": 318.2})
     assert status_line(warm).endswith("received 999 MB, 71 °C, 318 W")
     assert "held-out loss 2.650" in status_line(host)
-    assert "step 123456, loss 2.346, 3.50 steps/s" in status_page(learner)
+    assert "step 123456, loss 2.346 (swarm –), 3.50 steps/s" in status_page(learner)
     assert "2.650 nats per token" in status_page(host)
     assert "step" not in status_page(host)
-    assert "nobody gets through" in status_page(learner.model_copy(update={"dialable": False}))
-    assert "nobody gets through" not in status_page(learner)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(0, 60))
