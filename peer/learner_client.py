@@ -175,9 +175,9 @@ class LearnerClient:
         """Tell the run's certified progress; the learning rate follows it."""
         self._send(Progress(steps=steps))
 
-    def set_pace(self, step_seconds: float) -> None:
-        """Let every step last at least this long."""
-        self._send(Pace(step_seconds=step_seconds))
+    def set_pace(self, step_seconds: float, compute_share: float = 1.0) -> None:
+        """Let every step last at least this long, and the learner compute so much of the time at most."""
+        self._send(Pace(step_seconds=step_seconds, compute_share=compute_share))
 
     def set_threads(self, threads: int) -> None:
         """Compute with so many threads."""

@@ -126,6 +126,7 @@ class Obedience:
         self.paused = start.paused
         self.stopped = False
         self.step_seconds = start.step_seconds
+        self.compute_share = start.compute_share
         self._learner = learner
         self._planes = planes
         self._channel = channel
@@ -171,7 +172,7 @@ class Obedience:
         elif isinstance(message, Progress):
             self._learner.set_progress(message.steps)
         elif isinstance(message, Pace):
-            self.step_seconds = message.step_seconds
+            self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
         elif isinstance(message, Threads):
             torch.set_num_threads(message.threads)
         elif isinstance(message, Pause):
@@ -221,7 +222,7 @@ def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> N
             ended = time.monotonic()
             entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
             obedience.note(entry, ended - began, ended)
-            not_before = began + obedience.step_seconds
+            not_before = began + max(obedience.step_seconds, (ended - began) / obedience.compute_share)
         if obedience.paused:
             learner.rest()
         obedience.listen(None if obedience.paused else max(0.0, not_before - time.monotonic()))

@@ -33,6 +33,7 @@ class Start(Wire):
     tokenizer: str = Field("", max_length=4096)
     memory_bytes: int = Field(0, ge=0)
     compiled: bool = False
+    compute_share: float = Field(1.0, gt=0, le=1)
 
 
 class SessionStart(Wire):
@@ -85,9 +86,10 @@ class Progress(Wire):
 
 
 class Pace(Wire):
-    """Every step lasts at least this long; zero for as fast as the device can."""
+    """Every step lasts at least this long, zero for as fast as the device can, and so much of the time at most."""
 
     step_seconds: float = Field(ge=0)
+    compute_share: float = Field(1.0, gt=0, le=1)
 
 
 class Threads(Wire):

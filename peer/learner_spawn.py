@@ -31,6 +31,7 @@ class LearnerOptions:
     threads: int = 1
     niceness: int = 0  # above 0 the network goes first
     step_seconds: float = 0.0
+    compute_share: float = 1.0
     gpu_memory_share: float = 1.0
     memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
     compiled: bool = False
@@ -49,6 +50,7 @@ class LearnerOptions:
             threads=self.threads,
             niceness=self.niceness,
             step_seconds=self.step_seconds,
+            compute_share=self.compute_share,
             gpu_memory_share=self.gpu_memory_share,
             memory_bytes=self.memory_bytes,
             compiled=self.compiled,

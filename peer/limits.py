@@ -49,6 +49,13 @@ class Limits(Wire):
     gpu_memory_share: float = Field(
         1.0, gt=0, le=1, title="GPU memory, share", description="most of a GPU's memory that the learner may take"
     )
+    compute_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        title="Computing, share",
+        description="most of the time that the learner computes; else it rests",
+    )
     memory_gigabytes: float = Field(
         0.0, ge=0, title="Memory, GB", description="most RAM that the learner and its peer may take; 0 for no limit"
     )

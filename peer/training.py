@@ -29,6 +29,7 @@ class Training:
         self._manifest = manifest
         self._options = options
         self._threads = options.limits.threads(options.threads)
+        self._compute_share = options.limits.compute_share
         self._certified_steps = -1
         self.paused = True
 
@@ -57,6 +58,7 @@ class Training:
             memory_bytes=learner_bytes(manifest.config, options.limits),
             threads=options.limits.threads(options.threads),
             niceness=max(options.niceness, options.limits.niceness),
+            compute_share=options.limits.compute_share,
             gpu_memory_share=options.limits.gpu_memory_share,
             step_seconds=options.step_seconds,
             paused=True,
@@ -91,9 +93,14 @@ class Training:
         learner_bytes(self._manifest.config, limits)
 
     def respect(self, limits: Limits) -> None:
-        """Compute with as many threads as the owner allows now; a session's loop has its own."""
+        """Compute with as many threads, and so much of the time, as the owner allows; a session's loop is its own."""
+        if self._options.session is not None:
+            return
+        if limits.compute_share != self._compute_share:
+            self.client.set_pace(self._options.step_seconds, limits.compute_share)
+            self._compute_share = limits.compute_share
         threads = limits.threads(self._options.threads)
-        if threads == self._threads or self._options.session is not None:
+        if threads == self._threads:
             return
         self.client.set_threads(threads)
         if self.progress.device == cpu_name(self._threads):

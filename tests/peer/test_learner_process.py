@@ -252,12 +252,13 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
             channel.receive(0.0)
 
 
-def test_commands_are_obeyed_while_the_pace_rests():
-    """A learner that is paced to one step an hour: with a rest that listens to nobody this would take the hour."""
+@pytest.mark.parametrize("pace", [{"step_seconds": 3600.0}, {"compute_share": 1e-6}])
+def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
+    """A learner that makes one step in hours: with a rest that listens to nobody this would take them."""
     learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", step_seconds=3600.0)
+        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
         obedience = Obedience(learner, SharedPlanes.create(FRAGMENTS), Channel(theirs), start)
         running = threading.Thread(target=train, args=(learner, obedience, ()))
         running.start()

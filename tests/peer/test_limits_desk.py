@@ -49,6 +49,10 @@ class Client:
 
     def __init__(self) -> None:
         self.threads: list[int] = []
+        self.paces: list[tuple[float, float]] = []
+
+    def set_pace(self, step_seconds: float, compute_share: float) -> None:
+        self.paces.append((step_seconds, compute_share))
 
     def set_threads(self, threads: int) -> None:
         self.threads.append(threads)
@@ -66,6 +70,15 @@ def test_a_learner_computes_with_as_many_cores_as_it_is_allowed(tmp_path: Path, 
     assert progress.device == device
     training.respect(Limits(cpu_cores=1))
     assert progress.device == device.replace("3 threads", "1 thread")
+
+
+def test_a_learner_computes_so_much_of_the_time_as_it_is_allowed(tmp_path: Path) -> None:
+    client = Client()
+    options = NodeOptions(tmp_path, step_seconds=2.0, limits=Limits(compute_share=0.5))
+    training = Training(client, None, options, LearnerProgress())  # type: ignore[arg-type]
+    for share in (0.5, 0.25, 0.25, 1.0):
+        training.respect(Limits(compute_share=share))
+    assert client.paces == [(2.0, 0.25), (2.0, 1.0)]
 
 
 def desk(folder: Path, part: Any) -> LimitsDesk:
