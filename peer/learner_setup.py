@@ -50,6 +50,7 @@ def settle(start: Start) -> Settled:
     allowed = _allowed_bytes(start, device)
     check_memory(least, allowed)
     if torch.device(device).type == "cuda":
+        torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
         for one in (device, *others):
             torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
     if start.compiled:

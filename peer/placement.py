@@ -44,18 +44,24 @@ def choose_devices(wanted: str, needed_bytes: int, memory_share: float) -> tuple
     """The devices to train on, and in words why no GPU, if that was left to us.
 
     `auto` takes the CUDA device with the most free memory if that computes and has room for `needed_bytes` within
-    `memory_share` of it; else names stand with commas between them. Raises UsageError if one of those does not work.
+    `memory_share` of it, `cuda` the same one or none; else names stand with commas between them. Raises UsageError if
+    one of those does not work.
     """
     if wanted != AUTO:
-        named = tuple(wanted.split(","))
+        named = (_best(memory_share),) if wanted == "cuda" else tuple(wanted.split(","))
         for device in named:
             problem = "" if device == "cpu" else _problem(device, needed_bytes, memory_share)
             if problem:
                 raise UsageError(f"--device {wanted}: {problem}; choose --device cpu, or auto")
         return named, ""
-    best = max(_cuda_devices(), key=lambda name: _free_bytes(name, memory_share), default="cuda")
+    best = _best(memory_share)
     problem = _problem(best, needed_bytes, memory_share)
     return ("cpu" if problem else best,), problem
+
+
+def _best(memory_share: float) -> str:
+    """The CUDA device with the most free memory, by its number: some of torch's functions take no other name."""
+    return max(_cuda_devices(), key=lambda name: _free_bytes(name, memory_share), default="cuda")
 
 
 def _cuda_devices() -> list[str]:
@@ -73,9 +79,12 @@ def _free_bytes(device: str, memory_share: float) -> int:
 def _problem(device: str, needed_bytes: int, memory_share: float) -> str:
     if not torch.cuda.is_available():
         return "torch finds no GPU here"
+    if device not in (there := _cuda_devices()):
+        return f"torch finds no such GPU, only {', '.join(there)}"
     free_bytes = _free_bytes(device, memory_share)
     if free_bytes < needed_bytes:
-        return f"{needed_bytes / 2**30:.1f} GiB are needed at least, and {device} has {free_bytes / 2**30:.1f} for us"
+        needed = f"{needed_bytes / 2**30:.1f} GiB are needed on one card at least"
+        return f"{needed}, and {device} has {free_bytes / 2**30:.1f} for us"
     try:
         ones = torch.ones(TRIAL_ELEMENTS, TRIAL_ELEMENTS, device=device)
         if bool((ones @ ones == TRIAL_ELEMENTS).all()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
 from peer.fitting import bytes_in_use, measured_peak
-from peer.footprint import footprint, optimizer_bytes
+from peer.footprint import RUNTIME_BYTES, available_bytes, footprint, optimizer_bytes
 from peer.inner_optimizer import assert_quantised, state_bytes
 from peer.learner import Learner, make_learner
 from peer.learner_setup import fitted
@@ -71,10 +73,15 @@ def learner(precision: str = "float32") -> Learner:
     return make_learner(config, Noise(), Placement(DEVICE))
 
 
+@pytest.fixture(autouse=True)
+def _nothing_of_other_tests() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_memory_is_as_predicted(precision: str) -> None:
-    torch.cuda.empty_cache()
     one = learner(precision)
     kept = ("parameters", "gradients")
     weights = sum(need.size_bytes for need in footprint(one.config).needs if need.what.startswith(kept))
@@ -99,7 +106,6 @@ def test_the_optimizers_state_has_eight_bits(precision: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_pause_gives_the_memory_back() -> None:
-    torch.cuda.empty_cache()
     before = bytes_in_use(DEVICE)
     rested, straight = learner(), learner()
     losses = [rested.step().loss, straight.step().loss]
@@ -114,7 +120,11 @@ def test_a_pause_gives_the_memory_back() -> None:
 
 @pytest.mark.timeout(600)
 def test_synchronising_costs_a_learner_at_most_two_percent() -> None:
-    """At every step one of 24 fragments leaves and arrives, as with H = P = 24, by the memory of a real peer."""
+    """At every step one of 24 fragments leaves and arrives, as with H = P = 24, by the memory of a real peer.
+
+    The peer writes what arrives in a process of its own, so the learner pays for neither: here both planes are zero,
+    and adopting leaves every bit as it was.
+    """
     one = learner()
     placement, _ = fitted(one, torch.cuda.mem_get_info()[1] // 2)
     assert placement.is_cuda
@@ -128,8 +138,6 @@ def test_synchronising_costs_a_learner_at_most_two_percent() -> None:
             one.step()
             if synchronise:
                 counters = one.snapshot(fragment, planes.outgoing(fragment))
-                planes.incoming(fragment).copy_(planes.outgoing(fragment))
-                planes.reference(fragment).copy_(planes.outgoing(fragment))
                 one.adopt(
                     fragment, planes.incoming(fragment), planes.reference(fragment), counters.steps, counters.tokens
                 )
@@ -144,7 +152,7 @@ def test_synchronising_costs_a_learner_at_most_two_percent() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device here")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two CUDA devices here")
 def test_several_gpus_make_the_steps_of_one() -> None:
     others = tuple(f"cuda:{index}" for index in range(1, torch.cuda.device_count()))
     config = LARGE.model_copy(update={"inner": InnerSpec(precision="bfloat16")})
@@ -177,7 +185,12 @@ def test_the_device_is_found() -> None:
 def test_two_peers_train_a_billion_parameters_on_one_card(tmp_path: Path) -> None:
     config = tmp_path / "billion.toml"
     config.write_text(BILLION)
-    assert footprint(RunConfig.from_toml(config)).parameters > 1e9
+    needed = footprint(RunConfig.from_toml(config))
+    assert needed.parameters > 1e9
+    memory_bytes = 3 * (RUNTIME_BYTES + needed.bytes_in("host"))  # the host keeps what the peers keep
+    disk_bytes = 2 * needed.bytes_in("disk")
+    if available_bytes("cpu") < memory_bytes or shutil.disk_usage(tmp_path).free < disk_bytes:
+        pytest.skip(f"needs {memory_bytes / 2**30:.0f} GiB of memory and {disk_bytes / 2**30:.0f} GiB of disk free")
     path = tmp_path / "report.json"
     command = ["swarm", "--no-ui", "--config", str(config), "--peers", "2", "--report", str(path)]
     subprocess.run([sys.executable, "-m", "peer.cli", *command], cwd=ROOT, check=True)

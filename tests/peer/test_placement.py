@@ -195,8 +195,12 @@ def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
     monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
     assert choose_devices("auto", 5 * GIB, 1.0) == (("cuda:1",), "")
-    assert choose_devices("auto", 5 * GIB, 0.5) == (("cpu",), "5.0 GiB are needed at least, and cuda:1 has 4.0 for us")
+    small = "5.0 GiB are needed on one card at least, and cuda:1 has 4.0 for us"
+    assert choose_devices("auto", 5 * GIB, 0.5) == (("cpu",), small)
+    assert choose_devices("cuda", 5 * GIB, 1.0) == (("cuda:1",), "")
     assert choose_devices("cuda:1,cuda:0", GIB, 1.0) == (("cuda:1", "cuda:0"), "")
+    with pytest.raises(UsageError, match="torch finds no such GPU, only cuda:0, cuda:1; choose"):
+        choose_devices("cuda:2", GIB, 1.0)
     with pytest.raises(UsageError, match=r"cuda:0 has 2\.0 for us"):
         choose_devices("cuda:1,cuda:0", 5 * GIB, 1.0)
 
