@@ -44,6 +44,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[Finding]:
         _versions(),
         _arithmetic(),
         findings.memory(config, machine),
+        *findings.gpu_memory(config, machine),
         findings.disk(config, machine, options.limits),
         _gpu(),
         _port(options),
@@ -170,12 +171,13 @@ def _arithmetic() -> Finding:
 
 def _gpu() -> Finding:
     if not torch.cuda.is_available():
-        advice = (
-            "with an NVIDIA GPU: install its driver and the CUDA build of torch" if torch.version.cuda is None else ""
+        missing = (
+            "its driver and the CUDA build of torch" if torch.version.cuda is None else "a driver that is new enough"
         )
+        advice = f"with an NVIDIA GPU: install {missing}"
         return Finding("note", "GPU", "none that torch can use; it trains on the processor", advice)
     gpu = torch.cuda.get_device_properties(0)
-    bfloat = "with" if torch.cuda.is_bf16_supported() else "without"
+    bfloat = "with" if torch.cuda.is_bf16_supported(False) else "without"
     return Finding(
         "ok", "GPU", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, {bfloat} bf16"
     )

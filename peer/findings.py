@@ -10,9 +10,10 @@ from typing import Literal
 from coordinator import quantity
 from coordinator.manifest import Manifest, RunConfig
 from dht.validation import CLOCK_TOLERANCE_SECONDS
+from peer.footprint import least_bytes
 from peer.limits import Limits
 from peer.manners import Conditions
-from peer.terms import Machine, disk_bytes, memory_bytes, upload_bytes_per_day
+from peer.terms import Machine, disk_bytes, memory_bytes, upload_bytes_per_day, uses_gpu
 
 Grade = Literal["ok", "note", "bad"]
 MBIT = 1e6 / 8
@@ -46,11 +47,23 @@ class Probed:
 
 def memory(config: RunConfig, machine: Machine) -> Finding:
     """Whether a learner of this run fits."""
-    needed = memory_bytes(config)
+    needed = memory_bytes(config, machine)
     text = f"{quantity.size(needed)} needed for {config.name}, {quantity.size(machine.memory_bytes)} free"
     if needed > machine.memory_bytes:
         return Finding("bad", "memory", text, "close other programs, or join a run with a smaller model")
     return Finding("ok", "memory", text)
+
+
+def gpu_memory(config: RunConfig, machine: Machine) -> list[Finding]:
+    """Whether that learner has room on the GPU, where there is one."""
+    if not machine.gpu_bytes:
+        return []
+    needed, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
+    text = f"{needed} needed on one card for {config.name}, {free} free or allowed"
+    if uses_gpu(config, machine):
+        return [Finding("ok", "GPU memory", text)]
+    advice = "it trains on the processor; end what else runs on the GPU, or raise gpu_memory_share"
+    return [Finding("note", "GPU memory", text, advice)]
 
 
 def disk(config: RunConfig, machine: Machine, limits: Limits) -> Finding:

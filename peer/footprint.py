@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 import torch
 
-from coordinator import quantity
 from coordinator.manifest import RunConfig
 from dht.errors import UsageError
 from peer.anchors import STATES_SERVED
@@ -53,15 +52,6 @@ class Footprint:
         """Bytes per parameter by place, in one line."""
         device, host, disk = (self.bytes_in(place) / self.parameters for place in get_args(Place))
         return f"{device:.1f} bytes per parameter where it trains, {host:.1f} in memory beside it, {disk:.1f} on disk"
-
-    def lines(self) -> list[str]:
-        """A table: bytes per parameter and in all, by place and by what takes them."""
-        rows = [(need.place, need.what, need.size_bytes) for need in self.needs if need.size_bytes]
-        rows += [(place, "all", self.bytes_in(place)) for place in get_args(Place)]
-        return [
-            f"{place:<7} {what:<40} {size / self.parameters:>7.2f} B/parameter {quantity.size(size):>8}"
-            for place, what, size in sorted(rows, key=lambda row: get_args(Place).index(row[0]))
-        ]
 
 
 def footprint(config: RunConfig, sequences: int | None = None, recompute: bool = False) -> Footprint:

@@ -140,6 +140,17 @@ def gpu_warmth(command: Command) -> tuple[float | None, float | None]:
     return max(celsius, default=None), sum(watts) if watts else None
 
 
+def gpu_room_bytes(command: Command, share: float) -> int:
+    """Free memory of the NVIDIA GPU that has most, within this share of all of its own; 0 without one.
+
+    Asked of the driver's tool: a process that asks by CUDA takes hundreds of megabytes of each GPU while it lives.
+    """
+    output = command(["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"])
+    rows = [line.split(",") for line in (output or "").splitlines()]
+    known = [row for row in rows if len(row) == 2 and all(map(_is_number, row))]
+    return max((int(min(float(free), share * float(total)) * 2**20) for free, total in known), default=0)
+
+
 def gpu_program(command: Command, proc: Path) -> bool | None:
     """Whether a program that is no learner keeps an NVIDIA GPU busy: a game, a render, other people's training."""
     output = command(["nvidia-smi", "pmon", "-c", "1", "-s", "u"])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.control import Command, Request
+from coordinator.manifest import Manifest, RunConfig
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
@@ -41,6 +42,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Served(Protocol):
     """What a service needs of a node; `peer.node.Node` has it."""
 
+    @property
+    def manifest(self) -> Manifest: ...
     def invite(self) -> str: ...
     def snapshot(self) -> PeerSnapshot: ...
     async def final_snapshot(self) -> PeerSnapshot: ...
@@ -171,6 +174,7 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
         try:
             if device := node.snapshot().device:
                 say(f"it trains on {device}")
+                say(f"it takes {takes(node.manifest.config)}")
             if options.show_invite:
                 say(f"invite: {node.invite()}")
             async with _metrics(node, options), _pages(options, say):
@@ -179,6 +183,13 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
             await control.close()
     finally:
         await _stop(node, save=not wishes.abandoned)  # its folder may be gone already
+
+
+def takes(config: RunConfig) -> str:
+    """Bytes for each parameter, by place."""
+    from peer.footprint import footprint
+
+    return footprint(config).summary()
 
 
 def _metrics(node: Served, options: ServiceOptions) -> AbstractAsyncContextManager[None]:

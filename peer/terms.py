@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from coordinator import quantity
 from coordinator.manifest import DataSpec, Manifest, RunConfig
 from peer.codec import CODECS
-from peer.footprint import RUNTIME_BYTES, footprint
+from peer.footprint import RUNTIME_BYTES, footprint, least_bytes
 from peer.model import parameter_specs
 from peer.options import NodeOptions
 
@@ -25,11 +25,15 @@ DATA_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine has: free bytes of RAM and disk, and float32 operations per second of the learner's device."""
+    """What this machine has: free bytes of RAM and disk, and float32 operations per second of its processor.
+
+    `gpu_bytes` are what the learner may take of the GPU that has most of it, 0 where it would use none.
+    """
 
     memory_bytes: int
     disk_bytes: int
     flops: float
+    gpu_bytes: int = 0
 
 
 def parameters(config: RunConfig) -> int:
@@ -37,10 +41,15 @@ def parameters(config: RunConfig) -> int:
     return sum(tensor.elements for tensor in parameter_specs(config.model))
 
 
-def memory_bytes(config: RunConfig) -> int:
+def uses_gpu(config: RunConfig, machine: Machine) -> bool:
+    """Whether a learner finds room for itself on the GPU."""
+    return 0 < least_bytes(config) <= machine.gpu_bytes
+
+
+def memory_bytes(config: RunConfig, machine: Machine) -> int:
     """Least RAM of the learner and of the peer beside it, each with what it imports."""
-    needed = footprint(config, 1, recompute=True)
-    return needed.bytes_in("device") + needed.bytes_in("host") + 2 * RUNTIME_BYTES
+    learner = 0 if uses_gpu(config, machine) else least_bytes(config)
+    return learner + footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
 
 
 def disk_bytes(config: RunConfig) -> int:
@@ -71,14 +80,16 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
     capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
     cap = f"; your limit is {' and '.join(capped)}" if capped else ""
-    memory = f"at least {quantity.size(memory_bytes(config))}, of {quantity.size(machine.memory_bytes)} free"
+    memory = f"at least {quantity.size(memory_bytes(config, machine))}, of {quantity.size(machine.memory_bytes)} free"
     memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
+    gpu = f"at least {quantity.size(least_bytes(config))}, of {quantity.size(machine.gpu_bytes)} free or allowed"
     rows = (
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
         ("model", _model(config)),
         ("data", _data(config.data)),
         ("memory", memory),
+        *([("GPU memory", gpu)] if uses_gpu(config, machine) else []),
         ("", footprint(config).summary()),
         (
             "processor",

@@ -29,6 +29,10 @@ def grade(finding: Finding) -> str:
 def test_a_machine_that_is_too_small_is_told_so() -> None:
     assert grade(findings.memory(CONFIG, MACHINE)) == "ok"
     assert grade(findings.memory(CONFIG, replace(MACHINE, memory_bytes=1000))) == "bad"
+    assert findings.gpu_memory(CONFIG, MACHINE) == []
+    for gpu_bytes, expected in ((1 << 34, "ok"), (1000, "note")):
+        (card,) = findings.gpu_memory(CONFIG, replace(MACHINE, gpu_bytes=gpu_bytes))
+        assert grade(card) == expected
     assert grade(findings.disk(CONFIG, MACHINE, Limits())) == "ok"
     assert grade(findings.disk(CONFIG, replace(MACHINE, disk_bytes=1000), Limits())) == "bad"
     assert grade(findings.disk(CONFIG, MACHINE, Limits(disk_gigabytes=1e-6))) == "bad"

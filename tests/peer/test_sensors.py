@@ -16,6 +16,7 @@ from peer.sensors import (
     cpu_celsius,
     folder_bytes,
     gpu_program,
+    gpu_room_bytes,
     gpu_warmth,
     on_battery,
     run_command,
@@ -99,6 +100,14 @@ def test_gpus_say_how_warm_they_are_and_what_they_draw() -> None:
     assert gpu_warmth(lambda _: "41, 35.20\n77, 310.80\n") == (77.0, 346.0)
     assert gpu_warmth(lambda _: "41, [N/A]\n") == (41.0, None)
     assert gpu_warmth(lambda _: "No devices were found\n") == (None, None)
+
+
+def test_the_gpu_with_most_room_says_how_much() -> None:
+    told = "2000, 24000\n20000, 24000\n"
+    assert gpu_room_bytes(lambda _: told, 1.0) == 20000 << 20
+    assert gpu_room_bytes(lambda _: told, 0.5) == 12000 << 20
+    assert gpu_room_bytes(lambda _: None, 1.0) == 0
+    assert gpu_room_bytes(lambda _: "No devices were found\n[N/A], [N/A]\n", 1.0) == 0
 
 
 def test_a_desktop_that_says_to_be_idle_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:

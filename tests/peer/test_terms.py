@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dht.addresses import PeerAddress
 from dht.invite import Invite
 from peer.checkpoint import KEPT
 from peer.consent import consents, measured_flops, this_machine
+from peer.footprint import least_bytes
 from peer.model import build_model
 from peer.options import NodeOptions
 from peer.run_state import RunDirectory, known_manifest
@@ -20,6 +22,7 @@ from peer.terms import (
     Machine,
     describe,
     disk_bytes,
+    memory_bytes,
     parameters,
     upload_bytes_per_day,
     upload_bytes_per_version,
@@ -63,6 +66,15 @@ def test_everything_asked_for_is_named(tmp_path: Path) -> None:
     for fact in (run_id, ORGANISER, "parameters", "disk", "a day", "'bob'", "address", "3 of the cores", str(tmp_path)):
         assert fact in shown
     assert "none comes from the network" in shown
+
+
+def test_what_a_gpu_takes_over_needs_no_ram(tmp_path: Path) -> None:
+    run = manifest()
+    roomy, small = replace(MACHINE, gpu_bytes=1 << 34), replace(MACHINE, gpu_bytes=1000)
+    assert memory_bytes(run.config, MACHINE) == memory_bytes(run.config, small)
+    assert memory_bytes(run.config, MACHINE) - memory_bytes(run.config, roomy) == least_bytes(run.config)
+    assert "GPU memory" in describe(run, NodeOptions(tmp_path), roomy)
+    assert "GPU memory" not in describe(run, NodeOptions(tmp_path), small)
 
 
 def test_a_run_that_was_agreed_to_is_not_asked_about_again(tmp_path: Path) -> None:
