@@ -118,12 +118,7 @@ class Network:
         self._transport.config = self._transport_config()
 
     def _transport_config(self) -> TransportConfig:
-        rate = self.throttle.upload.bytes_per_second
-        config = TransportConfig()
-        if math.isfinite(rate):
-            queue_bytes = min(max(QUEUE_BYTES_MIN, int(rate * QUEUE_SECONDS)), config.queue_bytes_max)
-            config = replace(config, queue_bytes_max=queue_bytes)
-        return config
+        return transport_config(self.throttle.upload.bytes_per_second)
 
     def _new_transport(self) -> HivemindTransport:
         return HivemindTransport(
@@ -136,6 +131,15 @@ class Network:
         await self._transport.close()
         self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
+
+
+def transport_config(bytes_per_second: float) -> TransportConfig:
+    """Queues for an upload of this rate: no more waits in them than is still of use when its turn comes."""
+    config = TransportConfig()
+    if math.isinf(bytes_per_second):
+        return config
+    queue_bytes = max(QUEUE_BYTES_MIN, int(bytes_per_second * QUEUE_SECONDS))
+    return replace(config, queue_bytes_max=min(queue_bytes, config.queue_bytes_max))
 
 
 def daemon_config(
