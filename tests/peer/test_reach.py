@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from coordinator.events import ReachSeen
 from dht.identity import Identity, PeerId
 from peer.frames import ProbeAnswer, ProbeAsk
+from peer.probe import ProbeDesk
 from peer.reach import ASKED_MAX, ReachLoop
+from peer.transfers import Transfers
+from tests.peer.test_probe import listening
 
 ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(1, 13))
 PORT = 7331
@@ -77,3 +84,38 @@ def test_a_few_are_asked_at_a_time_and_others_the_next() -> None:
     assert set(first) | set(second) | set(third) == set(OTHERS)
     street.live = []
     assert not street.loop.ask()
+
+
+@pytest.mark.parametrize("open_port", [True, False])
+def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
+    """Our question reaches its desk, and its answer our loop, as the frames of two peers do."""
+
+    async def course() -> list[ReachSeen]:
+        server, port = await listening()
+        if not open_port:
+            server.close()
+            await server.wait_closed()
+        told, answered = list[ReachSeen](), asyncio.Event()
+        other = OTHERS[0]
+
+        def to_us(_: PeerId, answer: ProbeAnswer, __: bytes) -> None:
+            ours.handle(other, answer, b"", 0.0)
+            answered.set()
+
+        async def host_of(_: PeerId) -> str:
+            return "127.0.0.1"
+
+        theirs = Transfers(None, b"", list, to_us)  # type: ignore[arg-type]
+        theirs.answer_probes(ProbeDesk(host_of, to_us))
+        ours = Transfers(None, b"", list, lambda *_: None)  # type: ignore[arg-type]
+        loop = ReachLoop(ME, port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append)
+        ours.hear_probes(loop.hear)
+        assert loop.ask()
+        async with asyncio.timeout(20):
+            await answered.wait()
+        loop.judge()
+        server.close()
+        await theirs.close()
+        return told
+
+    assert asyncio.run(course()) == ([] if open_port else [ReachSeen(dialable=False)])
