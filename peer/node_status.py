@@ -7,6 +7,7 @@ import resource
 from statistics import median
 
 from coordinator import quantity
+from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.fragment import FragmentMachine
 from coordinator.network_view import CertificateView
@@ -76,7 +77,15 @@ def note_of(reason: str, pump: Pump) -> str:
         return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
-    return "; ".join(filter(None, (_probation(pump.engine), rounds)))
+    return "; ".join(filter(None, (lack_of_company(pump.engine.core, pump.now), _probation(pump.engine), rounds)))
+
+
+def lack_of_company(core: Core, now: float) -> str:
+    """Why a learner gets into no round, where too few others train."""
+    training = len(core.presence.trainers(now) | {core.me})
+    if not core.contributes or training >= core.pace.min_group:
+        return ""
+    return f"waits for others: {training} of at least {core.pace.min_group} learners"
 
 
 def _round(machine: FragmentMachine) -> str:

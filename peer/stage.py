@@ -17,6 +17,7 @@ from peer.training import Training
 log = structlog.get_logger(__name__)
 
 ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
+BY_HAND = "by its owner, until muster resume"
 AGREEMENT_LIFETIMES = 3.0  # how long a drained peer waits for the others to hold the same
 
 
@@ -71,9 +72,11 @@ class Stage:
 
     @property
     def reason(self) -> str:
-        """Why it pauses, if it does so by itself; a host, which does not train, only withdraws."""
+        """Why it pauses; a host, which does not train, only withdraws."""
         pause = self._manners
-        return pause.reason if pause is not None and (pause.silent or self.state == "paused") else ""
+        if pause is not None and (pause.silent or self.state == "paused"):
+            return pause.reason
+        return BY_HAND if self.wanted_paused and self.state == "paused" else ""
 
     def obey(self, pause: Pause | None) -> None:
         """The owner's wishes want a pause, or None any more."""
