@@ -53,7 +53,7 @@ def ask(
         connection.settimeout(timeout_seconds)
         try:
             _connect(connection, path)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             raise NobodyRunsError(f"no peer is running with data directory {data_directory}; start one first") from None
         except OSError as error:
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None

@@ -8,11 +8,15 @@ from typing import Annotated
 
 import typer
 
+from peer import cli_settings
 from peer.service import ServiceOptions, Start
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
-Listen = Annotated[str, typer.Option(help="IPv4 address to listen on; 0.0.0.0 to be reached from elsewhere.")]
+Listen = Annotated[
+    str,
+    typer.Option(help="IP address to listen on; 0.0.0.0 to be reached from elsewhere.", callback=cli_settings.listen),
+]
 Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
 ServeRelay = Annotated[
     bool, typer.Option("--relay", help="Pass on what is said to peers behind routers; this costs bandwidth.")

@@ -13,7 +13,7 @@ import typer
 
 from coordinator import control
 from coordinator.owner_limits import OwnerLimits
-from dht.errors import LocalError
+from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer import cli_settings
 from peer.cli_common import Data, Limit, Listen, Port
@@ -67,7 +67,9 @@ def logs(data: Data = None, lines: LINES = 50) -> None:
         for line in newest_lines(path, lines):
             typer.echo(line)
     except FileNotFoundError:
-        raise LocalError(f"there is no log at {path}; no peer has run with this --data yet") from None
+        raise UsageError(f"there is no log at {path}; no peer has run with this --data yet") from None
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from None
 
 
 @app.command(epilog="Example: muster limits upload_mbit=2 hours=22:00-07:00")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +20,10 @@ _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
 def data_directory(given: Path | None) -> Path:
-    """The folder named by `--data`, or the one that this user's desktop standard says."""
+    """The folder named by `--data`, or the one that this user's desktop standard says; raises UsageError."""
     if given is not None:
+        if given.exists() and not given.is_dir():
+            raise UsageError(f"{given} cannot hold data: it is no folder; choose another --data directory")
         return given.absolute()
     base = os.environ.get("XDG_DATA_HOME", "")
     # the standard has relative paths ignored
@@ -43,6 +46,15 @@ def run_config(path: Path | None, versions: int | None) -> RunConfig:
             preset = Path(__file__).resolve().parents[1] / CHECKOUT_PRESET
         config = RunConfig.parse(preset.read_text(encoding="utf-8"), Path(CHECKOUT_PRESET).name)
     return config if versions is None else config.model_copy(update={"versions": versions})
+
+
+def listen(text: str) -> str:
+    """An address of this machine to listen on; raises UsageError."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise UsageError(f"--listen {text!r} is no IP address; 0.0.0.0 stands for all of this machine's") from None
+    return text
 
 
 def device(text: str) -> str:

@@ -108,6 +108,25 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["dance"], "No such command 'dance'"),
         (["status", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["drain", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
+        (["join", INVITE, "--yes", "--listen", "home"], "--listen 'home' is no IP address"),
+        (["join", INVITE, "--yes", "--device", "gpu"], "--device 'gpu' is none"),
+        (["join", INVITE, "--yes", "--limit", "upload_mbit"], "a limit is of the form KEY=VALUE"),
+        (["doctor", "hello"], "this is not an invite"),
+        (["doctor", INVITE, "--listen", "::zz"], "--listen '::zz' is no IP address"),
+        (["doctor", "--limit", "gpu_memory_share=0"], "limits.gpu_memory_share: input should be greater than 0"),
+        (["host", "--push", "a/b"], "say where to with --export"),
+        (["host", "--invite", "hello"], "this is not an invite"),
+        (["export", "new", "--data", "/nowhere"], "/nowhere holds no run"),
+        (["export", "new", "--data", "/nowhere", "--push", "hello"], "is no repository of the Hugging Face Hub"),
+        (["verify", "/nowhere"], "/nowhere is no export of Muster"),
+        (["credit", "--data", "/nowhere", "--run", "zz"], "/nowhere holds no run zz…"),
+        (["limits", "--data", "/nowhere", "hours=never"], "'never' are no hours"),
+        (["limits", "--data", "/nowhere", "uploads=2"], "uploads: is not a known key"),
+        (["service", "install", "hello"], "this is not an invite"),
+        (["service", "install", INVITE, "--listen", "home"], "--listen 'home' is no IP address"),
+        (["service", "start"], "No such command 'start'"),
+        (["pause", "now"], "unexpected extra argument"),
+        (["logs", "--data", "/nowhere"], "there is no log at /nowhere/muster.log"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
@@ -119,8 +138,10 @@ def test_wrong_use_is_told_in_a_sentence(
 
 def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert cli.run(["join", INVITE, "--yes", "--data", str(tmp_path / "file")], PYTHON) == 2
-    assert "choose another --data directory" in sentence(capsys)
+    uses = (["join", INVITE, "--yes"], ["doctor"], ["pause"], ["logs"], ["credit"], ["limits", "upload_mbit=2"])
+    for arguments in uses:
+        assert cli.run([*arguments, "--data", str(tmp_path / "file")], PYTHON) == 2
+        assert "choose another --data directory" in sentence(capsys)
 
 
 @pytest.mark.parametrize("python", [(3, 10), (3, 14), (2, 7)])

@@ -27,7 +27,7 @@ def test_the_newest_lines_of_a_log_are_shown_over_two_files(tmp_path: Path, caps
     (tmp_path / LOG_NAME).write_text("three\nfour\n")
     assert cli.run(["logs", "--data", str(tmp_path), "-n", "3"], PYTHON) == 0
     assert capsys.readouterr().out == "two\nthree\nfour\n"
-    assert cli.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 1
+    assert cli.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 2
     assert "no peer has run" in capsys.readouterr().err
 
 
