@@ -17,7 +17,7 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
 from dht.statement import Digest, PeerIdText, digest_of
-from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
+from dht.wire import PROTOCOL_MAJOR, Wire
 
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
@@ -334,6 +334,11 @@ def fault_of(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {problem}"
 
 
+def run_id_of(manifest: bytes) -> bytes:
+    """The run id of an encoded manifest, also of one that this version cannot read."""
+    return digest_of(b"muster-manifest", manifest)
+
+
 class Manifest(Wire):
     """A run that exists. Hash it with `run_id`."""
 
@@ -344,7 +349,7 @@ class Manifest(Wire):
     genesis: tuple[Digest, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
     created_unix_seconds: int = Field(ge=0)
     protocol_major: int = PROTOCOL_MAJOR
-    protocol_minor_min: int = Field(PROTOCOL_MINOR, ge=0)
+    protocol_minor_min: int = Field(0, ge=0)  # more only where an older minor could not do what is written here
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
@@ -357,7 +362,7 @@ class Manifest(Wire):
     @property
     def run_id(self) -> bytes:
         """SHA-256 of the canonical encoding."""
-        return digest_of(b"muster-manifest", self.to_wire())
+        return run_id_of(self.to_wire())
 
     @property
     def founder_ids(self) -> frozenset[PeerId]:

@@ -10,9 +10,10 @@ import structlog
 import torch
 
 from coordinator.chain import Chain
+from coordinator.compatibility import read_manifest
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.manifest import Manifest, RunConfig
+from coordinator.manifest import Manifest, RunConfig, run_id_of
 from coordinator.waypoint import knows
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
@@ -91,7 +92,8 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     config, states = described.config, genesis_states(described.config, described.values)
     genesis = digests_of(states)
     for path in sorted(options.data_directory.glob(f"run-*/{MANIFEST_FILE}")):
-        known = Manifest.from_wire(path.read_bytes())
+        data = path.read_bytes()
+        known = read_manifest(data, run_id_of(data))
         if (known.config, known.organiser, known.genesis) == (config, me, genesis):
             return known
     check_founders(config, set(options.founders) - {me})

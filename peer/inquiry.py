@@ -12,7 +12,8 @@ from contextlib import suppress
 from itertools import product
 
 from coordinator.chain import Chain
-from coordinator.manifest import Manifest
+from coordinator.compatibility import read_manifest
+from coordinator.manifest import Manifest, run_id_of
 from coordinator.messages import Message
 from dht.errors import NetworkError, PeerError
 from dht.identity import PeerId
@@ -25,19 +26,21 @@ INQUIRY_RETRY_SECONDS = 0.5
 
 
 async def fetch_manifest(transport: Transport, run_id: bytes, holders: Set[PeerId]) -> Manifest:
-    """The run's manifest from any of `holders`; its hash is the run id. Raises NetworkError."""
-    found: list[Manifest] = []
+    """The run's manifest from any of `holders`; its hash is the run id.
+
+    Raises NetworkError if nobody answers, UsageError if this version cannot take part in the run.
+    """
+    found: list[bytes] = []
 
     def hear(_: PeerId, message: Message | Transfer) -> bool:
-        if isinstance(message, ManifestAnswer):
-            manifest = Manifest.from_wire(message.manifest)
-            found.extend([manifest] if manifest.run_id == run_id else [])
+        if isinstance(message, ManifestAnswer) and run_id_of(message.manifest) == run_id:
+            found.append(message.manifest)
         return bool(found)
 
     await _inquire(transport, holders, lambda: [] if found else [ManifestAsk()], hear)
     if not found:
         raise NetworkError("nobody named in the invite answers for this run; ask for a fresh invite")
-    return found[0]
+    return read_manifest(found[0], run_id)
 
 
 async def fetch_chains(transport: Transport, holders: Set[PeerId], introduction: Introduction) -> tuple[Chain, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coordinator.actions import VoteRecord
 from coordinator.chain import Chain, Rules
+from coordinator.compatibility import read_manifest
 from coordinator.history import History
 from coordinator.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
@@ -65,16 +66,18 @@ def run_path(data_directory: Path, run_id: bytes) -> Path:
 
 
 def known_manifest(data_directory: Path, run_id: bytes) -> Manifest | None:
-    """The manifest of a run that a peer with this data directory took part in before; makes nothing."""
+    """The manifest of a run that a peer with this data directory took part in before; makes nothing.
+
+    Raises UsageError if this version cannot take part in that run.
+    """
     return _read_manifest(run_path(data_directory, run_id), run_id)
 
 
 def _read_manifest(folder: Path, run_id: bytes) -> Manifest | None:
     try:
-        manifest = Manifest.from_wire((folder / MANIFEST_FILE).read_bytes())
+        return read_manifest((folder / MANIFEST_FILE).read_bytes(), run_id)
     except (OSError, PeerError):
         return None
-    return manifest if manifest.run_id == run_id else None
 
 
 class RunDirectory:
@@ -105,7 +108,7 @@ class RunDirectory:
             raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
     def known_manifest(self) -> Manifest | None:
-        """The manifest as remembered; None if there is none or it is not the run's."""
+        """The manifest as remembered; None if there is none or it is not the run's. Raises UsageError."""
         return _read_manifest(self.path, self._run_id)
 
     # -- loading

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from coordinator.chain import Chain, Rules
+from coordinator.compatibility import read_manifest
 from coordinator.credit import CreditRecord, CreditReport, report_of
 from coordinator.evaluation import Evaluation
-from coordinator.manifest import Manifest
+from coordinator.manifest import Manifest, run_id_of
 from dht.errors import PeerError, UsageError
 from dht.identity import KeyVerifier
 from peer.credit_book import CREDIT_FILE, saved_report
@@ -16,15 +17,15 @@ from peer.run_state import MANIFEST_FILE, Captured, RunDirectory
 
 
 def known_run(data_directory: Path, beginning: str = "") -> Manifest:
-    """The run in this peer's folder whose id begins so; raises UsageError unless there is exactly one."""
+    """The run in this peer's folder whose id begins so; raises UsageError unless there is one that we can use."""
     found = []
     for path in sorted(data_directory.glob(f"run-*/{MANIFEST_FILE}")):
         try:
-            manifest = Manifest.from_wire(path.read_bytes())
+            data = path.read_bytes()
+            if run_id_of(data).hex().startswith(beginning.lower()):
+                found.append(read_manifest(data, run_id_of(data)))
         except (OSError, PeerError):
             continue
-        if manifest.run_id.hex().startswith(beginning.lower()):
-            found.append(manifest)
     if not found:
         which = f"no run {beginning}…" if beginning else "no run"
         raise UsageError(f"{data_directory} holds {which}; name the folder of a peer with --data")

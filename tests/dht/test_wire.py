@@ -39,6 +39,12 @@ class InnerNext(Inner):
     note: str | None = None
 
 
+class InnerLater(InnerNext):
+    """One more field, a minor version later."""
+
+    size_after: int | None = None
+
+
 inners = st.builds(Inner, name=st.text(max_size=8), size=st.integers(-(2**63), 2**63 - 1))
 outers = st.builds(
     Outer,
@@ -109,6 +115,18 @@ def test_a_field_that_says_nothing_changes_no_bytes(value: Inner, note: str | No
     assert InnerNext.from_wire(newer.to_wire()) == newer
     assert InnerNext.from_wire(value.to_wire()).note is None
     assert Inner.from_wire(newer.to_wire()) == value
+
+
+@given(inners, st.none() | st.text(max_size=8), st.none() | st.integers(0, 9))
+def test_several_fields_that_say_nothing_change_no_bytes(
+    value: Inner, note: str | None, size_after: int | None
+) -> None:
+    later = InnerLater(name=value.name, size=value.size, note=note, size_after=size_after)
+    next_one = InnerNext(name=value.name, size=value.size, note=note)
+    assert (later.to_wire() == next_one.to_wire()) == (size_after is None)
+    assert InnerLater.from_wire(later.to_wire()) == later
+    assert InnerNext.from_wire(later.to_wire()) == next_one
+    assert InnerLater.from_wire(next_one.to_wire()).size_after is None
 
 
 def test_deep_nesting_is_refused() -> None:

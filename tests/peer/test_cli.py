@@ -13,14 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.compatibility import OURS
 from coordinator.control import SOCKET_NAME
 from dht.addresses import PeerAddress
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.locks import IdentityLock
+from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from peer import cli, cli_home, cli_join, cli_settings
 from peer.cli_log import LOG_NAME, configure, record_crash, silence_libraries
 from peer.cli_run import app
+from peer.run_state import RunDirectory
+from tests.peer.homely import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = (3, 11)
@@ -142,6 +146,18 @@ def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.C
     for arguments in uses:
         assert cli.run([*arguments, "--data", str(tmp_path / "file")], PYTHON) == 2
         assert "choose another --data directory" in sentence(capsys)
+
+
+def test_a_run_of_newer_peers_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anybody is asked for anything: the folder knows the run already."""
+    needs_more = manifest().model_copy(update={"protocol_minor_min": PROTOCOL_MINOR + 1})
+    RunDirectory(tmp_path, needs_more.run_id).keep_manifest(needs_more)
+    invite = str(Invite(needs_more.run_id, PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
+    assert cli.run(["join", invite, "--yes", "--data", str(tmp_path)], PYTHON) == 2
+    assert sentence(capsys) == (
+        f"this run needs protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR + 1}, and this is a muster of protocol {OURS}; "
+        "install a newer version"
+    )
 
 
 @pytest.mark.parametrize("python", [(3, 10), (3, 14), (2, 7)])

@@ -1,0 +1,82 @@
+"""Models to which no field may be appended, and the fields that they have (CONTRIBUTING.md, Changing what is sent).
+
+Somebody encodes a value of each of them anew after reading it, and hashes or compares the bytes. A peer of an earlier
+minor version would leave out what it does not know and come to others:
+
+* of a `Manifest`, and of whatever is in it, the run id;
+* of an `Outcome` and of what is in it, what voters sign; each of them computes it for itself;
+* of a `Conviction`, the trust table that an outcome names; of a `CellYield`, the name of the cell;
+* of `Evidence`, its exhibits and the statements in it, the one encoding that convicts (`Evidence.parse`);
+* of a `Proof` and the certificates in it, the file of an export (`peer.export.verifier`). Certificates are also handed
+  on by peers that have read them.
+
+What travels as the bytes that were signed, the body of a statement, is not here, and neither are notes, records and
+files that only their reader looks into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from coordinator.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
+from coordinator.evidence import Evidence, OpenedLeaf
+from coordinator.manifest import (
+    DataSpec,
+    InnerSpec,
+    Manifest,
+    ModelSpec,
+    OuterSpec,
+    PaceSpec,
+    RunConfig,
+    TensorEntry,
+    TrustSpec,
+)
+from coordinator.messages import CellYield
+from coordinator.openings import OpenedInput, Refutation
+from coordinator.proof import FragmentProof, Proof
+from dht.statement import Context, Statement
+from dht.wire import Wire
+
+FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
+    {
+        Context: "run_id kind fragment version group",
+        Statement: "context sender body signature",
+        Manifest: (
+            "config organiser founders data_digest genesis created_unix_seconds protocol_major protocol_minor_min"
+        ),
+        RunConfig: "name seed versions model data inner outer pace trust",
+        ModelSpec: ("hidden_size layers heads intermediate_size vocabulary family settings source weights tensors"),
+        TensorEntry: "name shape embedding start",
+        DataSpec: (
+            "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
+            "tokenizer_sha256"
+        ),
+        InnerSpec: (
+            "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision"
+        ),
+        OuterSpec: (
+            "learning_rate momentum merge contribution_codec result_codec adoption norms adoption_blend error_feedback"
+        ),
+        PaceSpec: (
+            "fragments steps_per_version overlap quorum grace_share min_group min_share max_stale round_seconds "
+            "presence_seconds presence_lifetime_seconds cells"
+        ),
+        TrustSpec: "newcomers_share network_share probation_rounds audit_share",
+        Outcome: (
+            "fragment version parent attempt minor roster_id roster input_set contributors partitions coin active_set "
+            "trust"
+        ),
+        Contributor: "peer tokens steps cell",
+        PartitionOutcome: "reducer root included",
+        Conviction: "peer evidence",
+        Certificate: "outcome state votes convictions",
+        CellYield: "contributors",
+        Evidence: "charge statements exhibit",
+        OpenedLeaf: "partition index piece path",
+        Refutation: "partition turn result leaf inputs piece siblings",
+        OpenedInput: "member pieces siblings",
+        FragmentProof: "momentum certificates",
+        Proof: "fragments",
+    }
+)
