@@ -10,7 +10,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.executor import Breaker, Link
+from peer.chaos.executor import NETWORK_KINDS, Breaker, Link
 from peer.chaos.plan import UNDONE_BY, VALUES, Event, Kind, Plan, number_of
 from peer.chaos.record import Happening
 
@@ -111,7 +111,7 @@ class Conductor(Generic[Target]):
         name = event.target
         if event.do == "restart":
             return None if name in self._down else f"{name} is running"
-        if name and name in self._down:
+        if name in self._down and event.do not in NETWORK_KINDS:  # a link is the machine's, whoever lives there
             return f"{name} is down"
         if event.do in ("stop", "continue") and (name in self._stopped) != (event.do == "continue"):
             return f"{name} is {'already' if event.do == 'stop' else 'not'} stopped"
@@ -143,13 +143,13 @@ class Conductor(Generic[Target]):
                 self._shape(event)
 
     def _shape(self, event: Event) -> None:
-        link = self._links.pop(event.target, Link())
-        if event.do == "clear":
-            link = Link()
-        else:
-            link = replace(link, **{VALUES[event.do]: getattr(event, VALUES[event.do])})
-            self._links[event.target] = link
-        self._executor.shape(event.target, link)
+        name, link = event.target, Link()
+        if event.do != "clear":
+            link = replace(self._links.get(name, link), **{VALUES[event.do]: getattr(event, VALUES[event.do])})
+        self._executor.shape(name, link)
+        self._links.pop(name, None)
+        if link != Link():
+            self._links[name] = link
 
     def _forget(self, name: str) -> None:
         """A process is gone, and with it what was done to it."""

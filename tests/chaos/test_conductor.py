@@ -131,6 +131,35 @@ def test_faults_of_one_link_add_up_and_are_cleared_together() -> None:
     ]
 
 
+def test_a_link_is_cleared_although_its_peer_is_down() -> None:
+    """Else whoever is killed meanwhile comes back to a bad link that nothing mends any more."""
+    rig = Rig(event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=10.0), event("kill", 8.0, 1, for_seconds=15.0))
+    for seconds in (1, 8, 11, 23):
+        rig.conductor.advance(START + seconds)
+    assert [one for one in rig.executor.done if one[0] == "shape"] == [
+        ("shape", "peer-1", Link(delay_seconds=0.1)),
+        ("shape", "peer-1", Link()),
+    ]
+    assert all(refusal is None for *_, refusal in rig.lines())
+
+
+def test_a_link_that_could_not_be_made_adds_to_no_later_one() -> None:
+    class Broken(Recorder):
+        def shape(self, name: str, link: Link) -> None:
+            if link.loss_share:
+                raise LocalError("tc: no such discipline")
+            super().shape(name, link)
+
+    rig = Rig(
+        event("loss", 1.0, 1, loss_share=0.02),
+        event("delay", 2.0, 1, delay_seconds=0.1),
+        executor=Broken(),
+    )
+    rig.conductor.advance(START + 2)
+    assert rig.executor.done == [("shape", "peer-1", Link(delay_seconds=0.1))]
+    assert [line[3] for line in rig.lines()] == ["tc: no such discipline", None]
+
+
 def test_the_end_repairs_everything_but_deaths() -> None:
     rig = Rig(
         event("kill", 1.0, 1, for_seconds=90.0),
