@@ -1,0 +1,81 @@
+"""Freezes the folder of a run as this version writes it, for later minor versions to go on from.
+
+    python -m tests.peer.runs.make_run
+
+writes `tests/peer/runs/vMAJOR.MINOR/`: the folder of the first of two peers after a few versions of a tiny model, with
+the learner's 8-bit optimizer in it, and beside it `expected.json`, what this version made of it. Run it before
+`PROTOCOL_MINOR` grows, on the commit that is left behind. What was released is never written again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from coordinator.compatibility import OURS
+from coordinator.manifest import InnerSpec, ModelSpec, RunConfig
+from peer.checkpoint import VoteLog
+from peer.checkpointer import Checkpointer
+from peer.run_state import RunDirectory
+from peer.virtual_loop import run_virtual
+from tests.peer.test_pump import Peer, Swarm, config_of
+
+FOLDER = Path(__file__).parent / f"v{OURS}"
+EXPECTED = "expected.json"
+STEPS = 24  # six versions of each fragment, about
+STEPS_AFTER = 3
+
+
+def tiny() -> RunConfig:
+    """A run whose embedding is just large enough for 8-bit moments."""
+    model = ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=16)
+    return config_of().model_copy(update={"model": model, "inner": InnerSpec(warmup_steps=0)})
+
+
+async def keep(peer: Peer, directory: RunDirectory, votes: VoteLog) -> None:
+    """What a peer writes: manifest, votes, certificates, checkpoint."""
+    directory.keep_manifest(peer.pump.engine.core.manifest)
+    directory.vote_log.append(*votes.read())
+    captured = await Checkpointer(directory, peer.pump, peer.presence).capture()
+    save_file(peer.learner.learner.export_state(), directory.learner_file)
+    directory.save(captured, directory.learner_file)
+
+
+async def make(folder: Path) -> dict[str, object]:
+    """Train, and keep the first peer's folder; returns what a later version has to find there."""
+    with tempfile.TemporaryDirectory() as temporary:
+        swarm = Swarm(tiny(), 2, Path(temporary))
+        await swarm.start()
+        await swarm.train(STEPS)
+        peer, learner = swarm.peers[0], swarm.peers[0].learner.learner
+        directory = RunDirectory(folder, peer.pump.engine.core.manifest.run_id)
+        await keep(peer, directory, VoteLog(Path(temporary) / peer.identity.peer_id))
+        machines = peer.pump.engine.machines
+        expected = {
+            "run_id": peer.pump.engine.core.rules.run_id.hex(),
+            "peer": peer.identity.peer_id,
+            "versions": [machine.held for machine in machines],
+            "states": [machine.held_chain.state.hex() for machine in machines],
+            "votes": len(directory.vote_log.read()),
+            "steps": learner.step_count,
+            "losses": [learner.step().loss for _ in range(STEPS_AFTER)],
+        }
+        await swarm.close()
+    return expected
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    expected = run_virtual(make(FOLDER))
+    (FOLDER / EXPECTED).write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
