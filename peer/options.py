@@ -13,7 +13,10 @@ from peer.own_files import NO_FILES, OwnFiles
 from peer.session_end import SessionEnd
 
 AUTO = "auto"  # the device: CUDA if that works and has room
-FAULT_POINTS = ("commit", "scatter", "reduce", "check", "vote", "adopt")
+FAULT_POINTS = (  # in the order of a round (`coordinator.virtual.faults`); roster, bundle, proposal are for its leader
+    *("join", "roster", "commit", "bundle", "scatter", "reduce"),
+    *("result", "check", "proposal", "vote", "adopt"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ class Pump:
 
     def _send(self, action: Send) -> None:
         message = action.message
-        if isinstance(message, Statement) and self.fault is not None:
-            self._hit({"commit": "commit", "check": "check", "vote": "vote"}.get(message.context.kind, ""))
+        if isinstance(message, Statement):
+            self._hit(message.context.kind)
         if isinstance(message, PartNote):
             self._hit("scatter")
         payload: bytes = b""

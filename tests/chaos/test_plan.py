@@ -84,7 +84,7 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[[event]]\ndo = 'partition'\nat_seconds = 1", "a partition, and nothing else, has sides"),
         ("[[event]]\ndo = 'delay'\nat_seconds = 1\npeer = 1", "a delay, and nothing else, has delay_seconds"),
         ("[[event]]\ndo = 'heal'\nat_seconds = 1\nfor_seconds = 2", "takes no for_seconds"),
-        ("[[event]]\ndo = 'kill'\npeer = 1\nat_point = 'lunch'", "commit, scatter"),
+        ("[[event]]\ndo = 'kill'\npeer = 1\nat_point = 'lunch'", "commit, bundle, scatter"),
         ("[[event]]\ndo = 'stop'\npeer = 1\nat_point = 'vote'", "only a kill"),
         ("[kills]\nevery_seconds = 0\nfor_seconds = 1", "kills.every_seconds: input should be greater than 0"),
     ],

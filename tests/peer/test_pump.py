@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from peer.data import TrainingWindows
 from peer.learner import Learner, make_learner
 from peer.local_count import Counters
 from peer.memory_transport import MemoryNetwork
+from peer.options import FAULT_POINTS, Fault
 from peer.outer_optimizer import outer_step, state_digest
 from peer.pump import Pump
 from peer.round_work import RoundWork
@@ -253,6 +254,29 @@ def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, 
         assert culprit not in {part.reducer for part in partitions}
         assert not set(lies) & {part.root for part in partitions}
         assert peer is swarm.peers[2] or peer.pump.book.events["result_refuted"] >= 3
+
+
+class Spy(Fault):
+    """Strikes never, and remembers where it could have."""
+
+    reached: ClassVar[set[str]] = set()
+
+    def strikes(self, point: str) -> bool:
+        self.reached.add(point)
+        return False
+
+
+def test_every_point_at_which_a_peer_can_be_killed_is_passed(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(), 3, tmp_path)
+        await swarm.start()
+        for peer in swarm.peers:
+            peer.pump.fault = Spy("nowhere", 1)
+        await swarm.train(24)
+        await swarm.close()
+
+    run_virtual(main())
+    assert Spy.reached >= set(FAULT_POINTS)
 
 
 def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
