@@ -101,6 +101,19 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Appraise:
+    """Say what one contribution alone does to the loss (`coordinator.scores`). → `Appraised`"""
+
+    key: RoundKey
+    base: bytes  # digest of the version that it was made from
+    peer: PeerId
+    part_roots: tuple[bytes, ...]  # its bytes, which are in the store
+    window_first: int
+    window_count: int
+    seed: bytes  # draws the windows
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionResult:
     """A merged partition as every member applies it."""
 
@@ -195,6 +208,7 @@ Action = (
     | Reduce
     | Open
     | Inspect
+    | Appraise
     | Apply
     | RecordVote
     | Adopt

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.core import Core
-from coordinator.events import Finding, Inspected
+from coordinator.events import Appraised, Finding, Inspected
 from coordinator.evidence import false_result
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.fragment import FragmentMachine
 from coordinator.messages import NeedNote, PartNote
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.refutations import inspection_of
+from coordinator.scorer import Scorer
+from coordinator.scores import assignment_of
 from coordinator.tribunal import Tribunal
 from dht.identity import PeerId
 
@@ -71,6 +73,10 @@ class Auditor:
     tribunal: Tribunal
     past: deque[Past] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     audit: Audit | None = None
+    scorer: Scorer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scorer = Scorer(self.core)
 
     # -- beginning
 
@@ -84,12 +90,16 @@ class Auditor:
 
     def _close(self, machine: FragmentMachine, now: float) -> list[Action]:
         attempt, machine.finished = machine.finished, None
-        share = self.core.rules.trust.audit_share
-        if attempt is None or attempt.exchange.inputs is None or not share:
+        trust = self.core.rules.trust
+        if attempt is None or attempt.exchange.inputs is None:
             return []
+        assignment = assignment_of(machine.chain.certificates[-1].outcome, trust.score_share)
+        actions = self.scorer.close(attempt.exchange, assignment, now)
+        if not trust.audit_share:
+            return actions
         self.past.append(Past(attempt.exchange))
-        chosen = self._draw() < share
-        return self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else []
+        chosen = self._draw() < trust.audit_share
+        return actions + (self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else [])
 
     def _draw(self) -> float:
         """Between 0 and 1."""
@@ -129,8 +139,10 @@ class Auditor:
     ) -> list[Action]:
         """A part that we have asked for, or somebody who asks for one of ours."""
         if isinstance(note, PartNote):
-            return self._on_part(sender, note, root)
-        return self._give(sender, note) if isinstance(note, NeedNote) and note.what == "part" else []
+            return self._on_part(sender, note, root) + self.scorer.on_part(sender, note, root)
+        if not isinstance(note, NeedNote) or note.what != "part":
+            return []
+        return self.scorer.give(sender, note) or self._give(sender, note)
 
     def _give(self, sender: PeerId, note: NeedNote) -> list[Action]:
         """Our part of one partition, to a few members of that round."""
@@ -164,8 +176,10 @@ class Auditor:
         audit.working = True
         return [replace(inspection_of(audit.exchange, audit.held, self.core.me), whole=True)]
 
-    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
-        """What a recomputation has shown; a leaf that differs convicts."""
+    def on_answer(self, event: Inspected | Appraised, now: float) -> list[Action]:
+        """What a recomputation has shown; a leaf that differs convicts. Or what a contribution does to the loss."""
+        if isinstance(event, Appraised):
+            return self.scorer.on_appraised(event)
         audit = self.audit
         if audit is None or not event.whole or event.key != audit.exchange.group.key:
             return []
@@ -192,13 +206,16 @@ class Auditor:
 
     def tick(self, now: float) -> list[Action]:
         """Ask again, or give up."""
-        audit = self.audit
-        if audit is None or now < self.next_deadline():
-            return []
-        return self._end(None) if now >= audit.ends_at else self._ask(audit, now)
+        audit, actions = self.audit, self.scorer.tick(now)
+        if audit is None or now < self._due_at():
+            return actions
+        return actions + (self._end(None) if now >= audit.ends_at else self._ask(audit, now))
 
     def next_deadline(self) -> float:
         """When `tick` has something to do."""
+        return min(self._due_at(), self.scorer.next_deadline())
+
+    def _due_at(self) -> float:
         if self.audit is None:
             return math.inf
         return self.audit.ends_at if self.audit.working else min(self.audit.ask_at, self.audit.ends_at)

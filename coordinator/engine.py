@@ -19,6 +19,7 @@ from coordinator.core import Core
 from coordinator.events import (
     Answer,
     Applied,
+    Appraised,
     Encoded,
     Event,
     FetchFailed,
@@ -129,8 +130,8 @@ class Engine:
     def _on_answer(self, event: Answer, now: float) -> list[Action]:
         machine = self.machines[event.key.fragment]
         attempt = machine.find(event.key.roster_id)
-        if isinstance(event, Inspected) and event.whole:
-            return self.auditor.on_inspected(event, now)
+        if isinstance(event, Appraised) or (isinstance(event, Inspected) and event.whole):
+            return self.auditor.on_answer(event, now)
         if attempt is None:
             return []
         if isinstance(event, Encoded):

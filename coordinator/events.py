@@ -11,6 +11,7 @@ from coordinator.evidence import OpenedLeaf
 from coordinator.messages import Message
 from coordinator.openings import OpeningNote, Refutation
 from coordinator.presence import Presence
+from coordinator.scores import Appraisal
 from dht.identity import PeerId
 
 
@@ -121,6 +122,14 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class Appraised:
+    """The answer to `Appraise`; nothing is found where it could not be told: no data, no state, no such numbers."""
+
+    key: RoundKey
+    found: Appraisal | None
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The answer to `Apply`: digest of the state the outer step leads to."""
 
@@ -157,6 +166,6 @@ class Tick:
     """Time has passed."""
 
 
-Answer = Encoded | Reduced | Opened | Inspected | Applied | VoteRecorded
+Answer = Encoded | Reduced | Opened | Inspected | Appraised | Applied | VoteRecorded
 Seen = Progress | OriginsSeen | ReachSeen  # how things are with us, for what we say next
 Event = Received | PresenceSeen | PeerGone | Seen | Answer | StateFetched | FetchFailed | Tick

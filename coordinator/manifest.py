@@ -263,6 +263,13 @@ class TrustSpec(Wire):
         le=1,
         description="share of its rounds after which a member gets one partition's inputs and recomputes all of it",
     )
+    score_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of versions of which two members look what one contribution does to the loss; it is shown "
+        "and nothing else (docs/verification.md)",
+    )
 
     @property
     def needs_founders(self) -> bool:

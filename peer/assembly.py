@@ -19,6 +19,7 @@ from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer.anchors import Anchors, genesis_states
+from peer.appraisal import AppraisalDesk
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.clock import unix_seconds
@@ -182,6 +183,8 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
     )
     give_within(options.limits, pump)
     core.court = work.court
+    if config.trust.score_share:
+        pump.appraisals = AppraisalDesk(core.manifest, options.files)
     if held.learner_state is not None:
         pump.local_work.doubt(set(range(config.pace.fragments)))
     return pump

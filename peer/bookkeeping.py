@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
 from coordinator.credit import Credit
 from coordinator.fragment import FragmentMachine
-from coordinator.network_view import AuditView
+from coordinator.network_view import AuditView, ScoreView
 from coordinator.snapshot import CertifiedWork
-from peer.audit_views import AUDITS_TOLD_MAX, audit_views
+from peer.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
 from peer.learner_messages import Steps
 
 RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
@@ -71,10 +71,17 @@ class Book:
         self.events: Counter[str] = Counter()
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
+        self.scores: OrderedDict[str, ScoreView] = OrderedDict()  # of those scored last
 
     def tell(self, action: Tell, unix_seconds: float) -> None:
         self.events[action.event] += 1
         self.audits += audit_views(action, unix_seconds)
+        scored = score_view(action, unix_seconds)
+        if scored is not None:
+            self.scores.pop(scored.about, None)
+            self.scores[scored.about] = scored
+        while len(self.scores) > SCORES_TOLD_MAX:
+            self.scores.popitem(last=False)
 
     def follow(self, machines: Sequence[FragmentMachine]) -> None:
         """Book every certificate that has joined a chain, however it came; the first call says where we begin."""

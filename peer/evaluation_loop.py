@@ -46,7 +46,7 @@ class EvaluationLoop:
     def __init__(self, config: RunConfig, data: TokenData, anchors: Callable[[], list[Tensor]]) -> None:
         self._config = config
         self._anchors = anchors
-        self._worker = ThreadPoolExecutor(1, "evaluation", initializer=_be_nice)
+        self._worker = nice_worker("evaluation")
         quick = config.data.model_copy(
             update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
         )
@@ -91,6 +91,11 @@ class EvaluationLoop:
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def nice_worker(name: str) -> ThreadPoolExecutor:
+    """One thread that everything else goes before."""
+    return ThreadPoolExecutor(1, name, initializer=_be_nice)
 
 
 def _be_nice() -> None:

@@ -151,7 +151,7 @@ def peer_snapshot(
 
 def told_status(snapshot: PeerSnapshot, pump: Pump) -> PublicStatus:
     """What everybody who asks is told."""
-    return public_status(snapshot, pump.traces.views(), pump.book.audits)
+    return public_status(snapshot, pump.traces.views(), pump.book.audits, pump.book.scores.values())
 
 
 def mark_of(pump: Pump, wall_seconds: float) -> Mark:

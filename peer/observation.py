@@ -24,7 +24,7 @@ from peer.observer_chains import Chains
 from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
 from peer.observer_rounds import ToldRounds, doing
-from peer.observer_view import ban_view, certificate_views, fragment_views, seen_credit, told_audits
+from peer.observer_view import ban_view, certificate_views, fragment_views, seen_credit, told_audits, told_scores
 from peer.status_answer import decode_status
 
 GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
@@ -200,6 +200,7 @@ class Observation:
             rounds=rounds,
             bans=tuple(ban_view(one, self._unix_offset_seconds, True) for one in self.chains.bans.values()),
             audits=told_audits(self.known),
+            scores=told_scores(self.known),
             credit=seen_credit(credit, self.known, self._unix_offset_seconds),
             events=dict(self._events),
             tape=tuple(self._tape),

@@ -9,6 +9,7 @@ from coordinator.credit import Claim, credit_views
 from coordinator.manifest import Manifest
 from coordinator.network_view import (
     AUDITS_MAX,
+    SCORES_MAX,
     AuditView,
     BanView,
     CertificateView,
@@ -16,6 +17,7 @@ from coordinator.network_view import (
     CreditView,
     FragmentView,
     RunFacts,
+    ScoreView,
 )
 from coordinator.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
@@ -123,6 +125,17 @@ def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = F
         unix_seconds=max(0.0, ban.unix_seconds + unix_offset_seconds),
         digest=ban.evidence.digest.hex(),
     )
+
+
+def told_scores(peers: KnownPeers) -> tuple[ScoreView, ...]:
+    """What peers say of each other's contributions, the newest last."""
+    told = [
+        one.model_copy(update={"by": peer})
+        for peer, known in peers.peers.items()
+        if known.status is not None
+        for one in known.status.scores
+    ]
+    return tuple(sorted(told, key=lambda one: one.unix_seconds)[-SCORES_MAX:])
 
 
 def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:

@@ -20,6 +20,7 @@ from coordinator.actions import (
     Action,
     Adopt,
     Apply,
+    Appraise,
     Discard,
     Encode,
     FetchState,
@@ -34,13 +35,14 @@ from coordinator.actions import (
     Tell,
 )
 from coordinator.engine import Engine
-from coordinator.events import Encoded, Event, PeerGone, Received, Tick, VoteRecorded
+from coordinator.events import Appraised, Encoded, Event, PeerGone, Received, Tick, VoteRecorded
 from coordinator.messages import Message, PartNote
 from coordinator.round_traces import RoundTraces
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 from peer.anchors import Anchors
+from peer.appraisal import AppraisalDesk, sides_of
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
@@ -83,6 +85,7 @@ class Pump:
     keep: Callable[[KeepEvidence], None] = _keep_quiet
     learner: LearnerClient | None = None
     fault: Fault | None = None
+    appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,10 +176,10 @@ class Pump:
             case Encode():
                 self._open_rounds.add(action.key)
                 self._start(self._answer(action))
-            case Reduce() | Open() | Inspect() | Apply() | RecordVote():
+            case Reduce() | Open() | Inspect() | Appraise() | Apply() | RecordVote():
                 self._start(self._answer(action))
 
-    async def _answer(self, action: Encode | Reduce | Open | Inspect | Apply | RecordVote) -> None:
+    async def _answer(self, action: Encode | Reduce | Open | Inspect | Appraise | Apply | RecordVote) -> None:
         """Do what takes time, then tell the core."""
         event: Event | None
         match action:
@@ -191,12 +194,19 @@ class Pump:
                 event = await self.work.run(partial(self.work.inspector.open, action))
             case Inspect():
                 event = await self.work.run(partial(self.work.inspector.inspect, action))
+            case Appraise():
+                event = await self._appraise(action)
             case Apply():
                 event = await self.work.run(partial(self.work.apply, action))
             case RecordVote():
                 event = await self._record_vote(action)
         if event is not None:
             self.feed(event)
+
+    async def _appraise(self, action: Appraise) -> Appraised:
+        sides = await self.work.run(partial(sides_of, action, self.work.inspector, self.anchors))
+        found = None if sides is None or self.appraisals is None else await self.appraisals.appraise(sides, action)
+        return Appraised(action.key, found)
 
     def _send(self, action: Send) -> None:
         message = action.message
@@ -307,4 +317,6 @@ class Pump:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.transfers.close()
+        if self.appraisals is not None:
+            await asyncio.to_thread(self.appraisals.close)
         self.work.close()

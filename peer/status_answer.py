@@ -13,11 +13,11 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import AuditView, BanView, Line, Rate, RoundView
+from coordinator.network_view import AuditView, BanView, Line, Rate, RoundView, ScoreView
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import PeerError
 from dht.identity import PeerId
-from peer.audit_views import AUDITS_TOLD_MAX
+from peer.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX
 from peer.frames import STATUS_BYTES_MAX, StatusAnswer
 
 ROUNDS_TOLD_MAX = 64
@@ -43,10 +43,14 @@ class PublicStatus(BaseModel):
     rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
     bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
     audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_TOLD_MAX, description="its own; newest last")
+    scores: tuple[ScoreView, ...] = Field((), max_length=SCORES_TOLD_MAX, description="its own; newest last")
 
 
 def public_status(
-    snapshot: PeerSnapshot, rounds: Sequence[RoundView], audits: Iterable[AuditView] = ()
+    snapshot: PeerSnapshot,
+    rounds: Sequence[RoundView],
+    audits: Iterable[AuditView] = (),
+    scores: Iterable[ScoreView] = (),
 ) -> PublicStatus:
     """What of a snapshot is for everybody."""
     return PublicStatus(
@@ -58,6 +62,7 @@ def public_status(
         rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
         bans=snapshot.bans[-BANS_TOLD_MAX:],
         audits=tuple(audits),
+        scores=tuple(scores),
     )
 
 

@@ -13,6 +13,7 @@ from coordinator.actions import (
     Action,
     Adopt,
     Apply,
+    Appraise,
     Discard,
     Encode,
     FetchState,
@@ -228,12 +229,10 @@ class VirtualPeer:
 
     def see(self, peer: PeerId, presence: Presence) -> None:
         """A presence record has reached us."""
-        if self.alive:
-            self.handle(PresenceSeen(peer, presence))
+        self.handle(PresenceSeen(peer, presence))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes | None) -> None:
-        if self.alive:
-            self.handle(Received(sender, message, payload))
+        self.handle(Received(sender, message, payload))
 
     def handle(self, event: Event) -> None:
         """Hand an event to the core and carry out what it asks for."""
@@ -279,7 +278,7 @@ class VirtualPeer:
             self._send(action)
         elif isinstance(action, Encode):
             self._later(self.tensors.snapshot_in(action, self.world.clock.now, draw), lambda: self._encode(action))
-        elif isinstance(action, Reduce | Open | Inspect | Apply):
+        elif isinstance(action, Reduce | Open | Inspect | Appraise | Apply):
             self._later(draw(0.001, 0.02), lambda: self._compute(action))
         elif isinstance(action, RecordVote):
             self._later(draw(0.001, 0.005), lambda: self._record(action.record))
@@ -297,7 +296,7 @@ class VirtualPeer:
         for sent in [action] if self.mischief is None else self.mischief.sends(action):
             self.world.network.send(self.me, sent.to, sent.message, sent.payload)
 
-    def _compute(self, action: Reduce | Open | Inspect | Apply) -> Event | None:
+    def _compute(self, action: Reduce | Open | Inspect | Appraise | Apply) -> Event | None:
         match action:
             case Reduce():
                 reduced = self.tensors.reduce(action)
@@ -307,6 +306,8 @@ class VirtualPeer:
             case Inspect():
                 inspected = self.tensors.inspect(action)
                 return inspected if self.mischief is None else self.mischief.inspects(action, inspected)
+            case Appraise():
+                return self.tensors.appraise(action)
             case Apply():
                 return self.tensors.apply(action)
 

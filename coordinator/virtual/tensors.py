@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, ReduceInput, RoundKey
-from coordinator.events import Applied, Encoded, Finding, Inspected, Opened, Reduced
+from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, ReduceInput, RoundKey
+from coordinator.events import Applied, Appraised, Encoded, Finding, Inspected, Opened, Reduced
 from coordinator.evidence import Court, OpenedLeaf
 from coordinator.manifest import OuterSpec
 from coordinator.merkle import leaf_digest
 from coordinator.messages import Commit, Result
 from coordinator.openings import OpenedInput, OpeningNote, Refutation
 from coordinator.reducer import partition_inputs
+from coordinator.scores import Appraisal
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import digest_of
@@ -125,6 +126,10 @@ class Tensors(Protocol):
 
     def inspect(self, action: Inspect) -> Inspected:
         """Recompute leaves of a result."""
+        ...
+
+    def appraise(self, action: Appraise) -> Appraised:
+        """Say what a contribution does to the loss."""
         ...
 
     def apply(self, action: Apply) -> Applied | None:
@@ -238,6 +243,11 @@ class VirtualTensors:
                 partition=place[0], turn=place[1], result=place[2], leaf=0, inputs=opened, piece=b"", siblings=()
             )
         return Inspected(action.key, action.accuser, action.partition, action.turn, finding, proof, action.whole)
+
+    def appraise(self, action: Appraise) -> Appraised:
+        """Without tensors there is no loss: garbage cannot be appraised, and whatever else changes nothing."""
+        garbage = any(root == garbage_root(partition) for partition, root in enumerate(action.part_roots))
+        return Appraised(action.key, None if garbage else Appraisal(0.0, 0.0))
 
     def apply(self, action: Apply) -> Applied | None:
         """The outer step on the side: a digest over the current state and the results."""

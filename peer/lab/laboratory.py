@@ -15,6 +15,7 @@ from coordinator.virtual.simulation import Setting, World
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
+from peer.appraisal import NOBODY
 from peer.attacks.zoo import AttackChoice
 from peer.corpus import TokenData
 from peer.data import TrainingWindows
@@ -96,8 +97,8 @@ class Laboratory:
     # -- who reads what, and who lies
 
     def windows(self, peer: PeerId) -> TrainingWindows:
-        """A learner's endless data."""
-        text = self._texts[self._numbers[peer]]
+        """A learner's endless data; NOBODY's are of the text that is not divided."""
+        text = self._data.train if peer == NOBODY else self._texts[self._numbers[peer]]
         return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
 
     def _lateness_seconds(self, sender: PeerId, message: Message) -> float:

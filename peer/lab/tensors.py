@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, Inspect, Open, Reduce, RoundKey
-from coordinator.events import Applied, Encoded, Inspected, Opened, Reduced
+from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
 from coordinator.virtual.peer import Disk
 from coordinator.virtual.tensors import VirtualLearner
 from dht.errors import LocalError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors
+from peer.appraisal import sides_of
 from peer.attacks.attack import Attack, Scene
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.workshop import Workshop
@@ -151,6 +152,11 @@ class LabTensors:
     def inspect(self, action: Inspect) -> Inspected:
         """Recompute leaves of a result, as a real voter does."""
         return self._work.inspector.inspect(action)
+
+    def appraise(self, action: Appraise) -> Appraised:
+        """See what a contribution does to the loss, as a real scorer does."""
+        sides = sides_of(action, self._work.inspector, self.anchors)
+        return Appraised(action.key, None if sides is None else self._shop.appraiser.appraise(sides, action))
 
     def apply(self, action: Apply) -> Applied | None:
         """Take the outer step on the side."""

@@ -12,6 +12,7 @@ from coordinator.certificate import Certificate
 from coordinator.manifest import RunConfig
 from dht.identity import PeerId
 from peer.anchors import genesis_states, layouts_of
+from peer.appraisal import Appraiser
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.description import Named
@@ -45,6 +46,7 @@ class Workshop:
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
     active: dict[PeerId, LabTensors] = field(default_factory=dict)
+    appraiser: Appraiser = field(init=False)  # one for all: appraisals are of one at a time
 
     def __post_init__(self) -> None:
         self.layouts = layouts_of(self.config)
@@ -53,6 +55,7 @@ class Workshop:
         rounds = BLOB_ROUNDS * self.config.pace.overlap
         self.blobs = BlobStore(max(BLOB_BYTES_MIN, rounds * (self.learners + 1) * largest_bytes))
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
+        self.appraiser = Appraiser(self.config, self.batches)
         self._recorded: set[bytes] = set()
         self._reunited: set[tuple[bytes, bytes]] = set()
         self.worker = ThreadPoolExecutor(1)  # what `RoundWork` would do beside an event loop; here it stays idle

@@ -52,7 +52,7 @@ class Stand:
 
     def recomputed(self, finding: Finding, refutation: Refutation | None = None) -> list[Action]:
         place = (self.group.key, self.engine.core.me, self.partition, 0)
-        return self.auditor.on_inspected(Inspected(*place, finding, refutation, whole=True), NOW)
+        return self.auditor.on_answer(Inspected(*place, finding, refutation, whole=True), NOW)
 
 
 def told(actions: list[Action]) -> list[object]:
@@ -118,7 +118,7 @@ def test_a_leaf_that_differs_bans_its_reducer() -> None:
 def test_what_a_spot_check_finds_ends_no_audit() -> None:
     stand = Stand()
     late = Inspected(stand.group.key, stand.engine.core.me, stand.partition, 0, Finding.CONFIRMED)
-    assert stand.auditor.on_inspected(late, NOW) == []
+    assert stand.auditor.on_answer(late, NOW) == []
     assert stand.auditor.audit is not None
 
 

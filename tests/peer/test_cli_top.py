@@ -9,7 +9,16 @@ from rich.console import Console
 
 from coordinator.control import SOCKET_NAME
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import BanView, FragmentView, HistoryPoint, NetworkView, PeerView, RoundView, RunFacts
+from coordinator.network_view import (
+    BanView,
+    FragmentView,
+    HistoryPoint,
+    NetworkView,
+    PeerView,
+    RoundView,
+    RunFacts,
+    ScoreView,
+)
 from peer import cli
 from peer.cli_top import picture, up_to_date
 
@@ -136,3 +145,12 @@ def test_a_ban_is_told_with_its_class_and_reason() -> None:
     assert "class A" in line
     assert "evidence verified here" in line
     assert "\x1b[2J" not in line
+
+
+def test_whose_contributions_do_harm_is_told_by_the_median_of_who_looked() -> None:
+    def said(about: str, *values: float) -> list[ScoreView]:
+        return [ScoreView(about=about, by=f"peer {n}", rounds=3, other=value) for n, value in enumerate(values)]
+
+    scores = (*said("slandered", -9.0, 0.1, 0.2), *said("harmful one", -0.5, -0.25, 0.1))
+    (line,) = [one for one in lines_of(view(scores=scores)) if "harmful " in one]
+    assert "raises the loss by 0.2500 nats per token, say 3 peers" in line

@@ -1,0 +1,83 @@
+"""What a contribution does to the loss, as a scorer finds it from bytes and certified states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coordinator.actions import Appraise, RoundKey
+from dht.identity import PeerId
+from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.appraisal import GAIN_MAX, Appraiser, gain_of, sides_of
+from peer.blobs import BlobStore
+from peer.codec import CODECS
+from peer.data import TrainingWindows
+from peer.fragments import Partitioning
+from peer.inspection import Inspector
+from peer.merge import MERGES
+from peer.reduction import encode_contribution
+from tests.lab import small
+
+CODEC, PARTITIONS, FRAGMENT = CODECS["fp32"], 3, 1
+BASE, PEER = b"b" * 32, PeerId("somebody")
+
+
+def bench(gradient: torch.Tensor) -> tuple[Appraise, Inspector, Anchors, Appraiser]:
+    """A store with this outer gradient in parts, at version 0 installed under the digest BASE."""
+    layouts, states = layouts_of(small.BASE), genesis_states(small.BASE)
+    anchors, blobs = Anchors(layouts, states), BlobStore(1 << 24)
+    anchors.install(FRAGMENT, BASE, states[FRAGMENT])
+    cut = Partitioning.of(layouts[FRAGMENT], PARTITIONS)
+    sent = encode_contribution(gradient, cut, CODEC)
+    for root, part in zip(sent.part_roots, sent.parts, strict=True):
+        blobs.put(root, part)
+    inspector = Inspector(lambda *_: cut, (CODEC, CODEC), MERGES["mean"], blobs)
+    text = small.text().train
+    appraiser = Appraiser(small.BASE, lambda peer: TrainingWindows(text, small.BASE.data, b"run", peer))
+    action = Appraise(RoundKey(FRAGMENT, 0, bytes(32)), BASE, PEER, sent.part_roots, 0, 4, b"seed")
+    return action, inspector, anchors, appraiser
+
+
+def size() -> int:
+    return layouts_of(small.BASE)[FRAGMENT].elements
+
+
+def test_the_two_sides_differ_by_the_contribution_in_its_fragment_alone() -> None:
+    gradient = torch.linspace(-1, 1, size())
+    action, inspector, anchors, _ = bench(gradient)
+    sides = sides_of(action, inspector, anchors)
+    assert sides is not None
+    before, after = sides
+    assert torch.equal(before[FRAGMENT] - gradient, after[FRAGMENT])
+    assert all(torch.equal(a, b) for p, (a, b) in enumerate(zip(before, after, strict=True)) if p != FRAGMENT)
+    assert all(torch.equal(a, b) for a, b in zip(before, anchors.all_anchors(), strict=True))
+
+
+@pytest.mark.parametrize("changes", [{"base": b"x" * 32}, {"part_roots": (bytes(32),) * PARTITIONS}])
+def test_what_is_gone_is_not_appraised(changes: dict[str, object]) -> None:
+    action, inspector, anchors, _ = bench(torch.zeros(size()))
+    assert sides_of(replace(action, **changes), inspector, anchors) is None  # type: ignore[arg-type]
+
+
+def test_nothing_changes_nothing_and_noise_does_harm() -> None:
+    noise = 100 * torch.randn(size(), generator=torch.Generator().manual_seed(0))
+    for gradient in (torch.zeros(size()), noise):
+        action, inspector, anchors, appraiser = bench(gradient)
+        sides = sides_of(action, inspector, anchors)
+        assert sides is not None
+        found = appraiser.appraise(sides, action)
+        assert found is not None
+        if gradient is noise:
+            assert found.assigned < 0
+            assert found.other < 0
+        else:
+            assert (found.assigned, found.other) == (0.0, 0.0)
+    assert appraiser.appraise(sides, replace(action, window_count=0)) is None
+
+
+def test_a_gain_is_bounded() -> None:
+    assert gain_of(2.0, 1.5) == 0.5
+    assert gain_of(2.0, math.nan) == gain_of(2.0, math.inf) == gain_of(2.0, 1e9) == -GAIN_MAX
