@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from coordinator.certificate import Contributor
 from coordinator.chain import Chain, beacon_order
+from coordinator.limits import Networks, beyond, most_of
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import CellYield
 from coordinator.tickets import NEW_SEATS
@@ -48,6 +49,11 @@ class Deal:
     def height(self) -> int:
         return 2 if self.below else 1
 
+    @property
+    def smallest(self) -> int:
+        """Members of the smallest cell, its leader included."""
+        return 1 + min(map(len, (self.own, *self.below.values())))
+
 
 def deal(order: Sequence[PeerId]) -> Deal:
     """Deal wards, given in beacon order, out to cells of equal size; the first ones lead them."""
@@ -57,6 +63,20 @@ def deal(order: Sequence[PeerId]) -> Deal:
     cells = min(-(-len(kept) // CELL_PEERS), WARDS_PER_CELL_MAX)
     below = {leader: tuple(kept[cells + index :: cells]) for index, leader in enumerate(kept[:cells])}
     return Deal(tuple(below), MappingProxyType(below))
+
+
+def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> Deal:
+    """`deal`, with at most this share of every cell, or one member, of one network; the others come another time.
+
+    `share` 1 is no bound. The head is in the cell above, and counts there.
+    """
+    while True:
+        dealt = deal(order)
+        most = len(order) + 1 if share == 1 else most_of(share, dealt.smallest)
+        surplus = beyond((head, *order), most, networks)
+        if not surplus:
+            return dealt
+        order = [peer for peer in order if peer not in surplus]
 
 
 def total(contributors: Sequence[Contributor]) -> tuple[int, int]:

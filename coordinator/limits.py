@@ -48,21 +48,28 @@ class Limits:
         return frozenset(newcomers[most_newcomers(self.trust.newcomers_share, len(members)) :])
 
     def _of_one_network(self, members: Sequence[PeerId]) -> Set[PeerId]:
-        most, count = _most(self.trust.network_share, len(members)), dict[bytes, int]()
-        surplus = set()
-        for peer in sorted(members, key=lambda peer: (peer != self.leader, peer not in self.known)):
-            own = frozenset[bytes]() if peer in self.founders else self.networks.get(peer, frozenset())
-            if any(count.get(network, 0) >= most for network in own):
-                surplus.add(peer)
-                continue
-            count.update({network: count.get(network, 0) + 1 for network in own})
-        return surplus
+        order = sorted(members, key=lambda peer: (peer != self.leader, peer not in self.known))
+        bounded = {peer: own for peer, own in self.networks.items() if peer not in self.founders}
+        return beyond(order, most_of(self.trust.network_share, len(members)), bounded)
+
+
+def beyond(order: Sequence[PeerId], most: int, networks: Networks) -> Set[PeerId]:
+    """Who of these, taken in order, is beyond the first `most` of a network; who has none never is."""
+    count, surplus = dict[bytes, int](), set[PeerId]()
+    for peer in order:
+        own = networks.get(peer, frozenset())
+        if any(count.get(network, 0) >= most for network in own):
+            surplus.add(peer)
+            continue
+        count.update({network: count.get(network, 0) + 1 for network in own})
+    return surplus
 
 
 def most_newcomers(share: float, members: int) -> int:
     """How many of so many members may be newcomers: where there is a bound, never all."""
-    return members if share == 1 else min(_most(share, members), members - 1)
+    return members if share == 1 else min(most_of(share, members), members - 1)
 
 
-def _most(share: float, members: int) -> int:
+def most_of(share: float, members: int) -> int:
+    """How many of so many members this share is; one at least."""
     return max(int(share * members), 1)

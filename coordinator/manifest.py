@@ -309,8 +309,8 @@ class RunConfig(Wire):
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
-        if self.pace.cells and self.trust.probation_rounds:
-            raise ValueError("trust.probation_rounds cannot be combined with pace.cells: cells do not know who is new")
+        if self.pace.cells and self.trust.newcomers_share < 1:  # as probation needs it to be
+            raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         return self
 
     @classmethod

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, RoundKey, Send
 from coordinator.cell_group import read_ward
-from coordinator.cells import WARDS_MAX, deal
+from coordinator.cells import WARDS_MAX, deal_within
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
+from coordinator.limits import Networks, beyond, most_of
 from coordinator.messages import CellRoster, Ward
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -45,7 +47,7 @@ class Wards:
         read_ward(statement, self.chain, self.core.me)
         if sender in self.core.bans:
             raise PeerError("is banned")
-        if len(self.gathered) >= WARDS_MAX:
+        if len(self.gathered) >= WARDS_MAX or self._is_crowd(sender):
             return
         if not statement.verify(self.core.verifier):
             raise PeerError("is not signed by its sender")
@@ -56,7 +58,8 @@ class Wards:
         self.closes_at = None
         if not self.gathered:
             return []
-        dealt = deal(beacon_order(self.chain.beacon(), self.gathered))
+        order = beacon_order(self.chain.beacon(), self.gathered)
+        dealt = deal_within(order, self.core.me, self._share, self._networks(order))
         listed = (*own, *(self.gathered[peer] for peer in dealt.own))
         actions: list[Action] = [Send(self.core.me, self._say(self.core.me, dealt.height, listed))]
         for leader, wards in dealt.below.items():
@@ -64,6 +67,24 @@ class Wards:
             actions.append(Send(leader, self._say(leader, 1, listed)))
         self.gathered = {}
         return actions
+
+    @property
+    def _share(self) -> float:
+        return self.core.rules.trust.network_share
+
+    def _is_crowd(self, sender: PeerId) -> bool:
+        """Whether this one's network has its share of our places: whoever has many keys there leaves room to others."""
+        if self._share == 1:
+            return False
+        order = (*(peer for peer in self.gathered if peer != sender), sender)
+        return sender in beyond(order, most_of(self._share, WARDS_MAX), self._networks(order))
+
+    def _networks(self, wards: Sequence[PeerId]) -> Networks:
+        """From where we see them call, but founders: they are the organiser's choice."""
+        founders = self.core.manifest.founder_ids
+        own = frozenset(self.core.networks)
+        seen = {peer: self.core.networks_of(peer, frozenset()) for peer in wards if peer not in founders}
+        return seen if self.core.me in founders else {**seen, self.core.me: own}
 
     def _say(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
         body = CellRoster(leader=leader, height=height, wards=wards)
