@@ -73,7 +73,7 @@ class Engine:
         self.tribunal = Tribunal(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.tribunal)
         self.opened_at = -math.inf
-        self._due: list[float] | None = None  # when we may ask into a group next, as of the last event
+        self._due: list[float] = []  # when we may ask into a group, as of the last event
 
     # -- the one entrance
 
@@ -211,8 +211,7 @@ class Engine:
 
     def _teach(self, peer: PeerId, machine: FragmentMachine, version: int) -> list[Action]:
         """Whoever speaks about an old version is shown the certificate that ended it."""
-        newer = machine.chain.after(version, 1)
-        return [Send(peer, CertificateNote(certificate=certificate)) for certificate in newer]
+        return [Send(peer, CertificateNote(certificate=newer)) for newer in machine.chain.after(version, 1)]
 
     def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
         """The next full version is taken over at once; whatever else is news makes us ask for what led to it."""
@@ -260,18 +259,15 @@ class Engine:
     def _open(self, now: float) -> list[Action]:
         candidates = self._candidates(now)
         self._due = [candidate.due_at for candidate in candidates]
-        chosen = next_to_open(candidates, now)
-        if chosen is None:
+        if (chosen := next_to_open(candidates, now)) is None:
             return []
         self.opened_at = now
         return self.machines[chosen.fragment].open(now)
 
     def next_deadline(self, now: float) -> float:
         """When to send a `Tick` at the latest; infinity if only events can change anything."""
-        times = [time for machine in self.machines for time in machine.next_deadline(now)]
-        due = [one.due_at for one in self._candidates(now)] if self._due is None else self._due
-        times += [self.auditor.next_deadline(), *due]
-        return max(min(times, default=math.inf), now + TICK_SECONDS_MIN)
+        ours = (time for machine in self.machines for time in machine.next_deadline(now))
+        return max(min(*ours, *self._due, self.auditor.next_deadline(), math.inf), now + TICK_SECONDS_MIN)
 
     # -- for shells
 

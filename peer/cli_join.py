@@ -102,21 +102,23 @@ def join(
     if detach:
         return _detach(context, invite, folder)
 
-    def prepare() -> Start:
-        from peer.comeback import come_back
-        from peer.node import Node
-        from peer.run_state import known_manifest
-
-        text = _given(invite)  # read late: who starts us may not have it yet
-        join_run = partial(Node.join, text, replace(options, spawned=spawned))
-        returns = known_manifest(folder, Invite.parse(text).run_id) is not None
-        return partial(come_back, join_run, typer.echo) if returns else join_run
-
     served = ServiceOptions(
         folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
     )
     with learner_ahead() as spawned:  # first of all: what it imports takes longest
-        serve(prepare, served, verbose)
+        serve(lambda: _prepare(invite, replace(options, spawned=spawned)), served, verbose)
+
+
+def _prepare(invite: str, options: NodeOptions) -> Start:
+    """What starts this peer, with everything heavy imported; again and again if it was in the run before."""
+    from peer.comeback import come_back
+    from peer.node import Node
+    from peer.run_state import known_manifest
+
+    text = _given(invite)  # read late: who starts us may not have it yet
+    join_run = partial(Node.join, text, options)
+    returns = known_manifest(options.data_directory, Invite.parse(text).run_id) is not None
+    return partial(come_back, join_run, typer.echo) if returns else join_run
 
 
 def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:

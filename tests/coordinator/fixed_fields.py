@@ -62,7 +62,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
             "fragments steps_per_version overlap quorum grace_share min_group min_share max_stale round_seconds "
             "presence_seconds presence_lifetime_seconds cells"
         ),
-        TrustSpec: "newcomers_share network_share probation_rounds audit_share",
+        TrustSpec: "newcomers_share network_share probation_rounds audit_share score_share",
         Outcome: (
             "fragment version parent attempt minor roster_id roster input_set contributors partitions coin active_set "
             "trust"
