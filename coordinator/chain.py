@@ -137,9 +137,11 @@ class Chain:
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
         if self._beacon is None:
-            name = (b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
-            self._beacon = self.certificates[-1].beacon() if self.certificates else digest_of(*name)
+            self._beacon = self.certificates[-1].beacon() if self.certificates else self._first_beacon()
         return self._beacon
+
+    def _first_beacon(self) -> bytes:
+        return digest_of(b"muster-beacon-genesis", self.rules.run_id, self.fragment.to_bytes(4, "big"), self.genesis)
 
     def leaders(self) -> tuple[PeerId, ...]:
         """The active set in beacon order; attempt k belongs to the k-th, cyclically."""

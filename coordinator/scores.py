@@ -58,6 +58,8 @@ def assignment_of(outcome: Outcome, share: float) -> Assignment | None:
 
     What a cell has brought is nobody's own work, and is not drawn.
     """
+    if not share:  # in most runs: nothing is to be drawn
+        return None
     seed = digest_of(
         b"muster-score", outcome.coin, outcome.fragment.to_bytes(4, "big"), outcome.version.to_bytes(8, "big")
     )

@@ -23,12 +23,10 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.data import TrainingWindows, load_tokens
-from peer.evaluation import heldout_loss
+from peer.evaluation import FlatModel, heldout_loss
 from peer.evaluation_loop import nice_worker
-from peer.fragments import named_tensors, scatter, split_fragments
 from peer.inspection import Inspector
 from peer.learner import Batches
-from peer.model import build_model, parameter_specs
 from peer.own_files import OwnFiles
 
 log = structlog.get_logger(__name__)
@@ -66,8 +64,8 @@ class Appraiser:
         self._windows = windows
 
     @cached_property
-    def _model(self) -> torch.nn.Module:
-        return build_model(self._config.model, self._config.data.context_tokens, self._config.seed).eval()
+    def _flat(self) -> FlatModel:
+        return FlatModel(self._config)
 
     def appraise(self, sides: Sides, action: Appraise) -> Appraisal | None:
         """How much lower the loss is afterwards; None if it was no number, or the member names no windows."""
@@ -87,11 +85,8 @@ class Appraiser:
         return torch.cat([batches.batch(first + number % count)[:SEQUENCES] for number in numbers])
 
     def _losses(self, parameters: Sequence[Tensor], windows: Sequence[Tensor]) -> list[float]:
-        named = named_tensors(self._model)
-        layouts = split_fragments(parameter_specs(self._config.model), self._config.pace.fragments)
-        for layout, vector in zip(layouts, parameters, strict=True):
-            scatter(layout, vector, named)
-        return [heldout_loss(self._model, one) for one in windows]
+        model = self._flat.under(parameters)
+        return [heldout_loss(model, one) for one in windows]
 
 
 class AppraisalDesk:

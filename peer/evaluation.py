@@ -17,13 +17,28 @@ SEQUENCES_PER_PASS = 32
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
 
 
+class FlatModel:
+    """A model that flat fragments are put into, for looking only: no learner is disturbed, and nothing is trained."""
+
+    def __init__(self, config: RunConfig, device: str = "cpu") -> None:
+        self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
+        self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
+
+    def under(self, anchors: Sequence[Tensor]) -> nn.Module:
+        """The model with these parameters, until the next ones: float32[elements] per fragment, in order."""
+        named = named_tensors(self._model)
+        for layout, anchor in zip(self.fragments, anchors, strict=True):
+            scatter(layout, anchor, named)
+        return self._model
+
+
 class Evaluator:
-    """Judges flat fragments with a model of its own, so that no learner is disturbed."""
+    """Judges flat fragments on the run's held-out text."""
 
     def __init__(self, config: RunConfig, heldout: Tensor, device: str = "cpu") -> None:
         """`heldout` is uint8, shape (tokens,); which of it is used depends on the run only."""
-        self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
-        self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
+        self._flat = FlatModel(config, device)
+        self.fragments = self._flat.fragments
         self._context_tokens = config.data.context_tokens
         self._windows = evaluation_windows(heldout, config.data, config.seed).to(device)
 
@@ -33,17 +48,11 @@ class Evaluator:
 
     def judge(self, anchors: Sequence[Tensor], measure: Callable[[nn.Module, Tensor], float]) -> float:
         """`measure` of the model under these parameters and of int64 windows, shape (sequences, context_tokens + 1)."""
-        return measure(self._load(anchors), self._windows)
+        return measure(self._flat.under(anchors), self._windows)
 
     def sample(self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator) -> str:
         """`generate_text` under these parameters."""
-        return generate_text(self._load(anchors), prompt, tokens, generator, self._context_tokens)
-
-    def _load(self, anchors: Sequence[Tensor]) -> nn.Module:
-        named = named_tensors(self._model)
-        for layout, anchor in zip(self.fragments, anchors, strict=True):
-            scatter(layout, anchor, named)
-        return self._model
+        return generate_text(self._flat.under(anchors), prompt, tokens, generator, self._context_tokens)
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.footprint import least_bytes
 from peer.limits import Limits
 from peer.manners import Conditions
+from peer.probe import gets_through
 from peer.terms import Machine, disk_bytes, memory_bytes, upload_bytes_per_day, uses_gpu
 
 Grade = Literal["ok", "note", "bad"]
@@ -107,7 +108,7 @@ def reachability(probed: Probed, listen: str, port: int) -> Finding:
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
         return Finding("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
-    if 2 * sum(probed.reachable) >= len(probed.reachable):  # as `peer.reach` will judge
+    if gets_through(probed.reachable):  # as `peer.reach` will judge
         return Finding("ok", "reachable", f"others get through to {where}")
     advice = (
         "listen for others: --listen 0.0.0.0"

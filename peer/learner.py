@@ -270,6 +270,14 @@ class Learner:
         count.counted_from = counted_from.tolist()
 
 
+def parameters_of(learner: Learner) -> list[Tensor]:
+    """Copies of its parameters as they are, float32[elements] per fragment, in order; for `load_all` joined."""
+    found = [torch.empty(fragment.elements) for fragment in learner.fragments]
+    for index, out in enumerate(found):
+        learner.snapshot(index, out)
+    return found
+
+
 def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
     """The learner of a run: its model at version 0, cut into the run's fragments."""
     model = build_model(config.model, config.data.context_tokens, config.seed)

@@ -25,6 +25,7 @@ from peer.codec import CODECS
 from peer.model import parameter_specs
 from peer.observer_chains import Chains, SeenCertificate, SeenCredit
 from peer.observer_peers import KnownPeers, plain
+from peer.status_answer import PublicStatus
 
 CERTIFICATES_SHOWN = 256
 STATEMENT_SHOWN_BYTES_MAX = 64 << 10
@@ -129,12 +130,7 @@ def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = F
 
 def told_scores(peers: KnownPeers) -> tuple[ScoreView, ...]:
     """What peers say of each other's contributions, the newest last."""
-    told = [
-        one.model_copy(update={"by": peer})
-        for peer, known in peers.peers.items()
-        if known.status is not None
-        for one in known.status.scores
-    ]
+    told = [one.model_copy(update={"by": peer}) for peer, status in _told(peers) for one in status.scores]
     return tuple(sorted(told, key=lambda one: one.unix_seconds)[-SCORES_MAX:])
 
 
@@ -142,8 +138,12 @@ def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
     """The newest audits and complaints, each by the peer that tells of it."""
     told = [
         one.model_copy(update={"by": peer, "reason": plain(one.reason)})
-        for peer, known in peers.peers.items()
-        if known.status is not None
-        for one in known.status.audits
+        for peer, status in _told(peers)
+        for one in status.audits
     ]
     return tuple(sorted(told, key=lambda one: one.unix_seconds)[-AUDITS_MAX:])
+
+
+def _told(peers: KnownPeers) -> list[tuple[PeerId, PublicStatus]]:
+    """What peers have said of themselves, of those who have."""
+    return [(peer, known.status) for peer, known in peers.peers.items() if known.status is not None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from dht.identity import PeerId
@@ -23,6 +23,11 @@ ASKERS_KEPT = 256
 
 HostOf = Callable[[PeerId], Awaitable[str]]
 Post = Callable[[PeerId, ProbeAnswer, bytes], None]
+
+
+def gets_through(tried: Collection[bool]) -> bool:
+    """Whether this peer can be called, by what those have found who tried; at least one has."""
+    return 2 * sum(tried) >= len(tried)
 
 
 class ProbeDesk:

@@ -17,6 +17,7 @@ from dht.daemon_config import Relay
 from dht.identity import PeerId
 from peer.frames import ProbeAnswer, ProbeAsk
 from peer.options import NodeOptions
+from peer.probe import gets_through
 from peer.pump import Pump
 
 log = structlog.get_logger(__name__)
@@ -69,7 +70,7 @@ class ReachLoop:
         """What those who have answered come to; without any answer we go on believing what we did."""
         if not self._found:
             return
-        dialable = 2 * sum(self._found.values()) >= len(self._found)
+        dialable = gets_through(self._found.values())
         if dialable != self._dialable:
             self._dialable = dialable
             log.info("reach", dialable=dialable, tried=len(self._found))

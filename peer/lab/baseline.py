@@ -19,7 +19,7 @@ from dht.errors import LocalError
 from peer.evaluation import Evaluator
 from peer.lab.faults import Absences
 from peer.lab.report import Baseline, CurvePoint
-from peer.learner import Batches, Learner, make_learner
+from peer.learner import Batches, make_learner, parameters_of
 
 REGROUP_STEPS = 3  # all stand still after a failure and after a return: about 26 s at 10 s (research, Table 1 fitted)
 
@@ -110,7 +110,7 @@ def train_jointly(
             method=plan.method,
             step=step,
             tokens=tokens,
-            eval_loss=_loss(evaluator, learner),
+            eval_loss=evaluator.loss(parameters_of(learner)),
             train_loss=sum(losses) / len(losses) if losses else None,
             inner_lr=learning_rate,
         )
@@ -145,11 +145,3 @@ def best_of(plan: BaselinePlan, curves: Sequence[list[CurvePoint]]) -> Baseline:
         steps=len(plan.schedule),
         goodput=sum(len(step.members) for step in plan.schedule) / (plan.steps * len(plan.sources)),
     )
-
-
-def _loss(evaluator: Evaluator, learner: Learner) -> float:
-    vectors = []
-    for fragment, layout in enumerate(learner.fragments):
-        vectors.append(torch.empty(layout.elements))
-        learner.snapshot(fragment, vectors[-1])
-    return evaluator.loss(vectors)

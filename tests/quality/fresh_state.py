@@ -10,13 +10,12 @@ import argparse
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from peer.cli_settings import run_config
 from peer.data import TrainingWindows, load_tokens
 from peer.evaluation import Evaluator
 from peer.inner_optimizer import REWARM_STEPS
-from peer.learner import Learner, make_learner
+from peer.learner import Learner, make_learner, parameters_of
 
 CONFIG = Path("examples/tiny.toml")
 JOINS_AT_STEP = 200
@@ -48,13 +47,13 @@ def compare(seed: str) -> None:
         if way == "with state":
             newcomer.import_state(saved)
         else:
-            newcomer.load_all(torch.cat(parameters(veteran)))
+            newcomer.load_all(torch.cat(parameters_of(veteran)))
         if way == "without state, full rate":
             newcomer._state_steps = REWARM_STEPS
         found = []
         for before, after in zip((0, *LOOKS), LOOKS, strict=False):
             train(newcomer, JOINS_AT_STEP + before, after - before)
-            found.append(f"{evaluator.loss(parameters(newcomer)):.4f}")
+            found.append(f"{evaluator.loss(parameters_of(newcomer)):.4f}")
         print(f"seed {seed}, {way}: {', '.join(found)} after {', '.join(map(str, LOOKS))} steps", flush=True)
 
 
@@ -62,14 +61,6 @@ def train(learner: Learner, progress_steps: int, steps: int) -> None:
     for step in range(steps):
         learner.set_progress(progress_steps + step)
         learner.step()
-
-
-def parameters(learner: Learner) -> list[Tensor]:
-    """Of every fragment."""
-    found = [torch.empty(fragment.elements) for fragment in learner.fragments]
-    for index, out in enumerate(found):
-        learner.snapshot(index, out)
-    return found
 
 
 if __name__ == "__main__":

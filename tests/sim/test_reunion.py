@@ -47,6 +47,7 @@ class Asker:
     def __init__(self, world: World, asker: VirtualPeer, asked: VirtualPeer) -> None:
         self.engine, self.asked, self.now = engine_of(asker), asked, world.clock.now
         self.actions: list[Action] = []
+        self.open: list[AskChainNote] = []
 
     def begin(self, fragment: int) -> list[int]:
         return self._take(self.engine.rivals.ask(self.asked.me, fragment, self.now))
@@ -63,7 +64,7 @@ class Asker:
     def _take(self, actions: list[Action]) -> list[int]:
         self.actions += actions
         asked = [one.message for one in actions if isinstance(one, Send) and isinstance(one.message, AskChainNote)]
-        self.open = [*getattr(self, "open", []), *asked]
+        self.open += asked
         return [one.fragment for one in asked]
 
     @property
