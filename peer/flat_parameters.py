@@ -60,14 +60,14 @@ class FlatParameters:
         """Copy a fragment into `out`, float32[elements] on any device."""
         out.copy_(self._view(self.values, fragment))
         if len(self.cut_off):
-            out.add_(self._view(self.cut_off, fragment).to(out.device))
+            out.add_(self._view(self.cut_off, fragment).to(out.device, non_blocking=True))
 
     def exact(self, fragment: int) -> Tensor:
         """The fragment as `read` gives it, on the device of the parameters; in float32 it is their own memory."""
         if not len(self.cut_off):
             return self._view(self.values, fragment)
         values = self._view(self.values, fragment).float()
-        return values.add_(self._view(self.cut_off, fragment).to(values.device))
+        return values.add_(self._view(self.cut_off, fragment).to(values.device, non_blocking=True))
 
     def load(self, fragment: int, exact: Tensor) -> None:
         """Take over float32[elements], which `exact` may have given and others changed."""
@@ -75,7 +75,7 @@ class FlatParameters:
         if exact.data_ptr() != values.data_ptr():
             values.copy_(exact)
         if len(self.cut_off):
-            self._view(self.cut_off, fragment).copy_(exact.sub_(values))
+            self._view(self.cut_off, fragment).copy_(exact.sub_(values), non_blocking=True)
 
     def fits(self, values: Tensor) -> bool:
         """Whether saved `values` are those of such parameters."""

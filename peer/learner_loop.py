@@ -13,40 +13,31 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from dht.errors import LocalError
-from peer.fragments import FragmentLayout
+from peer.crossings import Crossings, StreamCrossings
+from peer.errands import Errands, Replica
 from peer.learner import Learner
 from peer.learner_channel import Channel
 from peer.learner_messages import (
     STEPS_PER_REPORT_MAX,
-    TEXT_MAX,
-    Adopt,
     Command,
-    Done,
-    LoadAll,
     Message,
     Pace,
     Pause,
     Progress,
     Ready,
-    Refused,
-    Save,
-    SnapshotTaken,
     Start,
     StepEntry,
     Steps,
     Stop,
-    TakeSnapshot,
     Threads,
 )
 from peer.learner_setup import settle
-from peer.local_count import Counters
 from peer.placement import devices_name
 from peer.shared_planes import SharedPlanes
 
@@ -74,9 +65,11 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
     gc.freeze()  # what was imported stays; see peer.learner_process.import_quickly
     gc.enable()
     planes = SharedPlanes(planes_descriptor, learner.fragments)
+    crossings = Crossings()
     if settled.placement.is_cuda:
         planes.pin()
-    obedience = Obedience(learner, planes, channel, start)
+        crossings = StreamCrossings(settled.placement.device)
+    obedience = Obedience(learner, Errands(learner, planes, channel, crossings), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),
@@ -98,38 +91,17 @@ def read_state(path: str) -> dict[str, torch.Tensor]:
         raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
 
 
-class Replica(Protocol):
-    """The model that a peer's rounds are about, as `Learner` has it and `peer.session` makes it of anybody's module."""
-
-    @property
-    def fragments(self) -> Sequence[FragmentLayout]: ...
-    @property
-    def step_count(self) -> int: ...
-    def set_progress(self, progress_steps: int) -> None: ...
-    def snapshot(self, fragment: int, out: torch.Tensor) -> Counters: ...
-    def adopt(
-        self,
-        fragment: int,
-        new: torch.Tensor,
-        reference: torch.Tensor | None,
-        counted_steps: int,
-        counted_tokens: int,
-    ) -> None: ...
-    def load_all(self, parameters: torch.Tensor) -> None: ...
-    def export_state(self) -> dict[str, torch.Tensor]: ...
-
-
 class Obedience:
     """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
 
-    def __init__(self, learner: Replica, planes: SharedPlanes, channel: Channel, start: Start) -> None:
+    def __init__(self, learner: Replica, errands: Errands, channel: Channel, start: Start) -> None:
         self.paused = start.paused
         self.stopped = False
         self.step_seconds = start.step_seconds
         self.compute_share = start.compute_share
         self._learner = learner
-        self._planes = planes
         self._channel = channel
+        self._errands = errands
         self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
         self._dropped = 0
         self._cpu_seconds_before = cpu_seconds()
@@ -150,8 +122,14 @@ class Obedience:
 
         Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
         """
+        self._errands.go_on(wait=wait_seconds != 0.0)  # whoever rests can wait for copies
         for message in self._channel.receive(wait_seconds):
             self.obey(message)
+
+    def finish(self) -> None:
+        """End what is under way, and report."""
+        self._errands.go_on(wait=True)
+        self.report()
 
     def report(self) -> None:
         """Tell the peer of all steps that it has not heard of."""
@@ -165,10 +143,7 @@ class Obedience:
     def obey(self, message: Message) -> None:
         """Do one thing that the peer has asked for, and answer if it wants to know."""
         if isinstance(message, Command):
-            try:
-                self._channel.send(self._answer(message))
-            except (ValueError, OSError, SafetensorError) as error:
-                self._channel.send(Refused(ticket=message.ticket, reason=str(error)[:TEXT_MAX]))
+            self._errands.begin(message, self.paused)
         elif isinstance(message, Progress):
             self._learner.set_progress(message.steps)
         elif isinstance(message, Pace):
@@ -181,30 +156,6 @@ class Obedience:
             self.stopped = True
         else:
             raise LocalError(f"a learner is not told {type(message).__name__}")
-
-    def _answer(self, command: Command) -> SnapshotTaken | Done:
-        learner, at_step = self._learner, self._learner.step_count
-        if isinstance(command, TakeSnapshot | Adopt) and command.fragment >= len(learner.fragments):
-            raise ValueError(f"there is no fragment {command.fragment}")
-        if isinstance(command, TakeSnapshot):
-            counters = learner.snapshot(command.fragment, self._planes.outgoing(command.fragment))
-            return SnapshotTaken(
-                ticket=command.ticket,
-                steps=counters.steps,
-                tokens=counters.tokens,
-                window_first=counters.window_first,
-                window_count=counters.window_count,
-                at_step=at_step,
-            )
-        if isinstance(command, Adopt):
-            reference = None if command.overwrite else self._planes.reference(command.fragment)
-            incoming = self._planes.incoming(command.fragment)
-            learner.adopt(command.fragment, incoming, reference, command.counted_steps, command.counted_tokens)
-        elif isinstance(command, LoadAll):
-            learner.load_all(self._planes.all_incoming)
-        elif isinstance(command, Save):
-            save_file(learner.export_state(), command.path)
-        return Done(ticket=command.ticket, at_step=at_step)
 
 
 def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> None:
@@ -226,7 +177,7 @@ def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> N
         if obedience.paused:
             learner.rest()
         obedience.listen(None if obedience.paused else max(0.0, not_before - time.monotonic()))
-    obedience.report()
+    obedience.finish()
 
 
 def cpu_seconds() -> float:

@@ -27,6 +27,7 @@ from peer.anchors import layouts_of
 from peer.cli_log import LOG_NAME
 from peer.cli_settings import data_directory as default_directory
 from peer.description import OWN_DATA, named_values, own_model
+from peer.errands import Errands
 from peer.fragments import FragmentLayout, TensorSpec
 from peer.handover import write_values
 from peer.learner_channel import Channel, PeerGoneError
@@ -99,7 +100,9 @@ class Session:
         if first.state_path is not None:
             self._replica.import_state(read_state(first.state_path))
         self._planes = SharedPlanes(os.dup(descriptor), layouts)
-        self._obedience = Obedience(self._replica, self._planes, self._channel, first)
+        self._obedience = Obedience(
+            self._replica, Errands(self._replica, self._planes, self._channel), self._channel, first
+        )
         self._begun = True
         self._channel.send(
             Ready(

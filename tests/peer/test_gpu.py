@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -16,10 +17,14 @@ import torch
 from torch import Tensor
 
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from peer.crossings import StreamCrossings
+from peer.errands import Errands
 from peer.fitting import bytes_in_use, measured_peak
 from peer.footprint import RUNTIME_BYTES, available_bytes, footprint, optimizer_bytes
 from peer.inner_optimizer import assert_quantised, state_bytes
 from peer.learner import Learner, make_learner
+from peer.learner_channel import Channel
+from peer.learner_messages import Adopt, Refused, TakeSnapshot
 from peer.learner_setup import fitted
 from peer.placement import Placement, choose_devices
 from peer.shared_planes import SharedPlanes
@@ -130,6 +135,9 @@ def test_synchronising_costs_a_learner_at_most_two_percent() -> None:
     assert placement.is_cuda
     planes = SharedPlanes.create(one.fragments)
     planes.pin()
+    ours, theirs = socket.socketpair()
+    channel = Channel(theirs)
+    errands = Errands(one, planes, channel, StreamCrossings(DEVICE))
 
     def steps(synchronise: bool) -> float:
         torch.cuda.synchronize()
@@ -137,18 +145,53 @@ def test_synchronising_costs_a_learner_at_most_two_percent() -> None:
         for fragment in range(STEPS):
             one.step()
             if synchronise:
-                counters = one.snapshot(fragment, planes.outgoing(fragment))
-                one.adopt(
-                    fragment, planes.incoming(fragment), planes.reference(fragment), counters.steps, counters.tokens
-                )
+                errands.go_on()
+                errands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
+                before = (fragment - 1) % STEPS
+                adopt = Adopt(ticket=STEPS + fragment, fragment=before, counted_steps=0, counted_tokens=0)
+                errands.begin(adopt, resting=False)
+        errands.go_on(wait=True)
         torch.cuda.synchronize()
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        answers = Channel(ours).receive(0.0)
+        assert len(answers) == (2 * STEPS if synchronise else 0)
+        assert not any(isinstance(answer, Refused) for answer in answers)
+        return seconds
 
     steps(True)
     pairs = [(steps(False), steps(True)) for _ in range(5)]
     slowdown = statistics.median(after / before for before, after in pairs) - 1
     print(f"slowdown {slowdown:.1%}")
     assert slowdown <= SLOWDOWN_MAX
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_copies_beside_the_steps_bring_the_bits_of_copies_at_once(precision: str) -> None:
+    one = learner(precision)
+    one.step()
+    planes, crossings = SharedPlanes.create(one.fragments), StreamCrossings(DEVICE)
+    planes.pin()
+    for fragment, layout in enumerate(one.fragments):
+        wanted = torch.empty(layout.elements)
+        one.snapshot(fragment, wanted)
+        snapshot = crossings.room(planes.outgoing(fragment))
+        one.snapshot(fragment, snapshot)
+        has_arrived = crossings.send(snapshot, planes.outgoing(fragment))
+        del snapshot
+        one.try_sequences(1)  # allocates and computes meanwhile
+        crossings.wait()
+        assert has_arrived()
+        assert torch.equal(planes.outgoing(fragment), wanted)
+        (fetched,), has_arrived = crossings.fetch(planes.outgoing(fragment))
+        one.try_sequences(1)
+        crossings.wait()
+        assert has_arrived()
+        assert torch.equal(fetched.cpu(), wanted)
+        one.adopt(fragment, fetched, None, 0, 0)
+        again = torch.empty(layout.elements)
+        one.snapshot(fragment, again)
+        assert torch.equal(again, wanted)
 
 
 @pytest.mark.timeout(300)

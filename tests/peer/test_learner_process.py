@@ -16,6 +16,7 @@ import torch
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
 from dht.errors import LocalError, PeerError, UsageError
 from peer.data import TrainingWindows, load_tokens
+from peer.errands import Errands
 from peer.fragments import fragment_views, split_fragments
 from peer.learner import make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
@@ -259,7 +260,8 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
-        obedience = Obedience(learner, SharedPlanes.create(FRAGMENTS), Channel(theirs), start)
+        theirs_end = Channel(theirs)
+        obedience = Obedience(learner, Errands(learner, SharedPlanes.create(FRAGMENTS), theirs_end), theirs_end, start)
         running = threading.Thread(target=train, args=(learner, obedience, ()))
         running.start()
         heard: list[Message] = []
