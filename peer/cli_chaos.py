@@ -38,7 +38,7 @@ def chaos(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="How long to measure; default: the plan's, or 5.")] = None,
     step_seconds: Annotated[
-        float, typer.Option(min=0, help="Pace: an inner step lasts at least this long, whoever else has died.")
+        float, typer.Option(min=0, help="Pace: inner steps come this far apart, or further, whoever else has died.")
     ] = 0.0,
     netns: Annotated[bool, typer.Option("--netns", help="A network of its own for every peer (root only).")] = False,
     beside: Annotated[

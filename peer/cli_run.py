@@ -93,7 +93,9 @@ def swarm(
     config: ConfigOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
-    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: an inner step lasts at least this long.")] = 0.0,
+    step_seconds: Annotated[
+        float, typer.Option(min=0, help="Pace: inner steps come this far apart, or further.")
+    ] = 0.0,
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`.")

@@ -38,6 +38,7 @@ from peer.learner_messages import (
     Threads,
 )
 from peer.learner_setup import settle
+from peer.pacer import next_step_at
 from peer.placement import devices_name
 from peer.shared_planes import SharedPlanes
 
@@ -165,18 +166,18 @@ def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> N
     """
     for message in early:
         obedience.obey(message)
-    not_before = 0.0  # the pace: when the next step may begin
+    due = time.monotonic()
     while not obedience.stopped:
-        if not obedience.paused and time.monotonic() >= not_before:
+        if not obedience.paused and time.monotonic() >= due:
             began = time.monotonic()
             report = learner.step()
             ended = time.monotonic()
             entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
             obedience.note(entry, ended - began, ended)
-            not_before = began + max(obedience.step_seconds, (ended - began) / obedience.compute_share)
+            due = next_step_at(due, began, ended, obedience.step_seconds, obedience.compute_share)
         if obedience.paused:
             learner.rest()
-        obedience.listen(None if obedience.paused else max(0.0, not_before - time.monotonic()))
+        obedience.listen(None if obedience.paused else max(0.0, due - time.monotonic()))
     obedience.finish()
 
 

@@ -86,7 +86,7 @@ class Progress(Wire):
 
 
 class Pace(Wire):
-    """Every step lasts at least this long, zero for as fast as the device can, and so much of the time at most."""
+    """Steps come this far apart, zero for as fast as the device can, and take so much of the time at most."""
 
     step_seconds: float = Field(ge=0)
     compute_share: float = Field(1.0, gt=0, le=1)

@@ -40,7 +40,7 @@ class NodeOptions:
     compiled: bool = False  # the learner's model by torch.compile
     threads: int = 1
     niceness: int = 5  # of the learner, so that the network goes first
-    step_seconds: float = 0.0  # pace: a step lasts at least this long
+    step_seconds: float = 0.0  # pace: steps come this far apart, or further
     announce: tuple[str, ...] = ()
     relay: Relay = Relay.OFF  # to use: those of the invite pass on what others say to us
     name: str = ""
