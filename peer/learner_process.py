@@ -13,6 +13,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dht.errors import MusterError, UsageError
 from peer.learner_channel import Channel, PeerGoneError
@@ -65,8 +67,22 @@ def import_ahead() -> None:
     from peer.inner_optimizer import import_8bit
     from peer.model import import_llama
 
-    import_llama()
+    with without("scipy"):  # half a second, which transformers wants for losses of object detection
+        import_llama()
     import_8bit()
+
+
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """What is imported meanwhile finds this package not installed, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]  # the language's own way to say so
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def die_with_parent(parent: int) -> None:

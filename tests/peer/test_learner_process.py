@@ -316,3 +316,16 @@ def test_both_ends_of_the_planes_see_the_same_memory():
     with pytest.raises(LocalError, match="size"):
         SharedPlanes(theirs.descriptor, other)
     theirs.close_descriptor()
+
+
+def test_what_a_learner_imports_ahead_leaves_scipy_out_and_the_way_to_it_open():
+    program = """
+import sys
+from peer.learner_process import import_ahead
+import_ahead()
+print("transformers" in sys.modules, "scipy" in sys.modules)
+import scipy
+print(scipy.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "scipy"]
