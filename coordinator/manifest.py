@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
@@ -45,6 +45,7 @@ DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "hub", "own
 InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon"]
 Norms = Literal["tensor", "row"]
 Precision = Literal["float32", "bfloat16"]
+Order = Literal["draws", "passes"]
 Adoption = Literal["carry", "overwrite", "blend"]
 
 
@@ -136,6 +137,8 @@ class ModelSpec(Wire):
 class DataSpec(Wire):
     """What the learners read."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     source: DataSource = Field(
         "stdlib",
         description="`stdlib`: this Python's own source text; files (docs/data.md): `text`, `jsonl`, `parquet`, or "
@@ -160,6 +163,23 @@ class DataSpec(Wire):
     tokenizer_sha256: str = Field(
         "", pattern=r"^([0-9a-f]{64})?$", description="names the tokenizer", json_schema_extra=BY_HOST
     )
+    order: Order | None = Field(
+        None,
+        description="`draws`: every sequence begins anywhere; `passes`: no two peers read one window in one pass "
+        "(docs/data.md)",
+        json_schema_extra={"type": "string", "enum": list(get_args(Order)), "default": "draws"},
+    )
+
+    @field_validator("order")
+    @classmethod
+    def _plain(cls, value: Order | None) -> Order | None:
+        """The default has one encoding, which earlier versions read."""
+        return None if value == "draws" else value
+
+    @property
+    def is_in_passes(self) -> bool:
+        """Whether windows are dealt out (`coordinator.passes`); else every peer draws its own."""
+        return self.order == "passes"
 
 
 class InnerSpec(Wire):
@@ -311,6 +331,8 @@ class RunConfig(Wire):
     def _relations(self) -> Self:
         if self.pace.cells and self.trust.newcomers_share < 1:  # as probation needs it to be
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
+        if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
+            raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')
         return self
 
     @classmethod

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from coordinator.actions import Appraise
 from coordinator.manifest import Manifest, RunConfig
+from coordinator.passes import windows_read
 from coordinator.scores import Appraisal
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors
-from peer.data import TrainingWindows, load_tokens
+from peer.data import load_tokens, training_windows
 from peer.evaluation import FlatModel, heldout_loss
 from peer.evaluation_loop import nice_worker
 from peer.inspection import Inspector
@@ -69,9 +70,12 @@ class Appraiser:
 
     def appraise(self, sides: Sides, action: Appraise) -> Appraisal | None:
         """How much lower the loss is afterwards; None if it was no number, or the member names no windows."""
-        if not action.window_count:
+        windows = action.window_first, action.window_count
+        if self._config.data.is_in_passes:
+            windows = windows_read(*windows)
+        if windows[1] <= 0:
             return None
-        assigned = self._draw(action.peer, action.window_first, action.window_count, action.seed)
+        assigned = self._draw(action.peer, *windows, action.seed)
         other = self._draw(NOBODY, 0, 1 << 32, action.seed)
         losses = [self._losses(parameters, (assigned, other)) for parameters in sides]
         if not all(map(math.isfinite, losses[0])):
@@ -119,7 +123,7 @@ class AppraisalDesk:
         data = load_tokens(config.data, config.model.vocabulary, self._files)
         if data.digest != self._manifest.data_digest:
             raise UsageError("this machine's text is not the run's")
-        return Appraiser(config, lambda peer: TrainingWindows(data.train, config.data, run_key, peer))
+        return Appraiser(config, lambda peer: training_windows(data.train, config, run_key, peer))
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)

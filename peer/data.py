@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec
+from coordinator.manifest import DataSpec, RunConfig
+from coordinator.passes import Deal, check_windows
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.corpus import TokenData, is_heldout_digest, read_corpus
@@ -44,6 +45,13 @@ def load_tokens(
     """
     if spec.source == "own":
         raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
+    data = _read(spec, vocabulary, files, root)
+    if spec.is_in_passes:
+        check_windows(_windows(data.train, spec), spec.context_tokens)
+    return data
+
+
+def _read(spec: DataSpec, vocabulary: int, files: OwnFiles, root: Path | None) -> TokenData:
     if spec.source == "stdlib":
         return _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
     content = None if spec.source == "tokens" else tokenizer_file(spec, files.tokenizer)
@@ -97,6 +105,36 @@ class TrainingWindows:
     @property
     def _starts_count(self) -> int:
         return len(self.tokens) - self._length + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PassWindows:
+    """One learner's windows in a run that reads in passes; which these are, `deal` says of each number."""
+
+    tokens: Tensor
+    spec: DataSpec
+    deal: Deal
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        found = [self.deal.sequence(window, sequence)[1] for sequence in range(self.spec.sequences_per_step)]
+        return _cut(self.tokens, torch.tensor(found) * self.spec.context_tokens, self.spec.context_tokens + 1)
+
+
+def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id: str) -> TrainingWindows | PassWindows:
+    """What this peer reads of these training tokens, or a scorer for nobody; raises UsageError if that is too little.
+
+    Nobody (an empty id) draws in every run.
+    """
+    spec = config.data
+    if not spec.is_in_passes or not peer_id:
+        return TrainingWindows(tokens, spec, run_key, peer_id)
+    return PassWindows(tokens, spec, Deal.of(_windows(tokens, spec), config, run_key, peer_id))
+
+
+def _windows(tokens: Tensor, spec: DataSpec) -> int:
+    """How many windows a text is cut into; what one predicts last, the next one begins with."""
+    return (len(tokens) - 1) // spec.context_tokens
 
 
 def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:

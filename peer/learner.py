@@ -200,9 +200,14 @@ class Learner:
         """The learning rate of the next step."""
         return rate(self._progress_steps, self._total_steps, self.config.inner) * rewarm(self._state_steps)
 
-    def set_progress(self, progress_steps: int) -> None:
-        """Follow the run's certified progress: mean version times steps per version (design §8)."""
+    def set_progress(self, progress_steps: int, window: int | None = None) -> None:
+        """Follow the run's certified progress: mean version times steps per version (design §8).
+
+        In a run that reads in passes it also says from which window on to read (`coordinator.passes`).
+        """
         self._progress_steps = progress_steps
+        if window is not None:
+            self._count.read_from(window)
 
     def counters(self, fragment: int) -> Counters:
         """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""

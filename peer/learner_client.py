@@ -132,7 +132,8 @@ class LearnerClient:
         answer, vector = await self._ask(TakeSnapshot(ticket=next(self._tickets), fragment=fragment), locks)
         if not isinstance(answer, SnapshotTaken) or vector is None:
             raise LocalError("the learner answered a snapshot with something else")
-        return vector, Counters(answer.steps, answer.tokens, answer.window_first, answer.window_count)
+        windows = answer.window_first, answer.window_count
+        return vector, Counters(answer.steps, answer.tokens, *windows, answer.at_step)
 
     async def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int = 0, counted_tokens: int = 0
@@ -171,9 +172,9 @@ class LearnerClient:
         """Have the learner write its state to `path` (safetensors); returns how many steps it holds."""
         return (await self._ask(Save(ticket=next(self._tickets), path=str(path)), ()))[0].at_step
 
-    def set_progress(self, steps: int) -> None:
-        """Tell the run's certified progress; the learning rate follows it."""
-        self._send(Progress(steps=steps))
+    def set_progress(self, steps: int, window: int | None = None) -> None:
+        """Tell the run's certified progress, which the learning rate follows, and where to read on (`Learner`)."""
+        self._send(Progress(steps=steps, window=window))
 
     def set_pace(self, step_seconds: float, compute_share: float = 1.0) -> None:
         """Let every step last at least this long, and the learner compute so much of the time at most."""

@@ -146,7 +146,7 @@ class Obedience:
         if isinstance(message, Command):
             self._errands.begin(message, self.paused)
         elif isinstance(message, Progress):
-            self._learner.set_progress(message.steps)
+            self._learner.set_progress(message.steps, message.window)
         elif isinstance(message, Pace):
             self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
         elif isinstance(message, Threads):

@@ -80,9 +80,10 @@ class Save(_Ticketed):
 
 
 class Progress(Wire):
-    """The run's certified progress, for the learning rate."""
+    """The run's certified progress, for the learning rate; in a run that reads in passes also where to read on."""
 
     steps: int = Field(ge=0)
+    window: int | None = Field(None, ge=0)
 
 
 class Pace(Wire):

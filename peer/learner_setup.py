@@ -10,10 +10,10 @@ import torch
 from coordinator import quantity
 from dht.errors import UsageError
 from dht.statement import digest_of
-from peer.data import TrainingWindows, load_tokens
+from peer.data import load_tokens, training_windows
 from peer.fitting import Fit, bytes_in_use, fit_sequences, measured_peak
 from peer.footprint import available_bytes, check_memory, least_bytes, optimizer_bytes
-from peer.learner import Learner, make_learner
+from peer.learner import Batches, Learner, make_learner
 from peer.learner_messages import Start
 from peer.learner_process import allow_compiling
 from peer.own_files import OwnFiles
@@ -56,7 +56,7 @@ def settle(start: Start) -> Settled:
     if start.compiled:
         allow_compiling()
     tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
-    windows = TrainingWindows(tokens.train, config.data, start.run_key, start.peer_id)
+    windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
     key = digest_of(b"muster-rounding", start.run_key, start.peer_id.encode())
     learner = _make(start, windows, Placement(device, tuple(others), compiled=start.compiled, rounding_key=key))
     placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
@@ -71,7 +71,7 @@ def _allowed_bytes(start: Start, device: str) -> int:
     return min(free, start.memory_bytes - bytes_in_use(device)) if start.memory_bytes else free
 
 
-def _make(start: Start, windows: TrainingWindows, placement: Placement) -> Learner:
+def _make(start: Start, windows: Batches, placement: Placement) -> Learner:
     if start.attack is None:
         return make_learner(start.config, windows, placement)
     from peer.attacks.zoo import AttackChoice

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from coordinator.passes import next_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,7 @@ class Counters:
     tokens: int
     window_first: int
     window_count: int
+    at_step: int = field(default=0, compare=False)  # how many steps there were, in all
 
 
 class LocalCount:
@@ -30,11 +33,15 @@ class LocalCount:
         self.tokens += tokens
         self.window += 1
 
+    def read_from(self, first: int) -> None:
+        """Go on with the lane that begins at this window, unless it is the one that is being read."""
+        self.window = next_window(self.window, first)
+
     def of(self, fragment: int) -> Counters:
         """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
         steps_before, tokens_before = self.counted_from[fragment]
         steps = self.steps - steps_before
-        return Counters(steps, self.tokens - tokens_before, self.window - steps, steps)
+        return Counters(steps, self.tokens - tokens_before, self.window - steps, steps, self.steps)
 
     def count(self, fragment: int, steps: int, tokens: int) -> None:
         """So much of the fragment's work is in a certified version now."""

@@ -50,7 +50,7 @@ from peer.pump import Pump
 from peer.reach import watch_reach
 from peer.run_state import RunDirectory, RunState
 from peer.sensors import MachineSensors
-from peer.stage import Stage, versions_certified
+from peer.stage import Stage, certified_progress
 from peer.training import Training
 from peer.trust_desk import TrustDesk
 
@@ -187,11 +187,10 @@ class Node:
     async def _begin_training(self, held: RunState) -> None:
         assert self.training is not None
         self.pump.learner = self.training.client
-        self.checkpointer.training = self.training
-        self.stage.training = self.training
-        self.limits.training = self.training
+        self.checkpointer.training = self.stage.training = self.limits.training = self.training
         if held.learner_state is None and (any(held.held) or self.manifest.config.model.weights == "given"):
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
+        self.training.follow(*certified_progress(self._engine))
         self._chores.spawn(self.training.client.wait())
 
     # -- what is going on
@@ -209,7 +208,7 @@ class Node:
     def _on_progress(self, progress: LearnerProgress) -> None:
         self.pump.feed(Progress(progress.steps, progress.steps_per_second))
         if self.training is not None:
-            self.training.follow(versions_certified(self._engine))
+            self.training.follow(*certified_progress(self._engine))
 
     def _presence(self) -> Presence:
         return self.own_presence.now(self.stage.state, self.training.progress if self.training is not None else None)

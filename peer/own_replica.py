@@ -39,8 +39,8 @@ class OwnReplica:
         """Steps made so far."""
         return self.count.steps
 
-    def set_progress(self, progress_steps: int) -> None:
-        """The run's certified progress: mean version times steps per version (design §8)."""
+    def set_progress(self, progress_steps: int, window: int | None = None) -> None:
+        """The run's certified progress: mean version times steps per version (design §8); windows are the loop's."""
         self.progress_steps = progress_steps
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:

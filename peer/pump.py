@@ -289,7 +289,7 @@ class Pump:
                 self.local_work.included(fragment)
             steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
             at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
-        delay = None if counted is None else at_step - (counted.window_first + counted.window_count)
+        delay = None if counted is None else at_step - counted.at_step
         self.traces.adopted(fragment, action.certificate.version, self.now)
         self.book.adopted(action, delay)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import structlog
 
 from coordinator.engine import Engine
+from coordinator.passes import lane_of
 from coordinator.presence import Presence, State
 from peer.manners import Pause
 from peer.presence_loop import PresenceLoop
@@ -56,6 +57,19 @@ def everyone_agrees(engine: Engine, now: float) -> bool:
 def versions_certified(engine: Engine) -> int:
     """Versions over all fragments."""
     return sum(machine.chain.version for machine in engine.machines)
+
+
+def window_to_read(engine: Engine) -> int | None:
+    """From which window on the newest version has us read; None where everybody draws its own."""
+    manifest, newest = engine.core.manifest, engine.machines[0].chain.certificates[-1:]
+    if not manifest.config.data.is_in_passes:
+        return None
+    return lane_of(newest[0] if newest else None, manifest.founder_ids, engine.core.me).first
+
+
+def certified_progress(engine: Engine) -> tuple[int, int | None]:
+    """What a learner follows: versions over all fragments, and from which window on to read."""
+    return versions_certified(engine), window_to_read(engine)
 
 
 class Stage:

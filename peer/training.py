@@ -30,7 +30,7 @@ class Training:
         self._options = options
         self._threads = options.limits.threads(options.threads)
         self._compute_share = options.limits.compute_share
-        self._certified_steps = -1
+        self._told: tuple[int, int | None] = (-1, None)  # certified steps, and where to read on
         self.paused = True
 
     @classmethod
@@ -107,13 +107,13 @@ class Training:
             self.progress.device = cpu_name(threads)
         self._threads = threads
 
-    def follow(self, versions: int) -> None:
-        """Learning rate and warm-up follow certified progress: mean version times H (design §8)."""
+    def follow(self, versions: int, window: int | None) -> None:
+        """Learning rate and warm-up follow certified progress: mean version times H (design §8); so may the windows."""
         pace = self._manifest.config.pace
-        steps = versions * pace.steps_per_version // pace.fragments
-        if steps != self._certified_steps:
-            self._certified_steps = steps
-            self.client.set_progress(steps)
+        told = versions * pace.steps_per_version // pace.fragments, window
+        if told != self._told:
+            self._told = told
+            self.client.set_progress(*told)
 
 
 def learner_bytes(config: RunConfig, limits: Limits) -> int:

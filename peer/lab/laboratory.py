@@ -18,7 +18,7 @@ from dht.statement import Statement
 from peer.appraisal import NOBODY
 from peer.attacks.zoo import AttackChoice
 from peer.corpus import TokenData
-from peer.data import TrainingWindows
+from peer.data import TrainingWindows, training_windows
 from peer.description import Named
 from peer.evaluation import Evaluator
 from peer.lab.data import learner_texts
@@ -31,6 +31,7 @@ from peer.lab.tape import Record, TapeLine, keep_no_tape
 from peer.lab.tensors import LabTensors, make_tensors
 from peer.lab.traffic import Traffic
 from peer.lab.workshop import Workshop
+from peer.learner import Batches
 from peer.outer_optimizer import state_digest
 
 LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
@@ -96,9 +97,14 @@ class Laboratory:
 
     # -- who reads what, and who lies
 
-    def windows(self, peer: PeerId) -> TrainingWindows:
+    def windows(self, peer: PeerId) -> Batches:
         """A learner's endless data; NOBODY's are of the text that is not divided."""
         text = self._data.train if peer == NOBODY else self._texts[self._numbers[peer]]
+        return training_windows(text, self.options.config, self.world.manifest.run_id, peer)
+
+    def draws(self, peer: PeerId) -> Batches:
+        """What a learner would draw, for comparisons without versions that could deal out windows."""
+        text = self._texts[self._numbers[peer]]
         return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
 
     def _lateness_seconds(self, sender: PeerId, message: Message) -> float:
@@ -108,6 +114,7 @@ class Laboratory:
         return self.shop.active[sender].learner.boundary_in(self.world.clock.now)
 
     def _describe(self, founders: Sequence[PeerId]) -> Manifest:
+        self.shop.founders = frozenset(founders)
         return Manifest(
             config=self.options.config,
             organiser=founders[0],

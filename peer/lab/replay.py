@@ -24,12 +24,13 @@ from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackChoice
 from peer.corpus import TokenData
-from peer.data import TrainingWindows, load_tokens
+from peer.data import load_tokens, training_windows
 from peer.lab.data import learner_texts
 from peer.lab.options import STEP_SECONDS
 from peer.lab.tape import TapeLine, keep_no_tape, read_tape
 from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
 from peer.lab.workshop import Workshop
+from peer.learner import Batches
 
 
 def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
@@ -59,10 +60,11 @@ class Replay:
         dealt = learner_texts(config, data.train, len(peers), head["dirichlet_alpha"], head.get("second_side", 0))
         texts = dict(zip(peers, dealt, strict=True))
 
-        def windows(peer: PeerId) -> TrainingWindows:
-            return TrainingWindows(texts[peer], config.data, manifest.run_id, peer)
+        def windows(peer: PeerId) -> Batches:
+            return training_windows(texts[peer], config, manifest.run_id, peer)
 
         self.shop = Workshop(config, len(peers), windows, pool, STEP_SECONDS, 0.0, keep_no_tape)
+        self.shop.founders = manifest.founder_ids
         for peer, (name, strength) in head["attacks"].items():
             self.shop.attacks[PeerId(peer)] = AttackChoice(name, strength)
         self.versions = 0

@@ -88,7 +88,7 @@ def _plan(lab: Laboratory, method: Method) -> BaselinePlan:
         method=method,
         config=options.config,
         start=tuple(state.anchor for state in lab.shop.genesis),
-        sources=[lab.windows(peer.me) for peer in founders],
+        sources=[lab.draws(peer.me) for peer in founders],
         heldout=lab.heldout,
         schedule=(
             elastic_schedule(lab.absences[: options.learners], options.steps)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
 from coordinator.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
+from coordinator.passes import lane_of
 from coordinator.virtual.peer import Disk
 from coordinator.virtual.tensors import VirtualLearner
 from dht.errors import LocalError
@@ -63,6 +64,7 @@ class LabTensors:
         self._snapshot_at: dict[RoundKey, float] = {}
         self._free_at = [0.0] * len(shop.layouts)  # when the last adoption of each fragment is in effect
         self._versions = [0] * len(shop.layouts)
+        self._window: int | None = None  # from which one on to read, by the newest version of this life
 
     @property
     def versions(self) -> int:
@@ -193,6 +195,8 @@ class LabTensors:
             }
         )
         self._versions[fragment] = certificate.version
+        if fragment == 0 and self._shop.config.data.is_in_passes:
+            self._window = lane_of(certificate, (), self.learner.peer).first
         reference, counted = self._install(action)
         self._count(action, effective_step)
         self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
@@ -248,10 +252,10 @@ class LabTensors:
             self.learner.counted[fragment] = effective_step
 
     def _follow(self, step: int) -> None:
-        """The learning rate follows certified progress: mean version times H (design §8)."""
-        pace = self._shop.config.pace
+        """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""
+        pace, window = self._shop.config.pace, self._window
         progress = self.versions * pace.steps_per_version // pace.fragments
-        self.lazy.after(step, lambda learner: learner.set_progress(progress))
+        self.lazy.after(step, lambda learner: learner.set_progress(progress, window))
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""
@@ -294,6 +298,8 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)
     if shop.values is not None:
         trained.load_all(torch.cat([state.anchor for state in shop.genesis]))
+    if shop.config.data.is_in_passes:
+        trained.set_progress(0, lane_of(None, shop.founders, learner.peer).first)
     if attack is not None:
         attack.prepare(trained)
     made = LabTensors(shop, learner, LazyLearner(trained, shop.pool, shop.tally), list(disk.states), attack)

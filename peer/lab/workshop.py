@@ -43,6 +43,7 @@ class Workshop:
     record: Record
     values: Named | None = None  # of version 0, unless they are seeded
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
+    founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
     active: dict[PeerId, LabTensors] = field(default_factory=dict)

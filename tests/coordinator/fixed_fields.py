@@ -50,7 +50,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         TensorEntry: "name shape embedding start",
         DataSpec: (
             "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
-            "tokenizer_sha256"
+            "tokenizer_sha256 order"
         ),
         InnerSpec: (
             "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision"

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from coordinator.actions import Appraise, RoundKey
+from coordinator.passes import Lane
 from dht.identity import PeerId
 from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.appraisal import GAIN_MAX, Appraiser, gain_of, sides_of
+from peer.appraisal import GAIN_MAX, NOBODY, Appraiser, gain_of, sides_of
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.data import TrainingWindows
@@ -76,6 +77,29 @@ def test_nothing_changes_nothing_and_noise_does_harm() -> None:
         else:
             assert (found.assigned, found.other) == (0.0, 0.0)
     assert appraiser.appraise(sides, replace(action, window_count=0)) is None
+
+
+def test_in_passes_only_windows_that_the_commitment_has_trained_on_are_drawn() -> None:
+    """Three of its five steps are the newest lane's, and count; those before are of a lane that nothing says."""
+    action, inspector, anchors, _ = bench(torch.zeros(size()))
+    sides = sides_of(action, inspector, anchors)
+    assert sides is not None
+    data, lane = small.BASE.data.model_copy(update={"order": "passes"}), Lane(7, 1, 3).first
+    drawn: list[int] = []
+
+    class Noted:
+        def batch(self, window: int) -> torch.Tensor:
+            drawn.append(window)
+            return torch.zeros(2, 17, dtype=torch.int64)
+
+    nobody = TrainingWindows(small.text().train, data, b"run", NOBODY)
+    config = small.BASE.model_copy(update={"data": data})
+    appraiser = Appraiser(config, lambda peer: Noted() if peer == PEER else nobody)
+    for seed in range(40):
+        action = replace(action, window_first=lane - 2, window_count=5, seed=bytes([seed]))
+        assert appraiser.appraise(sides, action) is not None
+    assert set(drawn) == {lane, lane + 1, lane + 2}
+    assert appraiser.appraise(sides, replace(action, window_first=lane - 5)) is None
 
 
 def test_a_gain_is_bounded() -> None:

@@ -5,10 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.manifest import DataSpec
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.passes import Lane
 from dht.errors import UsageError
 from peer.corpus import TokenData
-from peer.data import TrainingWindows, entropy_baselines, evaluation_windows, is_heldout, load_tokens
+from peer.data import (
+    TrainingWindows,
+    entropy_baselines,
+    evaluation_windows,
+    is_heldout,
+    load_tokens,
+    training_windows,
+)
 
 SPEC = DataSpec(context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
 TEXT = torch.arange(1000).remainder(251).to(torch.uint8)
@@ -97,6 +105,34 @@ def test_windows_are_consecutive_tokens_from_everywhere():
     batches = torch.cat([windows.batch(index) for index in range(500)])
     assert torch.equal(batches, batches[:, :1] + torch.arange(9))
     assert set(batches[:, 0].tolist()) == set(range(200 - 8))
+
+
+def test_windows_of_a_pass_are_all_of_the_text_side_by_side():
+    """1000 tokens are 124 windows of 8, each with the token that follows it; two of them are for guests."""
+    spec = SPEC.model_copy(update={"order": "passes", "sequences_per_step": 1})
+    config = RunConfig(versions=1, data=spec, pace=PaceSpec(fragments=1))
+    windows = training_windows(torch.arange(1000), config, b"run", "peer")
+    lanes = [(Lane(version, rank, 2).first, size) for version in (0, 1) for rank, size in ((0, 31), (1, 30))]
+    batches = torch.cat([windows.batch(first + step) for first, size in lanes for step in range(size)])
+    assert torch.equal(batches, batches[:, :1] + torch.arange(9))
+    assert len(set(batches[:, 0].tolist())) == 122
+    assert set(batches[:, 0].tolist()) <= set(range(0, 992, 8))
+
+
+def test_a_text_too_small_for_passes_is_refused_when_it_is_read(library: Path):
+    spec = SPEC.model_copy(update={"context_tokens": 30})
+    read = [path for path in library.rglob("*.py") if not is_heldout(path.relative_to(library).as_posix())]
+    for path in read[:100]:
+        path.unlink()
+    assert 30 < len(load_tokens(spec, root=library).train) < 64 * 30
+    with pytest.raises(UsageError, match="bring more text"):
+        load_tokens(spec.model_copy(update={"order": "passes"}), root=library)
+
+
+def test_nobody_draws_in_every_run():
+    config = RunConfig(data=SPEC.model_copy(update={"order": "passes"}))
+    batch = training_windows(TEXT, config, b"run", "").batch(3)
+    assert torch.equal(batch, TrainingWindows(TEXT, SPEC, b"run", "").batch(3))
 
 
 def test_evaluation_windows_do_not_overlap_and_depend_on_the_seed_only():

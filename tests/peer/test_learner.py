@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.passes import Lane
 from dht.errors import LocalError
 from peer.fragments import fragment_views, gather
 from peer.inner_optimizer import REWARM_STEPS
@@ -109,6 +110,23 @@ def test_counters_name_the_windows_behind_the_work():
     learner.adopt(0, anchor, anchor, 3, 3 * TOKENS_PER_STEP)
     assert learner.counters(0) == Counters(1, TOKENS_PER_STEP, 3, 1)
     assert learner.counters(1) == Counters(4, 4 * TOKENS_PER_STEP, 0, 4)
+
+
+def test_a_learner_reads_on_from_where_it_is_told_to():
+    """In passes: it is told again and again, counts over all lanes, and goes on in the same one after a restart."""
+    learner, lanes = new_learner(), [Lane(0, 1, 3).first, Lane(1, 0, 4).first, Lane(2).first]
+    learner.set_progress(0, lanes[0])
+    learner.step()
+    for lane in (lanes[1], lanes[1], lanes[2], None):  # a version that does not name it leaves it where it is
+        learner.set_progress(1, lane)
+        learner.step()
+    assert learner.counters(0) == Counters(5, 5 * TOKENS_PER_STEP, lanes[1] + 4 - 5, 5)
+    assert learner.counters(0).at_step == 5
+    resumed = new_learner()
+    resumed.import_state(learner.export_state())
+    resumed.set_progress(1, lanes[1])
+    assert resumed.step() == learner.step()
+    assert resumed.counters(0) == learner.counters(0)
 
 
 def test_carry_keeps_the_steps_made_while_a_round_ran():

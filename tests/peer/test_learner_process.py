@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.passes import Lane
 from dht.errors import LocalError, PeerError, UsageError
 from peer.data import TrainingWindows, load_tokens
 from peer.errands import Errands
@@ -52,6 +53,7 @@ CONFIG = RunConfig(
     pace=PaceSpec(fragments=3, steps_per_version=6),
 )
 TOKENS_PER_STEP = 32
+LANE = Lane(1, 0, 2).first  # where a run that reads in passes may have it begin
 FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
 ENDING_SECONDS = 30.0
 
@@ -91,13 +93,13 @@ def test_a_conversation_with_a_learner(tmp_path: Path):
         assert learner.ready.parameters == sum(layout.elements for layout in FRAGMENTS)
         assert await learner.snapshot(1) == (pytest.approx(twin_fragment(1)), Counters(0, 0, 0, 0))
 
-        learner.set_progress(4)
+        learner.set_progress(4, LANE)
         learner.resume()
         await asyncio.wait_for(heard.wait(), ENDING_SECONDS)
         vector, counters = await learner.snapshot(0)
         assert counters.steps >= 1
-        assert counters == Counters(counters.steps, counters.steps * TOKENS_PER_STEP, 0, counters.steps)
-        twin.set_progress(4)
+        assert counters == Counters(counters.steps, counters.steps * TOKENS_PER_STEP, LANE, counters.steps)
+        twin.set_progress(4, LANE)
         losses = [twin.step().loss for _ in range(counters.steps)]
         assert torch.equal(vector, twin_fragment(0))
 

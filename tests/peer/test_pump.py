@@ -19,6 +19,7 @@ from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Reduced
 from coordinator.manifest import DataSpec, InnerSpec, Manifest, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.passes import Lane
 from coordinator.presence import Presence
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.statement import digest_of
@@ -26,14 +27,15 @@ from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
-from peer.data import TrainingWindows
-from peer.learner import Learner, make_learner
+from peer.data import training_windows
+from peer.learner import Batches, Learner, make_learner
 from peer.local_count import Counters
 from peer.memory_transport import MemoryNetwork
 from peer.options import FAULT_POINTS, Fault
 from peer.outer_optimizer import outer_step, state_digest
 from peer.pump import Pump
 from peer.round_work import RoundWork
+from peer.stage import window_to_read
 from peer.virtual_loop import run_virtual
 
 STEP_SECONDS = 0.25
@@ -170,6 +172,7 @@ class Swarm:
         loop = asyncio.get_running_loop()
         for number in range(steps):
             for peer in self.peers:
+                peer.learner.learner.set_progress(0, window_to_read(peer.pump.engine))  # as `Training.follow` does
                 peer.learner.learner.step()
                 peer.learner.steps_at.append(loop.time())
                 peer.pump.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
@@ -187,9 +190,9 @@ class Swarm:
             assert peer.failures == []
 
 
-def windows_of(config: RunConfig, peer: PeerId) -> TrainingWindows:
+def windows_of(config: RunConfig, peer: PeerId) -> Batches:
     tokens = torch.randint(0, 256, (4096,), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
-    return TrainingWindows(tokens, config.data, digest_of(b"run"), peer)
+    return training_windows(tokens, config, digest_of(b"run"), peer)
 
 
 @pytest.fixture(autouse=True)
@@ -214,6 +217,36 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
         assert peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions
     heads = {peer.pump.engine.heads() for peer in swarm.peers}
     assert len(heads) == 1
+
+
+def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Path) -> None:
+    """And how long an adoption took is told in steps, whatever the numbers of the windows are."""
+    config = config_of()
+    config = config.model_copy(update={"data": config.data.model_copy(update={"order": "passes"})})
+    read: list[int] = []
+    lanes: list[set[Lane]] = []
+
+    async def main() -> Swarm:
+        swarm = Swarm(config, 3, tmp_path)
+        await swarm.start()
+        for _ in range(60):
+            await swarm.train(1)
+            counted = [peer.learner.learner.counters(0) for peer in swarm.peers]
+            newest = [one.window_first + one.window_count - 1 for one in counted]
+            read.extend(newest)
+            lanes.append({Lane.of(window) for window in newest})
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    assert len(set(read)) == len(read)
+    assert all(len(each) == 3 for each in lanes)
+    assert {lane.lanes for each in lanes for lane in each} == {3}
+    assert max(lane.version for lane in lanes[-1]) >= 10
+    for peer in swarm.peers:
+        delays = peer.pump.book.delays_steps
+        assert delays
+        assert all(0 <= delay < 8 for delay in delays)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
