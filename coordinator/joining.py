@@ -43,6 +43,7 @@ class Joining:
     since: float | None = None
     repeat_at: float = 0.0
     said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # our joins and when they expire
+    spoken: dict[int, int] = field(default_factory=dict)  # per attempt, the newest revision under which we spoke
     gatherings: dict[int, Gathering] = field(default_factory=dict)
     announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
 
@@ -152,10 +153,26 @@ class Joining:
         """This attempt and earlier ones are over for good: we no longer remember what we said there."""
         self.first_attempt = max(self.first_attempt, attempt + 1)
         self.attempt_number = max(self.attempt_number, self.first_attempt)
+        for old in [one for one in self.spoken if one < self.first_attempt]:
+            del self.spoken[old]
 
-    def enter(self, attempt: int) -> None:
+    # -- groups
+
+    def is_behind(self, group: Group) -> bool:
+        """Whether we have left this group, or passed it by: it must not be entered any more, whoever shows its roster.
+
+        There we may have committed, voted or abstained, and would do so again in other words.
+        """
+        return group.attempt < self.first_attempt or group.revision <= self.spoken.get(group.attempt, -1)
+
+    def speak(self, group: Group) -> None:
+        """We say something under this roster: it is behind us from now on, with all earlier ones of its attempt."""
+        self.spoken[group.attempt] = group.revision
+
+    def enter(self, group: Group) -> None:
         """A roster of this attempt has us: nothing more to ask."""
-        self.since, self.attempt_number = None, attempt
+        self.speak(group)
+        self.since, self.attempt_number = None, group.attempt
 
     # -- collecting
 
@@ -245,4 +262,4 @@ class Joining:
 
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
-        return max(self.said, default=self.first_attempt - 1) + 1
+        return max(self.first_attempt, max(self.said, default=-1) + 1)

@@ -9,7 +9,8 @@ something that a later life of the same peer does not share:
   each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
   (`Gathering.add`).
 * *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
-  every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind.
+  every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind;
+  what it has left or declined it does not enter later (`Joining.is_behind`).
 * *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
 * *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).

@@ -29,7 +29,6 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 PAST_ATTEMPTS_MAX = 6
-DECLINED_MAX = 32
 LEFT_OUT_ATTEMPTS = 2  # whoever was silent in a void attempt may be left out of this many more (design §6.2 step 2)
 MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when a minor group is due
 
@@ -48,7 +47,6 @@ class Rounds:
     joining: Joining = field(init=False)
     attempt: Attempt | None = None
     past: list[Attempt] = field(default_factory=list)
-    declined: list[bytes] = field(default_factory=list)  # rosters in which we have said that we will not vote
 
     def __post_init__(self) -> None:
         self.joining = Joining(self.core, self.chain, self.bonds.at(self.chain.digest).first_attempt)
@@ -135,12 +133,13 @@ class Rounds:
 
     def _on_roster(self, statement: Statement, now: float) -> list[Action]:
         """A leader fixed a group with us in it."""
-        known = [*self.declined, *(attempt.group.key.roster_id for attempt in self.all())]
-        if not self.custody.complete or statement.digest in known:
+        if not self.custody.complete or self.find(statement.digest) is not None:
             return []
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
         if group.boots.get(self.core.me) != self.core.boot:
             raise PeerError("a roster without us in this life")
+        if self.joining.is_behind(group):
+            return []
         self.joining.check_limits(group)
         unproven = [one for one in group.convictions if one.peer not in self.core.bans]
         if unproven:  # the leader has the evidence or is wrong; it repeats the roster
@@ -178,9 +177,7 @@ class Rounds:
     def _decline(self, group: Group) -> list[Action]:
         """We joined this attempt but have left it since: say so, that nobody there waits for our vote."""
         roster_id = group.key.roster_id
-        if group.attempt < self.joining.first_attempt:
-            return []  # used up: for all we remember, we may have voted there
-        self.declined = [*self.declined[-DECLINED_MAX:], roster_id]
+        self.joining.speak(group)
         statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
         others = tuple(member for member in group.members if member != self.core.me)
         return list(self.core.to_all(others, statement))
@@ -189,7 +186,7 @@ class Rounds:
         actions: list[Action] = []
         if self.attempt is not None:
             actions.append(Discard(self.attempt.group.key))  # an earlier revision of the same roster
-        self.joining.enter(group.attempt)
+        self.joining.enter(group)
         timeline = Timeline(now, self.joining.deadline_seconds(group))
         self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest)
         return actions + self.attempt.start(now)

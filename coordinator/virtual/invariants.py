@@ -192,6 +192,7 @@ def _is_bounded(machine: FragmentMachine) -> bool:
         and all(len(cell.early) <= EARLY_MESSAGES_MAX for cell in machine.cells.cells())
         and len(joining.gatherings) <= GATHERINGS_MAX
         and all(len(gathering.joins) <= JOINS_MAX for gathering in joining.gatherings.values())
+        and joining.spoken.keys() <= joining.said.keys()
         and len(joining.said) <= GATHERINGS_MAX
         and len(joining.announced) <= len(machine.chain.active_set())
         and len(machine.bonds.known) <= BASES_MAX
