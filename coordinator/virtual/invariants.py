@@ -76,8 +76,10 @@ class Watcher(Observer):
         """Judge one action before it is carried out."""
         Observer.acts(self, peer, action)
         if isinstance(action, Send):
-            if isinstance(action.message, Statement) and action.message.sender == peer.me:
-                self._no_contradiction(peer, action.message)
+            message = action.message
+            honest = peer.me not in self.hostile  # whose other face comes back to it, and is shown to whoever asks
+            if honest and isinstance(message, Statement) and message.sender == peer.me:
+                self._no_contradiction(peer, message)
         elif isinstance(action, RecordVote):
             self._vote_is_free(peer, action.record)
         elif isinstance(action, Adopt):

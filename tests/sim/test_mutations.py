@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from coordinator import places
-from coordinator.actions import Action, Adopt
+from coordinator.actions import Action, Adopt, Send
 from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
 from coordinator.certificate import Certificate
 from coordinator.engine import Engine
 from coordinator.joining import Joining
-from coordinator.messages import Join
+from coordinator.messages import Commit, Join
 from coordinator.rivals import Rivals
 from coordinator.rounds import Rounds
 from coordinator.verdict import Verdict
 from coordinator.virtual.faults import FAULT_POINTS
-from coordinator.virtual.invariants import InvariantError
+from coordinator.virtual.invariants import InvariantError, Watcher
+from coordinator.virtual.mischief import CHANGES
 from coordinator.virtual.simulation import World
+from dht.statement import make_statement
 from tests.sim import test_scenarios as scenarios
 from tests.sim.worlds import (
     INTERVAL_SECONDS,
     PACE,
     Drop,
+    Tape,
     leader,
     machine,
     run_to_version,
@@ -107,6 +111,22 @@ def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) 
     scenarios.split(world, [0], [1], [2], [3])
     with pytest.raises(InvariantError, match="contradicts itself in a join"):
         world.run(30.0)
+
+
+@pytest.mark.parametrize("hostile", [True, False])
+def test_only_honest_peers_are_held_to_what_they_said(hostile: bool) -> None:
+    """A peer with two faces meets its own other one again, in a bundle, and shows it to whoever asks what it heard."""
+    world = swarm(4)
+    run_to_version(world, 2)
+    suspect, other = world.peers[1], world.peers[2]
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile |= {suspect.me} if hostile else set()
+    tape = Tape(world)
+    run_to_version(world, 3)
+    said = next(one for one in tape.statements("commit") if one.sender == suspect.me)
+    face = make_statement(suspect.signer, said.context, CHANGES["commit"](said.read(Commit)))
+    with nullcontext() if hostile else pytest.raises(InvariantError, match="contradicts itself in a commit"):
+        world.acts(suspect, Send(other.me, face))
 
 
 def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
