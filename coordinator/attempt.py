@@ -37,7 +37,10 @@ LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still 
 
 @dataclass(slots=True)
 class Attempt:
-    """Everything one member knows of one group. `gone`: members that the transport lost, and when."""
+    """Everything one member knows of one group.
+
+    `gone`: members that the transport lost, and when, or that were silent in the group before; nobody waits for these.
+    """
 
     core: Core
     chain: Chain
@@ -56,7 +59,8 @@ class Attempt:
     heard: set[PeerId] = field(default_factory=set)  # members that said anything here
 
     def __post_init__(self) -> None:
-        lost = self.core.presence.gone & self.group.voters
+        presence = self.core.presence
+        lost = (presence.gone | presence.unheard) & self.group.voters
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
         self.early = Early(self.exchange, NEEDS_INPUTS)
@@ -216,6 +220,11 @@ class Attempt:
     def next_deadline(self) -> float:
         """When to tick next. All times of the timeline are met at this resolution, or sooner by messages."""
         return self.retry_at
+
+    def miss_silent(self) -> None:
+        """The group is over for us: from whoever had something to say here, but did not, we expect nothing for now."""
+        if self.exchange.inputs is not None:
+            self.core.presence.miss(self.silent)
 
     def abstain(self) -> list[Action]:
         """Give this group up, unless we have voted."""

@@ -89,6 +89,8 @@ class Joining:
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
+        if leader in presence.unheard:
+            return False  # its roster would not reach us either
         if self.core.crowded(now) and leader not in self.chain.newest_roster():
             return False  # it may have no ticket, and then takes no part
         if leader == self.core.me or presence.is_training(leader, now):
@@ -131,7 +133,7 @@ class Joining:
     def meet(self, contributes: bool, now: float) -> list[Action]:
         """Ask again, where most of the others ask: whoever drifted apart meets there."""
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
-        self.attempt_number = max(numbers[(len(numbers) - 1) // 2], self.first_attempt)
+        self.attempt_number = max(numbers[len(numbers) // 2], self.first_attempt)
         return self.ask(contributes, now)
 
     def follow(self, gathering: Gathering, contributes: bool, now: float) -> list[Action]:
@@ -223,7 +225,8 @@ class Joining:
     def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
         gathering.voids = self.voids
-        asking = {peer for peer in self.core.presence.trainers(now) if self.has_ticket(peer, now)}
+        presence = self.core.presence
+        asking = {peer for peer in presence.trainers(now) - presence.unheard if self.has_ticket(peer, now)}
         expected = asking | (self.chain.active_set() & gathering.joins.keys())
         return gathering.close(expected, silent, minor_allowed, now)
 

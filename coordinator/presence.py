@@ -75,6 +75,7 @@ class PresenceTable:
     lifetime_seconds: float
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
+    unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: said nothing to us in a group, nor since
     shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
     sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
     revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
@@ -90,15 +91,25 @@ class PresenceTable:
             self.forget(now)
             if len(self.sightings) >= PEERS_KNOWN_MAX:
                 return
+        if known is not None and known.presence.boot != presence.boot:
+            self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
         self.revision += 1
         self.sightings[peer] = Sighting(presence, now)
         self.gone.discard(peer)
 
     def heard(self, peer: PeerId) -> None:
         """Any message from a peer shows that the transport reaches it."""
+        self.unheard.discard(peer)
         if peer in self.gone:
             self.gone.discard(peer)
             self.revision += 1
+
+    def miss(self, peers: Set[PeerId]) -> None:
+        """These have said nothing to us in a group that is over: we wait for none of them until they do.
+
+        They may be well, and heard by others; so they stay live, and take part wherever they say something.
+        """
+        self.unheard = (self.unheard | peers) & self.sightings.keys()
 
     def lose(self, peer: PeerId) -> None:
         """The transport lost a peer."""
@@ -154,3 +165,4 @@ class PresenceTable:
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             del self.sightings[peer]
             self.gone.discard(peer)
+            self.unheard.discard(peer)

@@ -249,6 +249,7 @@ class Rounds:
         return self._give_up(self.attempt, "nothing can come of it", now)
 
     def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
+        attempt.miss_silent()
         actions = attempt.abstain()
         self.attempt, self.past = None, [attempt, *self.past]
         for old in self.past[PAST_ATTEMPTS_MAX:]:
@@ -279,5 +280,7 @@ class Rounds:
 
     def leave(self, now: float) -> None:
         """Remember what binds us at this base, in case it becomes ours again."""
+        if self.attempt is not None:
+            self.attempt.miss_silent()
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
         self.bonds.tie(self.chain.digest, self.joining.attempts_used(), max(locks, default=0.0))

@@ -29,6 +29,7 @@ from tests.coordinator.rigs import (
     core,
     group_of,
     inputs_of,
+    presence,
     say,
 )
 
@@ -246,6 +247,36 @@ def test_who_is_heard_of_again_is_not_gone() -> None:
     member.hear_bundle()
     assert not member.attempt.pointless(3.0)
     assert member.attempt.gone == {}
+
+
+def test_whoever_was_silent_in_the_group_before_is_not_waited_for() -> None:
+    """The leader fixes the input set without it, at once; with it, should it have committed until then."""
+    for silent_speaks in (False, True):
+        member = Member(0)
+        silent = member.order[4]
+        member.core.presence.see(silent, presence(), 0.0)
+        member.core.presence.miss({silent})
+        member.attempt = Attempt(member.core, member.chain, member.group, Timeline(0.0, 8.0))
+        speakers = member.order[: 5 if silent_speaks else 4]
+        actions = [
+            action for peer in reversed(speakers) for action in member.hear(commit(member.chain, member.group, peer))
+        ]
+        (bundle,) = {one.message for one in actions if isinstance(one, Send)}
+        assert isinstance(bundle, Statement)
+        assert {signed.sender for signed in bundle.read(Bundle).commits} == set(speakers)
+
+
+def test_who_said_nothing_is_missed_once_there_was_something_to_say() -> None:
+    member = Member(2)
+    for peer in FIVE:
+        member.core.presence.see(peer, presence(), 0.0)
+    member.attempt.miss_silent()
+    assert member.core.presence.unheard == set()
+    member.hear_bundle()
+    member.hear_results(range(4))
+    member.attempt.miss_silent()
+    spoken = {member.me, member.group.leader, *(PeerId(one.sender) for one in member.results[:4])}
+    assert member.core.presence.unheard == set(FIVE) - spoken
 
 
 def test_after_an_abstention_only_last_words_count() -> None:

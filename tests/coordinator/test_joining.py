@@ -71,6 +71,32 @@ def test_leaders_that_are_not_there_are_skipped() -> None:
     assert asking.leader == order[2]
 
 
+def test_a_leader_that_was_silent_towards_us_is_skipped_until_it_speaks() -> None:
+    asking = joining()
+    first, second = asking.chain.leaders()[:2]
+    asking.core.presence.miss({first})
+    asking.open(True, 0.0)
+    assert asking.leader == second
+    again = joining()
+    again.core.presence.miss({first})
+    again.core.presence.heard(first)
+    again.open(True, 0.0)
+    assert again.leader == first
+
+
+def test_a_leader_does_not_wait_for_the_join_of_whoever_was_silent() -> None:
+    for missed in (False, True):
+        leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]))
+        absent = next(peer for peer in FIVE if peer != leads.core.me)
+        if missed:
+            leads.core.presence.miss({absent})
+        for peer in FIVE:
+            own = {"boot": leads.core.boot} if peer == leads.core.me else {}
+            gathering = leads.hear(join(leads.chain, peer, **own), 0.0) if peer != absent else None
+            assert gathering is not None or peer == absent
+        assert bool(leads.close(leads.gatherings[0], frozenset(), False, 0.0)) is missed
+
+
 def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:
     asking = joining()
     first = asking.open(True, 0.0)
@@ -130,6 +156,17 @@ def test_whoever_drifted_apart_meets_where_most_are() -> None:
     asking.open(True, 0.0)
     asking.meet(True, 1.0)
     assert asking.attempt_number == 4
+
+
+def test_two_halves_that_drifted_apart_meet_at_the_later_attempt() -> None:
+    """The leader of the earlier one may be silent towards those who are at the later one."""
+    for own in (0, 1):
+        asking = joining(me=0, first_attempt=own)
+        for attempt, peer in zip((own, 1 - own, 1 - own), FIVE[1:], strict=False):
+            asking.hear(join(asking.chain, peer, attempt), 0.0)
+        asking.open(True, 0.0)
+        asking.meet(True, 1.0)
+        assert asking.attempt_number == 1
 
 
 def test_strangers_do_not_say_where_to_meet() -> None:

@@ -17,7 +17,7 @@ from coordinator.presence import (
     Presence,
     PresenceTable,
 )
-from tests.coordinator.builders import Club, digest, presence
+from tests.coordinator.builders import Club, boot, digest, presence
 
 IDS = Club.of(8).ids
 LIFETIME = 9.0
@@ -55,11 +55,25 @@ def test_whoever_the_transport_lost_is_gone_until_heard_of():
     assert known.live(1.0) == {IDS[0], IDS[1]}
 
 
-def test_strangers_are_neither_lost_nor_heard():
+def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
+    known = table()
+    for number in (0, 1):
+        known.see(IDS[number], presence(), now=0.0)
+    known.miss({IDS[0], IDS[1]})
+    known.heard(IDS[0])
+    known.see(IDS[1], presence(beat=1), now=1.0)  # that it says to be there was never in doubt
+    assert known.unheard == {IDS[1]}
+    assert known.live(1.0) == {IDS[0], IDS[1]}
+    known.see(IDS[1], presence(boot=boot(1, life=2)), now=2.0)
+    assert known.unheard == set()
+
+
+def test_strangers_are_neither_lost_nor_heard_nor_missed():
     known = table()
     known.lose(IDS[0])
     known.heard(IDS[0])
-    assert (known.gone, known.sightings, known.revision) == (set(), {}, 0)
+    known.miss({IDS[0]})
+    assert (known.gone, known.unheard, known.sightings, known.revision) == (set(), set(), {}, 0)
 
 
 def test_trainers_are_those_whose_learners_run():

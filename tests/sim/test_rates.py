@@ -1,0 +1,33 @@
+"""One hostile member of six, whatever it does: versions advance at more than half the rate that they have without it.
+
+Whoever can be convicted is soon gone; these are those who cannot. `python -m tests.sim.rates` prints the figures.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.sim.rates import CALM, versions_made
+
+SEEDS = range(3)
+UNPROVEN = (
+    "doubt_everything",
+    "empty_votes",
+    "false_evidence",
+    "never_open",
+    "never_return",
+    "refute_everything",
+    "shun_half",
+)
+
+
+@cache
+def made(attack: str) -> int:
+    return sum(versions_made(attack, seed) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("attack", UNPROVEN)
+def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> None:
+    assert made(attack) > made(CALM) / 2
