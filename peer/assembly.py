@@ -15,6 +15,7 @@ from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.manifest import Manifest, RunConfig, run_id_of
 from coordinator.waypoint import knows
+from dht.addresses import PeerAddress
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
@@ -33,6 +34,7 @@ from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
 from peer.limits import Limits
+from peer.network import Network, daemon_config
 from peer.options import Fault, NodeOptions
 from peer.pump import Pump
 from peer.round_work import RoundWork
@@ -144,12 +146,13 @@ async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Tran
 
 
 def read_invite(text: str, options: NodeOptions) -> Invite:
-    """The invite that this line is; raises UsageError, also if a hostile peer has no business in that run."""
+    """The invite that this line is; raises UsageError, also if a trial has no business in that run."""
     invite = Invite.parse(text)
-    if options.attack is not None:
+    trials = (("--attack", options.attack), ("--skew-file", options.skew_file))
+    if option := next((name for name, value in trials if value is not None), None):
         from peer.hostile import check_among_ourselves
 
-        check_among_ourselves(invite)
+        check_among_ourselves(invite, option)
     return invite
 
 
@@ -193,6 +196,14 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
 def give_within(limits: Limits, pump: Pump) -> None:
     """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
     pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second)
+
+
+async def open_network(
+    options: NodeOptions, run_id: bytes, met: tuple[PeerAddress, ...], addresses: Callable[[PeerId], list[str]]
+) -> Network:
+    """This peer's place in a run's network, to which `met` lead; raises UsageError, NetworkError or LocalError."""
+    daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book)
+    return await Network.open(daemon, run_id, addresses, throttle_of(options), options.clock)
 
 
 def throttle_of(options: NodeOptions) -> Throttle:

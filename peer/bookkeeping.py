@@ -69,6 +69,7 @@ class Book:
         self.credit = Credit(fragments)
         self._counted: dict[int, int] = {}  # the newest version of each fragment that is booked
         self.events: Counter[str] = Counter()
+        self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
         self.scores: OrderedDict[str, ScoreView] = OrderedDict()  # of those scored last

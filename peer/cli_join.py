@@ -73,6 +73,7 @@ def join(
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     attack: Annotated[str | None, typer.Option(hidden=True)] = None,
+    skew_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
@@ -98,6 +99,7 @@ def join(
         fault=fault and str(Fault.parse(fault)),
         chain_kept=chain_kept,
         attack=attack,
+        skew_file=skew_file,
     )
     if not yes:
         invite = _ask_owner(invite, options)

@@ -6,11 +6,46 @@ The protocol itself runs on monotonic time.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from dht.errors import LocalError
+
+Clock = Callable[[], float]
+SKEW_FILE = "clock-skew"  # in the data folder of a peer of a chaos run
+SKEW_CHARACTERS_MAX = 32
+SKEW_SECONDS_MAX = 10 * 366 * 86400.0
 
 
 def unix_seconds() -> float:
     """Seconds since 1970, as this machine believes."""
     return time.time()
+
+
+def skewed(path: Path) -> Clock:
+    """A clock that is off by as many seconds as this file says, ahead if they are positive; right while there is none.
+
+    For trials: no process of Linux has a wall clock of its own. What is no such number counts as 0.
+    """
+
+    def read() -> float:
+        skew_seconds = 0.0
+        with suppress(OSError, ValueError), path.open(encoding="ascii") as file:
+            skew_seconds = float(file.read(SKEW_CHARACTERS_MAX))
+        return unix_seconds() + (skew_seconds if abs(skew_seconds) <= SKEW_SECONDS_MAX else 0.0)
+
+    return read
+
+
+def write_skew(path: Path, skew_seconds: float) -> None:
+    """Have `skewed` be off by this from now on; raises LocalError."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        temporary.write_text(str(skew_seconds), encoding="ascii")
+        temporary.replace(path)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def local_week_minute() -> int:

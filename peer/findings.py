@@ -10,6 +10,7 @@ from typing import Literal
 from coordinator import quantity
 from coordinator.manifest import Manifest, RunConfig
 from dht.validation import CLOCK_TOLERANCE_SECONDS
+from peer.clock_watch import ADVICE_WRONG_CLOCK, clock_words, is_wrong
 from peer.footprint import least_bytes
 from peer.limits import Limits
 from peer.manners import Conditions
@@ -95,9 +96,9 @@ def clock(probed: Probed) -> Finding:
     if not probed.clock_seconds:
         return Finding("note", "clock", "compared with nobody", "give an invite to compare it with peers")
     offset = median(probed.clock_seconds)
-    text = f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} other peers"
-    if abs(offset) > CLOCK_TOLERANCE_SECONDS:
-        return Finding("bad", "clock", text, "set the clock: timedatectl set-ntp true")
+    text = clock_words(offset)
+    if is_wrong(offset):
+        return Finding("bad", "clock", text, ADVICE_WRONG_CLOCK)
     if abs(offset) > CLOCK_TOLERANCE_SECONDS / 3:
         return Finding("note", "clock", text, "keep it right: timedatectl set-ntp true")
     return Finding("ok", "clock", text)

@@ -35,11 +35,11 @@ from peer.round_work import RoundWork
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
 
 
-def check_among_ourselves(invite: Invite) -> None:
-    """Raises UsageError if this run can be reached by everybody."""
+def check_among_ourselves(invite: Invite, option: str) -> None:
+    """Raises UsageError if this run can be reached by everybody; `option` is what has no business there."""
     public = next((address for address in invite.addresses if address.reach is Reach.PUBLIC), None)
     if public is not None:
-        raise UsageError(f"--attack is for runs in a network of your own, and {public.host} is public")
+        raise UsageError(f"{option} is for runs in a network of your own, and {public.host} is public")
 
 
 class HostileWork(RoundWork):

@@ -15,7 +15,7 @@ from dht.identity import KeyVerifier, PeerId
 from dht.node import Node as DhtNode
 from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
-from peer.clock import unix_seconds
+from peer.clock import Clock, unix_seconds
 from peer.hivemind_transport import HivemindTransport
 from peer.limits import Limits
 from peer.options import NodeOptions
@@ -54,9 +54,10 @@ class Network:
         run_id: bytes,
         addresses: Callable[[PeerId], list[str]],
         throttle: Throttle | None = None,
+        clock: Clock = unix_seconds,
     ) -> Network:
         """Start daemon, record store and transport; raises UsageError, NetworkError or LocalError."""
-        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), unix_seconds)
+        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), clock)
         network = cls(dht, run_id, addresses, throttle)
         try:
             await network._transport.start(network._frame, network._gone)

@@ -25,11 +25,11 @@ from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import begin_at_invite, build_pump, describe_here, make_run, prepare, read_invite, throttle_of
+from peer.assembly import begin_at_invite, build_pump, describe_here, make_run, open_network, prepare, read_invite
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.chores import Chores
-from peer.clock import unix_seconds
+from peer.clock_watch import watch_clock
 from peer.corpus import TokenData
 from peer.evaluation_loop import Mark
 from peer.genesis import ensure_genesis
@@ -39,7 +39,7 @@ from peer.inquiry import fetch_manifest
 from peer.introduction import fresh_invite
 from peer.limits_desk import LimitsDesk
 from peer.manners_loop import MannersLoop
-from peer.network import Network, daemon_config
+from peer.network import Network
 from peer.node_status import mark_of, peer_snapshot, told_status
 from peer.options import NodeOptions
 from peer.origins import OriginsLoop, own_networks
@@ -93,9 +93,8 @@ class Node:
         node = cls(options, prepare(options), "host" if options.session is None else "learner")
         manifest, data = await asyncio.to_thread(make_run, described, options, node.identity.peer_id)
         try:
-            directory = RunDirectory(options.data_directory, manifest.run_id)
-            daemon = daemon_config(options, () if invite is None else invite.addresses, directory.address_book)
-            node.network = await Network.open(daemon, manifest.run_id, node._addresses_of, throttle_of(options))
+            met = () if invite is None else invite.addresses
+            node.network = await open_network(options, manifest.run_id, met, node._addresses_of)
             await node._start(manifest, data, invite)
         except BaseException:
             await node.stop(save=False)
@@ -109,8 +108,7 @@ class Node:
         node = cls(options, prepare(options), "learner")
         try:
             directory = RunDirectory(options.data_directory, invite.run_id)
-            daemon = daemon_config(options, invite.addresses, directory.address_book)
-            node.network = await Network.open(daemon, invite.run_id, node._addresses_of, throttle_of(options))
+            node.network = await open_network(options, invite.run_id, invite.addresses, node._addresses_of)
             manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
             await ensure_genesis(directory.path, manifest, invite.peers, node.network)
             await node._start(manifest, None, invite)
@@ -128,7 +126,7 @@ class Node:
             self.identity,
             KeyVerifier(),
             os.urandom,
-            unix_offset_seconds=unix_seconds() - self._now(),
+            unix_offset_seconds=self.options.clock() - self._now(),
             contributes=self.role == "learner",
             chain_kept=self.options.chain_kept or CHAIN_KEPT,
         )
@@ -138,7 +136,8 @@ class Node:
         learning = None if self.role == "host" else self._chores.begin(self._start_learner(held))  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
         self.pump.failed, self.pump.publish = self._fail, self._publish
-        self.pump.transfers.answer_probes(ProbeDesk(self.network.dht.daemon.host_of, self.pump.post))
+        desk = ProbeDesk(self.network.dht.daemon.host_of, self.pump.post, self.options.clock)
+        self.pump.transfers.answer_probes(desk)
         self.pump.transfers.tell_status(lambda: told_status(self.snapshot(), self.pump))
         self.checkpointer = Checkpointer(directory, self.pump, self._presence)
         visible = await self.network.dht.daemon.visible_addresses()
@@ -159,6 +158,7 @@ class Node:
         self._chores.spawn(self.manners.run())
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
         self._chores.spawn(watch_reach(self.options, self.pump, visible[0].port))
+        self._chores.spawn(watch_clock(self.options.clock, self.pump, () if invite is None else invite.peers))
         self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
         self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))

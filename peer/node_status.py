@@ -14,6 +14,7 @@ from coordinator.network_view import CertificateView
 from coordinator.presence import PresenceTable
 from coordinator.snapshot import FragmentStatus, PeerSnapshot, Phase
 from peer.bookkeeping import LearnerProgress
+from peer.clock_watch import ADVICE_WRONG_CLOCK, clock_words, is_wrong
 from peer.evaluation_loop import Mark
 from peer.introduction import ADVICE_OUT_OF_REACH
 from peer.manners import Conditions
@@ -62,10 +63,13 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
     ]
 
 
-def advice_of(engine: Engine, now: float) -> str:
+def advice_of(pump: Pump) -> str:
     """What somebody has to do; nothing here can."""
-    stuck = engine.rivals.out_of_reach(engine.core.presence.live(now))
-    return f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
+    engine, ahead_seconds = pump.engine, pump.book.clock_ahead_seconds
+    stuck = engine.rivals.out_of_reach(engine.core.presence.live(pump.now))
+    far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
+    wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far)))
 
 
 def note_of(reason: str, pump: Pump) -> str:
@@ -118,7 +122,7 @@ def peer_snapshot(
     return base.model_copy(
         update={
             "note": note_of(base.note, pump),
-            "advice": advice_of(engine, now),
+            "advice": advice_of(pump),
             "device": ": ".join(filter(None, (progress.device, progress.use))),
             "celsius": seen.celsius,
             "gpu_watts": seen.watts,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dht.daemon_config import Relay
 from dht.errors import UsageError
+from peer.clock import Clock, skewed, unix_seconds
 from peer.learner_spawn import LearnerSpawn
 from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
@@ -54,6 +55,7 @@ class NodeOptions:
     fault: str | None = None  # tests only: see `Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
+    skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.clock.skewed`)
 
     @property
     def learner_attack(self) -> str | None:
@@ -61,6 +63,11 @@ class NodeOptions:
         from peer.attacks.protocol import PROTOCOL_ATTACKS
 
         return None if self.attack in PROTOCOL_ATTACKS else self.attack
+
+    @property
+    def clock(self) -> Clock:
+        """What this peer takes for the time, in Unix seconds."""
+        return unix_seconds if self.skew_file is None else skewed(self.skew_file)
 
     @property
     def identity_path(self) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from dht.identity import PeerId
-from peer.clock import unix_seconds
+from peer.clock import Clock, unix_seconds
 from peer.frames import ProbeAnswer, ProbeAsk
 
 CALL_SECONDS_MAX = 5.0
@@ -33,9 +33,10 @@ def gets_through(tried: Collection[bool]) -> bool:
 class ProbeDesk:
     """Answers ProbeAsk, within bounds; what is over them gets no answer."""
 
-    def __init__(self, host_of: HostOf, post: Post) -> None:
+    def __init__(self, host_of: HostOf, post: Post, clock: Clock = unix_seconds) -> None:
         self._host_of = host_of
         self._post = post
+        self._clock = clock
         self._called: OrderedDict[PeerId, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._second = float("-inf")
@@ -64,7 +65,7 @@ class ProbeDesk:
         self._answer(asker, ask, host, await answers(host, port) if host else None)
 
     def _answer(self, asker: PeerId, ask: ProbeAsk, host: str, reachable: bool | None) -> None:
-        now = int(1000 * unix_seconds())
+        now = max(0, int(1000 * self._clock()))
         answer = ProbeAnswer(ticket=ask.ticket, unix_milliseconds=now, seen_host=host, reachable=reachable)
         self._post(asker, answer, b"")
 

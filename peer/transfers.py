@@ -38,15 +38,19 @@ class Transfers:
         self._post = post
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
-        self._hear_probe: HearProbe | None = None
+        self._hear_probe: list[HearProbe] = []
 
     def answer_probes(self, desk: ProbeDesk) -> None:
         """From now on, tell whoever asks how it looks from here."""
         self._probes = desk
 
     def hear_probes(self, hear: HearProbe) -> None:
-        """From now on, tell this what others find who have tried to call us."""
-        self._hear_probe = hear
+        """From now on, tell this, too, what others find who were asked how we look from there."""
+        self._hear_probe.append(hear)
+
+    def _tell_of_probe(self, sender: PeerId, answer: ProbeAnswer) -> None:
+        for hear in self._hear_probe:
+            hear(sender, answer)
 
     async def close(self) -> None:
         """Give nothing more and call nobody."""
@@ -68,8 +72,8 @@ class Transfers:
             self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
         elif isinstance(message, ProbeAsk) and self._probes is not None:
             self._probes.ask(sender, message, now)
-        elif isinstance(message, ProbeAnswer) and self._hear_probe is not None:
-            self._hear_probe(sender, message)
+        elif isinstance(message, ProbeAnswer):
+            self._tell_of_probe(sender, message)
         elif isinstance(message, HeadsAsk):
             self._post(sender, answer_heads(self._chains(), message), b"")
         elif isinstance(message, TailAsk):

@@ -138,8 +138,9 @@ def test_only_runs_of_our_own_are_attacked(place: str, public: bool, tmp_path: P
     addresses = tuple(PeerAddress.parse(f"/{one}/tcp/7400/p2p/{organiser}") for one in places)
     invite = Invite(bytes(32), organiser, addresses)
     if not public:
-        check_among_ourselves(invite)
+        check_among_ourselves(invite, "--attack")
         return
-    with pytest.raises(UsageError, match="network of your own"):
-        asyncio.run(Node.join(str(invite), NodeOptions(tmp_path, attack="zero")))
+    for trial in (NodeOptions(tmp_path, attack="zero"), NodeOptions(tmp_path, skew_file=tmp_path / "skew")):
+        with pytest.raises(UsageError, match="network of your own"):
+            asyncio.run(Node.join(str(invite), trial))
     assert list(tmp_path.iterdir()) == []
