@@ -38,7 +38,7 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
         agreement=disagreement(watch) is None,
         state_digests={watch.final[name].peer_id: state_digests(watch.final[name]) for name in honest},
         bans=_bans([watch.latest[name] for name in watch.honest if name in watch.latest]),
-        hostile=tuple(watch.latest[name].peer_id for name in sorted(watch.hostile) if name in watch.latest),
+        hostile=_hostile(watch, lives),
         events=_events(watch),
         group_size_mean=_ratio(certified.members, certified.versions),
         tokens_certified=certified.tokens,
@@ -127,6 +127,12 @@ def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
         Ban(peer=one.peer_id, fault_class=one.fault_class, reason=one.reason, by=by[one.peer_id])
         for one in found.values()
     )
+
+
+def _hostile(watch: SwarmWatch, lives: Sequence[PeerSnapshot]) -> tuple[str, ...]:
+    """Keys of the hostile by their names; whoever turned hostile on the way may have told its key before."""
+    keys = {one.name: one.peer_id for one in lives}
+    return tuple(keys[name] for name in sorted(watch.hostile) if name in keys)
 
 
 def _rank(ranked: Sequence[int], share: float) -> int:

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.executor import NETWORK_KINDS, Breaker, Link
-from peer.chaos.plan import UNDONE_BY, VALUES, Event, Kind, Plan, number_of
+from peer.chaos.executor import MACHINE_KINDS, Breaker, Link
+from peer.chaos.plan import LINK_VALUES, UNDONE_BY, Event, Kind, Plan, number_of
 from peer.chaos.record import Happening
 
 END_OF_PLAN = "the run ended first"
@@ -21,14 +21,17 @@ Target = TypeVar("Target")
 
 
 class Conductor(Generic[Target]):
-    """Fed with the time and with deaths; `restart` starts a peer's process anew, `tell` hears of every event."""
+    """Fed with the time and with deaths; `tell` hears of every event.
+
+    `restart` starts a peer's process anew, with the name of an attack if it is hostile.
+    """
 
     def __init__(
         self,
         plan: Plan,
         executor: Breaker[Target],
         processes: Mapping[str, Target],
-        restart: Callable[[str], None],
+        restart: Callable[[str, str | None], None],
         tell: Callable[[Happening], None],
     ) -> None:
         self._executor = executor
@@ -43,6 +46,8 @@ class Conductor(Generic[Target]):
         self._stopped: set[str] = set()
         self._full: set[str] = set()
         self._links: dict[str, Link] = {}
+        self._skewed: set[str] = set()
+        self._attacks: dict[str, str] = {}  # what the hostile do
         self._cut = False
 
     def begin(self, now: float) -> None:
@@ -65,7 +70,7 @@ class Conductor(Generic[Target]):
         if event is None or exit_code != -signal.SIGKILL:
             return False
         del self._at_points[name]
-        self._note(event, now)
+        self._note(event, now, self._tried(event) if event.do == "attacker" else None)
         return True
 
     @property
@@ -74,7 +79,7 @@ class Conductor(Generic[Target]):
         return any(event.do == "restart" for _, _, event in self._due)
 
     def end(self, now: float) -> None:
-        """Repair everything but deaths, and note what never came to happen."""
+        """Repair everything but deaths and hostility, and note what never came to happen."""
         left = [event for _, _, event in sorted(self._due)] + list(self._at_points.values())
         self._due.clear()
         for event in left:
@@ -84,6 +89,7 @@ class Conductor(Generic[Target]):
             ("continue", self._stopped),
             ("clear", self._links),
             ("disk_free", self._full),
+            ("clock_right", self._skewed),
         )
         mending = [Event(do=kind, at_seconds=0, peer=number_of(name)) for kind, names in hurt for name in sorted(names)]
         for event in [*mending, *([Event(do="heal", at_seconds=0)] if self._cut else [])]:
@@ -93,13 +99,16 @@ class Conductor(Generic[Target]):
         heapq.heappush(self._due, (seconds, next(self._order), event))
 
     def _fire(self, event: Event, now: float) -> None:
-        refusal = self._executor.refusal(event.do) or self._obstacle(event)
-        if refusal is None:
-            try:
-                self._do(event)
-            except LocalError as error:
-                refusal = str(error)
+        refusal = self._executor.refusal(event.do) or self._obstacle(event) or self._tried(event)
         self._note(event, now, refusal)
+
+    def _tried(self, event: Event) -> str | None:
+        """Why it could not be done; None if it has been."""
+        try:
+            self._do(event)
+        except LocalError as error:
+            return str(error)
+        return None
 
     def _note(self, event: Event, now: float, refusal: str | None = None) -> None:
         self._tell(Happening(event, now, refusal))
@@ -111,7 +120,9 @@ class Conductor(Generic[Target]):
         name = event.target
         if event.do == "restart":
             return None if name in self._down else f"{name} is running"
-        if name in self._down and event.do not in NETWORK_KINDS:  # a link is the machine's, whoever lives there
+        if event.do == "honest":
+            return None if name in self._attacks else f"{name} is not hostile"
+        if name in self._down and event.do not in MACHINE_KINDS:
             return f"{name} is down"
         if event.do in ("stop", "continue") and (name in self._stopped) != (event.do == "continue"):
             return f"{name} is {'already' if event.do == 'stop' else 'not'} stopped"
@@ -121,11 +132,11 @@ class Conductor(Generic[Target]):
         name = event.target
         match event.do:
             case "kill":
-                self._forget(name)
-                self._executor.kill(self._processes[name])
+                self._kill(name)
             case "restart":
-                self._restart(name)
-                self._down.discard(name)
+                self._bring_back(name)
+            case "attacker" | "honest":
+                self._turn(name, event.attack)
             case "stop":
                 self._executor.stop(self._processes[name])
                 self._stopped.add(name)
@@ -139,13 +150,37 @@ class Conductor(Generic[Target]):
                 full = event.do == "disk_full"
                 self._executor.limit_disk(self._processes[name], full)
                 (self._full.add if full else self._full.discard)(name)
+            case "clock_skew" | "clock_right":
+                self._executor.set_clock(self._processes[name], event.skew_seconds or 0.0)
+                (self._skewed.add if event.skew_seconds else self._skewed.discard)(name)
             case "delay" | "loss" | "bandwidth" | "clear":
                 self._shape(event)
+
+    def _turn(self, name: str, attack: str | None) -> None:
+        """Another process in place of a peer's, from now on with this attack; one that is honest may stay away."""
+        was_down = name in self._down
+        if not was_down:
+            self._kill(name)
+        if attack is not None:
+            self._attacks[name] = attack
+        else:
+            del self._attacks[name]
+        if attack is not None or not was_down:
+            self._bring_back(name)
+
+    def _kill(self, name: str) -> None:
+        self._forget(name)
+        self._executor.kill(self._processes[name])
+
+    def _bring_back(self, name: str) -> None:
+        self._restart(name, self._attacks.get(name))
+        self._down.discard(name)
 
     def _shape(self, event: Event) -> None:
         name, link = event.target, Link()
         if event.do != "clear":
-            link = replace(self._links.get(name, link), **{VALUES[event.do]: getattr(event, VALUES[event.do])})
+            key = LINK_VALUES[event.do]
+            link = replace(self._links.get(name, link), **{key: getattr(event, key)})
         self._executor.shape(name, link)
         self._links.pop(name, None)
         if link != Link():

@@ -114,7 +114,7 @@ class ContainerSwarm:
                     self.watch.accidents.append(Accident(name, words, time.monotonic()))
             await asyncio.sleep(POLL_SECONDS)
 
-    def _restart(self, name: str) -> None:
+    def _restart(self, name: str, _: str | None) -> None:
         self._lives[name] += 1
         self._place.restart(name)
         self.watch.note_restart(name)

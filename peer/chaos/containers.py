@@ -94,6 +94,8 @@ class Containers:
     def refusal(self, kind: Kind) -> str | None:
         if kind == "attacker":
             return "nobody becomes hostile on the way; start such peers with --profile attackers"
+        if kind in ("clock_skew", "clock_right"):
+            return "containers share the clock of their machine"
         if kind in ("disk_full", "disk_free"):
             return "containers share a disk that nobody may fill"
         return None
@@ -109,6 +111,9 @@ class Containers:
 
     def limit_disk(self, peer: str, full: bool) -> None:
         raise LocalError("containers share a disk that nobody may fill")
+
+    def set_clock(self, peer: str, skew_seconds: float) -> None:
+        raise LocalError("containers share the clock of their machine")
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         """The first side stays where it is; each other one is moved to a network of its own."""

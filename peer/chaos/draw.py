@@ -15,6 +15,10 @@ PARTITION_FROM, PARTITION_TO = 0.35, 0.5  # of the time
 HOST_KILLED_AT = 0.6
 SHAPED_FROM, SHAPED_FOR = 0.1, 0.2
 DELAY_SECONDS, LOSS_SHARE, BITS_PER_SECOND = 0.05, 0.01, 20e6  # a poor home connection
+SKEW_EVERY_SECONDS, SKEW_FOR_SECONDS, SKEW_SECONDS = 150.0, 30.0, 120.0
+ATTACKED_FROM, ATTACKED_FOR, ATTACK = 0.7, 0.2, "false_results"
+HOW: dict[Kind, dict[str, float]] = {"clock_skew": {"skew_seconds": SKEW_SECONDS}}
+"""What else the events need that are drawn again and again."""
 
 
 def plan_of(file: PlanFile, peers: int, minutes: float, seed: int | None = None) -> Plan:
@@ -32,11 +36,12 @@ def plan_of(file: PlanFile, peers: int, minutes: float, seed: int | None = None)
 
 
 def draw_plan(seed: int, peers: int, minutes: float) -> Plan:
-    """A bit of everything: kills, stops, a partition, a poor connection, the death of the host."""
+    """A bit of everything: kills, stops, wrong clocks, a partition, a poor connection, an attacker, a dead host."""
     seconds, random = minutes * 60, Random(seed)
     repeated: dict[Kind, Repeated] = {
         "kill": Repeated(every_seconds=KILL_EVERY_SECONDS, for_seconds=KILL_FOR_SECONDS),
         "stop": Repeated(every_seconds=STOP_EVERY_SECONDS, for_seconds=STOP_FOR_SECONDS),
+        "clock_skew": Repeated(every_seconds=SKEW_EVERY_SECONDS, for_seconds=SKEW_FOR_SECONDS),
     }
     events = [*_absences(random, peers, seconds, repeated)]
     events += [Event(do="kill", at_seconds=HOST_KILLED_AT * seconds, peer=HOST)]
@@ -54,6 +59,9 @@ def draw_plan(seed: int, peers: int, minutes: float) -> Plan:
     )
     events += [poor, *(poor.model_copy(update={"delay_seconds": None, **more}) for more in other)]
     if few := _away_max(peers):
+        start, lasts = ATTACKED_FROM * seconds, ATTACKED_FOR * seconds
+        hostile = random.randint(1, peers)
+        events.append(Event(do="attacker", peer=hostile, at_seconds=start, for_seconds=lasts, attack=ATTACK))
         small = tuple(sorted(random.sample(range(1, peers + 1), few)))
         large = tuple(number for number in range(1, peers + 1) if number not in small)
         lasts = (PARTITION_TO - PARTITION_FROM) * seconds
@@ -77,7 +85,8 @@ def _absences(random: Random, peers: int, seconds: float, repeated: Mapping[Kind
         number = random.choice([number for number, until in back.items() if until <= now])
         lasts = repeated[kind].for_seconds
         if now + lasts < end:
-            events.append(Event(do=kind, at_seconds=now, for_seconds=lasts, peer=number))
+            event = {"do": kind, "at_seconds": now, "for_seconds": lasts, "peer": number, **HOW.get(kind, {})}
+            events.append(Event.model_validate(event))
             back[number] = now + lasts
         due[kind] = now + random.expovariate(1 / repeated[kind].every_seconds)
     return events

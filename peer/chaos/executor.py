@@ -17,9 +17,12 @@ from typing import Protocol, TypeVar
 
 from dht.errors import LocalError
 from peer.chaos.plan import Kind
+from peer.clock import SKEW_FILE, write_skew
 from peer.swarm_processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
+MACHINE_KINDS: frozenset[Kind] = NETWORK_KINDS | {"clock_skew", "clock_right"}
+"""What is the machine's and not its process', so that it holds whoever lives there."""
 WAKE_SECONDS_MAX = 5.0
 
 
@@ -46,6 +49,10 @@ class Breaker(Protocol[Target_contra]):
     def stop(self, peer: Target_contra) -> None: ...
     def resume(self, peer: Target_contra) -> None: ...
     def limit_disk(self, peer: Target_contra, full: bool) -> None: ...
+    def set_clock(self, peer: Target_contra, skew_seconds: float) -> None:
+        """Have the peer's wall clock be off by this from now on."""
+        ...
+
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
         ...
@@ -76,8 +83,6 @@ class Loopback:
         self._asleep.clear()
 
     def refusal(self, kind: Kind) -> str | None:
-        if kind == "attacker":
-            return "nobody becomes hostile on the way; see the profile `attackers` in docs/compose.md"
         if kind in NETWORK_KINDS:
             return "on loopback the network cannot fail; run as root with --netns"
         return None
@@ -103,6 +108,10 @@ class Loopback:
             with suppress(ProcessLookupError):
                 _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+
+    def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
+        """In a file, which a peer reads that was started with `--skew-file`."""
+        write_skew(peer.data_directory / SKEW_FILE, skew_seconds)
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         raise LocalError("there is no network to cut on loopback")

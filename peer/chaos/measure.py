@@ -50,7 +50,8 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Pa
     peer_seconds = score.alive_seconds(watch.happenings, watch.learners, window)
     tokens = _tokens(inside) // fragments
     ideal = pace.tokens_in(peer_seconds)
-    recovered, lost = score.recoveries(watch.happenings, watch.lives_of, window)
+    honest = {name: lives for name, lives in watch.lives_of.items() if name not in watch.hostile}  # a ban lasts
+    recovered, lost = score.recoveries(watch.happenings, honest, window)
     own = {
         **swarm.model_dump(exclude={"bans"}),
         "bans": swarm.bans,

@@ -10,13 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
+from peer.clock import SKEW_SECONDS_MAX
 from peer.options import Fault
 
 Kind = Literal[
-    "kill", "stop", "partition", "delay", "loss", "bandwidth", "disk_full", "attacker",
-    "restart", "continue", "heal", "clear", "disk_free",
+    "kill", "stop", "partition", "delay", "loss", "bandwidth", "disk_full", "clock_skew", "attacker",
+    "restart", "continue", "heal", "clear", "disk_free", "clock_right", "honest",
 ]  # fmt: skip
-MENDING: frozenset[Kind] = frozenset({"restart", "continue", "heal", "clear", "disk_free"})
+MENDING: frozenset[Kind] = frozenset({"restart", "continue", "heal", "clear", "disk_free", "clock_right", "honest"})
 """These repair; all other kinds are faults."""
 UNDONE_BY: dict[Kind, Kind] = {
     "kill": "restart",
@@ -26,9 +27,14 @@ UNDONE_BY: dict[Kind, Kind] = {
     "loss": "clear",
     "bandwidth": "clear",
     "disk_full": "disk_free",
+    "clock_skew": "clock_right",
+    "attacker": "honest",
 }
-VALUES: dict[Kind, str] = {"delay": "delay_seconds", "loss": "loss_share", "bandwidth": "bits_per_second"}
-"""The key that says how much, where there is one."""
+LINK_VALUES: dict[Kind, str] = {"delay": "delay_seconds", "loss": "loss_share", "bandwidth": "bits_per_second"}
+VALUES: dict[Kind, str] = {**LINK_VALUES, "clock_skew": "skew_seconds", "attacker": "attack"}
+"""The key that says how much, or what, where there is one."""
+OF_LEARNERS: frozenset[Kind] = frozenset({"clock_skew", "clock_right", "attacker", "honest"})
+"""Nobody does these to the host."""
 HOST: Literal["host"] = "host"
 EVENTS_MAX = 10_000
 PEERS_MAX = 64
@@ -59,6 +65,8 @@ class Event(_Strict):
     delay_seconds: float | None = Field(None, gt=0, le=10, description="added each way")
     loss_share: float | None = Field(None, gt=0, lt=1, description="of packets, each way")
     bits_per_second: float | None = Field(None, ge=1e3, le=1e12, description="each way")
+    skew_seconds: float | None = Field(None, ge=-SKEW_SECONDS_MAX, le=SKEW_SECONDS_MAX, description="ahead, or behind")
+    attack: str | None = Field(None, max_length=256, description="NAME[:PARAMETER=VALUE], as `muster lab --list` says")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -67,11 +75,15 @@ class Event(_Strict):
         of_all = self.do in ("partition", "heal")
         if of_all != (self.peer is None):
             raise ValueError(f"{self.do} {'takes no' if of_all else 'needs a'} peer")
+        if self.do in OF_LEARNERS and self.peer == HOST:
+            raise ValueError(f"{self.do} is for peers that train, not for the host")
         if (self.do == "partition") != bool(self.sides):
             raise ValueError("a partition, and nothing else, has sides")
         for kind, key in VALUES.items():
             if (self.do == kind) != (getattr(self, key) is not None):
-                raise ValueError(f"a {kind}, and nothing else, has {key}")
+                raise ValueError(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}, and nothing else, has {key}")
+        if self.attack is not None:
+            _check_attack(self.attack)
         if self.for_seconds is not None and self.do not in UNDONE_BY:
             raise ValueError(f"{self.do} is not undone by anything, so it takes no for_seconds")
         if self.at_point is not None:
@@ -79,8 +91,10 @@ class Event(_Strict):
         return self
 
     def _check_point(self, point: str) -> None:
-        if self.do != "kill" or self.peer == HOST:
-            raise ValueError("only a kill of a peer that trains can wait for a point")
+        if self.do not in ("kill", "attacker") or self.peer == HOST:
+            raise ValueError(
+                "only a peer that trains can wait for a point, to be killed or to become an attacker there"
+            )
         try:
             Fault.parse(f"kill:{point}")
         except UsageError as error:
@@ -109,9 +123,9 @@ class Event(_Strict):
         """What a reader of the timeline wants to know beside kind and peer."""
         if self.sides:
             return " | ".join(" ".join(sorted(group)) for group in self.groups())
-        if self.at_point is not None:
-            return f"at {self.at_point}"
-        return f"{getattr(self, VALUES[self.do]):g}" if self.do in VALUES else ""
+        value = getattr(self, VALUES[self.do]) if self.do in VALUES else ""
+        words = value if isinstance(value, str) else f"{value:g}"
+        return " ".join(filter(None, (words, self.at_point and f"at {self.at_point}")))
 
 
 class Repeated(_Strict):
@@ -160,16 +174,33 @@ class Plan:
             _check(event, peers, seconds)
         waiting = [event.target for event in events if event.at_point is not None]
         if twice := next((name for name in waiting if waiting.count(name) > 1), None):
-            raise UsageError(f"{twice} is to be killed at two points; a peer can wait for one only")
+            raise UsageError(f"{twice} is to wait at two points; a peer can wait for one only")
+        hostile = {event.target for event in events if event.do == "attacker"}
+        if len(hostile) >= peers:
+            raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {len(hostile)}")
         endless = float("inf")
         by_time = sorted(events, key=lambda event: endless if event.at_seconds is None else event.at_seconds)
         return cls(peers, seconds, tuple(by_time))
 
     @property
     def point_faults(self) -> dict[int, str]:
-        """For the `--fault` of each peer that is to die at a point."""
+        """For the `--fault` of each peer that is to die at a point; an attacker comes back as one."""
         waiting = (event for event in self.events if event.at_point is not None)
         return {int(event.peer or 0): f"kill:{event.at_point}" for event in waiting}
+
+
+def _check_attack(text: str) -> None:
+    """Raises ValueError if no peer can attack like that."""
+    from peer.attacks.protocol import PROTOCOL_ATTACKS
+
+    if text in PROTOCOL_ATTACKS:
+        return
+    from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
+
+    try:
+        AttackChoice.parse(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def name_of(peer: PeerNumber) -> str:

@@ -55,7 +55,8 @@ class ChaosWatch(SwarmWatch):
         """A process told about itself; two branches of a fork are no conflict as long as one of them is minor."""
         steps_before = self.latest[name].steps if name in self.latest else None
         super().note(name, snapshot, now)
-        self.ledger.see(snapshot.certificates, now)
+        if name not in self.hostile:
+            self.ledger.see(snapshot.certificates, now)
         self.conflicts = self.ledger.conflicts
         if name != self.host:
             lives = self.lives_of.setdefault(name, [])
@@ -73,21 +74,21 @@ class ChaosWatch(SwarmWatch):
 
     @property
     def everyone_trains(self) -> bool:
-        """Whether every learner trains, and every fragment has had a certificate."""
-        snapshots = [self.latest.get(name) for name in self.learners]
+        """Whether every honest learner trains, and every fragment has had a certificate."""
+        snapshots = [self.latest.get(name) for name in self.learners if name not in self.hostile]
         training = all(one is not None and one.state == "training" for one in snapshots)
         return training and all(version for version, _ in self.heads().values())
 
     @property
     def everyone_is_back(self) -> bool:
-        """Whether every living process answers and holds what it knows of."""
-        snapshots = [self.latest.get(name) for name in self.living]
+        """Whether every living honest process answers and holds what it knows of."""
+        snapshots = [self.latest.get(name) for name in self.living_honest]
         return all(one is not None and one.state not in ("starting", "catching up") for one in snapshots)
 
     def heads(self) -> dict[int, tuple[int, str]]:
-        """Version and digest of each fragment where the living are; the highest version, if they differ."""
+        """Version and digest of each fragment where the honest are; the highest version, if they differ."""
         newest: dict[int, tuple[int, str]] = {}
-        for name in self.living:
+        for name in self.living_honest:
             for index, part in enumerate(self.latest[name].fragments if name in self.latest else ()):
                 newest[index] = max(newest.get(index, (0, "")), (part.version, part.head))
         return newest

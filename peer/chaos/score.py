@@ -35,7 +35,8 @@ class Window:
 def alive_seconds(happenings: Iterable[Happening], learners: Sequence[str], window: Window) -> float:
     """Peer-seconds that the plan left to the learners: all but from a kill to the restart, from a stop to its end.
 
-    A peer that is slow to start again, or that died without being told to, is not excused.
+    A peer that is slow to start again, or that died without being told to, is not excused; nor is one that attacks or
+    whose clock is wrong: what the others lose by that is what is to be measured.
     """
     away_since: dict[str, float] = {}
     away = 0.0

@@ -20,8 +20,9 @@ from peer.chaos.measure import Pace, chaos_report
 from peer.chaos.plan import Plan
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
+from peer.clock import SKEW_FILE
 from peer.swarm import HOST, Display, Swarm, SwarmOptions
-from peer.swarm_processes import PeerProcess
+from peer.swarm_processes import KILLED_SECONDS_MAX, PeerProcess
 
 WARM_UP_SECONDS_MAX = 300.0
 RETURN_SECONDS_MAX = 90.0  # for whoever was hit last
@@ -89,17 +90,29 @@ class ChaosSwarm(Swarm):
 
     def _launch(self, name: str, directory: Path, arguments: Iterable[str]) -> None:
         words = (*arguments, *(("--verbose",) if self._options.verbose else ()))
-        temporary = self._options.data_directory is None
-        self._processes[name] = self._executor.start(name, directory, words, temporary)
-        self._arguments.setdefault(name, (directory, words))
+        if any((event.do, event.target) == ("clock_skew", name) for event in self._plan.events):
+            words = (*words, "--skew-file", str(directory / SKEW_FILE))
+        self._arguments[name] = (directory, words)
+        self._run_process(name, words)
 
-    def _restart(self, name: str) -> None:
-        """The same command line as its user typed it the first time, invite included; but it dies at no point."""
-        directory, words = self._arguments[name]
+    def _run_process(self, name: str, words: tuple[str, ...]) -> None:
+        temporary = self._options.data_directory is None
+        self._processes[name] = self._executor.start(name, self._arguments[name][0], words, temporary)
+
+    def _restart(self, name: str, attack: str | None) -> None:
+        """The same command line as its user typed it the first time, invite included; but it dies at no point.
+
+        Whoever attacks once is not believed any more, and not expected to hold what the others hold: a ban lasts.
+        """
+        _, words = self._arguments[name]
         if "--fault" in words:
             at = words.index("--fault")
             words = (*words[:at], *words[at + 2 :])
-        self._launch(name, directory, words)
+        if attack is not None:
+            words = (*words, "--attack", attack)
+            self.watch.hostile |= {name}
+        self._processes[name].has_ended(KILLED_SECONDS_MAX)  # and has given up its folder
+        self._run_process(name, words)
         self.watch.note_restart(name)
         self._processes[name].tell(self._invite_text)
         self._follow(self._processes[name])

@@ -16,8 +16,12 @@ def event(do: Kind, at_seconds: float | None = 0.0, peer: int | str | None = Non
 
 
 def happened(do: Kind, seconds: float, peer: int | str | None = None, refusal: str | None = None) -> Happening:
-    more = {"sides": ((1,), (2,))} if do == "partition" else {}
-    return Happening(event(do, 0.0, peer, **more), seconds, refusal)
+    how: dict[Kind, dict[str, object]] = {
+        "partition": {"sides": ((1,), (2,))},
+        "attacker": {"attack": "two_votes"},
+        "clock_skew": {"skew_seconds": 90.0},
+    }
+    return Happening(event(do, 0.0, peer, **how.get(do, {})), seconds, refusal)
 
 
 def life(stepped_at: Sequence[float], contributed_at: float | None = None, pid: int = 1) -> Life:
@@ -51,6 +55,9 @@ class Recorder:
 
     def limit_disk(self, peer: PeerProcess, full: bool) -> None:
         self.done.append(("disk", peer, full))
+
+    def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
+        self.done.append(("clock", peer, skew_seconds))
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         self.done.append(("partition", *map(frozenset, sides)))

@@ -25,12 +25,15 @@ class Rig:
     def __init__(self, *events: Event, plan: Plan | None = None, executor: Recorder | None = None) -> None:
         plan = plan or Plan.of(4, 100.0, events)
         self.executor = executor or Recorder()
-        self.restarted: list[str] = []
+        self.restarted: list[tuple[str, str | None]] = []  # who, and with which attack
         self.told: list[Happening] = []
         names = ("host", *(f"peer-{number}" for number in range(1, plan.peers + 1)))
         processes = {name: name for name in names}
-        self.conductor = Conductor(plan, self.executor, processes, self.restarted.append, self.told.append)  # type: ignore[arg-type]
+        self.conductor = Conductor(plan, self.executor, processes, self._restart, self.told.append)  # type: ignore[arg-type]
         self.conductor.begin(START)
+
+    def _restart(self, name: str, attack: str | None) -> None:
+        self.restarted.append((name, attack))
 
     def lines(self) -> list[tuple[str, str, float, str | None]]:
         return [(one.event.do, one.event.target, one.seconds - START, one.refusal) for one in self.told]
@@ -46,7 +49,7 @@ def test_a_fault_is_undone_as_long_after_it_as_it_really_happened() -> None:
     rig.conductor.advance(START + 16.9)
     assert rig.restarted == []
     rig.conductor.advance(START + 17.0)
-    assert rig.restarted == ["peer-2"]
+    assert rig.restarted == [("peer-2", None)]
     assert not rig.conductor.restarts_pending
     assert rig.lines() == [("kill", "peer-2", 12.0, None), ("restart", "peer-2", 17.0, None)]
 
@@ -57,7 +60,7 @@ def test_a_death_at_a_point_is_noticed_and_undone() -> None:
     assert rig.told == []
     assert rig.conductor.note_death("peer-3", -signal.SIGKILL, START + 51)
     rig.conductor.advance(START + 55)
-    assert rig.restarted == ["peer-3"]
+    assert rig.restarted == [("peer-3", None)]
     assert not rig.conductor.note_death("peer-3", -signal.SIGKILL, START + 60)  # it dies at that point once
 
 
@@ -160,6 +163,62 @@ def test_a_link_that_could_not_be_made_adds_to_no_later_one() -> None:
     assert [line[3] for line in rig.lines()] == ["tc: no such discipline", None]
 
 
+def test_an_attacker_is_another_process_of_the_same_peer_and_so_is_whoever_has_stopped_attacking() -> None:
+    rig = Rig(event("attacker", 5.0, 2, attack="sign_flip", for_seconds=10.0))
+    rig.conductor.advance(START + 5)
+    assert (rig.executor.done, rig.restarted) == ([("kill", "peer-2")], [("peer-2", "sign_flip")])
+    rig.conductor.advance(START + 15)
+    assert (rig.executor.done, rig.restarted[1:]) == ([("kill", "peer-2")] * 2, [("peer-2", None)])
+    assert rig.lines() == [("attacker", "peer-2", 5.0, None), ("honest", "peer-2", 15.0, None)]
+    assert not rig.conductor.note_death("peer-2", -signal.SIGKILL, START + 16)  # this death would be another one
+
+
+def test_a_hostile_peer_comes_back_from_death_as_what_it_is_by_then() -> None:
+    rig = Rig(
+        event("attacker", 1.0, 1, attack="zero"),
+        event("kill", 2.0, 1, for_seconds=1.0),
+        event("kill", 4.0, 1, for_seconds=2.0),
+        event("honest", 5.0, 1),
+        event("honest", 7.0, 1),
+    )
+    for second in range(8):
+        rig.conductor.advance(START + second)
+    assert rig.restarted == [("peer-1", "zero"), ("peer-1", "zero"), ("peer-1", None)]
+    assert [line[3] for line in rig.lines()][-1] == "peer-1 is not hostile"
+    assert [line[3] for line in rig.lines()][:-1] == [None] * 6
+
+
+def test_a_peer_may_turn_hostile_at_a_point() -> None:
+    rig = Rig(event("attacker", None, 3, at_point="vote:2", attack="zero", for_seconds=4.0))
+    rig.conductor.advance(START + 50)
+    assert rig.told == []
+    assert rig.conductor.note_death("peer-3", -signal.SIGKILL, START + 51)
+    assert (rig.executor.done, rig.restarted) == ([], [("peer-3", "zero")])
+    rig.conductor.advance(START + 55)
+    assert (rig.executor.done, rig.restarted[1:]) == ([("kill", "peer-3")], [("peer-3", None)])
+
+
+def test_who_is_down_turns_no_attacker() -> None:
+    rig = Rig(event("kill", 1.0, 1), event("attacker", 2.0, 1, attack="zero", for_seconds=1.0))
+    rig.conductor.advance(START + 9)
+    assert rig.restarted == []
+    assert rig.lines()[1:] == [("attacker", "peer-1", 9.0, "peer-1 is down")]
+
+
+def test_a_clock_is_the_machines_and_stays_wrong_whoever_dies() -> None:
+    rig = Rig(
+        event("clock_skew", 1.0, 1, skew_seconds=-3600.0, for_seconds=10.0),
+        event("kill", 2.0, 1, for_seconds=20.0),
+        event("clock_skew", 30.0, 2, skew_seconds=90.0),
+    )
+    for second in (1, 2, 11, 22, 30):
+        rig.conductor.advance(START + second)
+    rig.conductor.end(START + 40)
+    clocks = [one[1:] for one in rig.executor.done if one[0] == "clock"]
+    assert clocks == [("peer-1", -3600.0), ("peer-1", 0.0), ("peer-2", 90.0), ("peer-2", 0.0)]
+    assert all(refusal is None for *_, refusal in rig.lines())
+
+
 def test_the_end_repairs_everything_but_deaths() -> None:
     rig = Rig(
         event("kill", 1.0, 1, for_seconds=90.0),
@@ -200,4 +259,5 @@ def test_whatever_is_drawn_ends_with_nothing_broken(seed: int, pauses: list[floa
         (stopped.add if what == "stop" else stopped.discard)(rest[0] if rest else None)
     assert stopped == set()  # whoever was killed while it stood still does not any more
     assert [step for step in rig.executor.done if step[0] == "partition"][-1:] in ([], [("partition",)])
+    assert not any({step[1]: step[2] for step in rig.executor.done if step[0] == "clock"}.values())
     assert [one.seconds for one in rig.told] == sorted(one.seconds for one in rig.told)

@@ -152,5 +152,6 @@ def test_what_the_engine_refuses_is_said_in_its_words(tmp_path: Path) -> None:
         place = Containers(client, "host1")
     assert "--profile attackers" in str(place.refusal("attacker"))
     assert place.refusal("disk_full") is not None
+    assert "clock" in str(place.refusal("clock_skew"))
     assert place.refusal("partition") is None
     place.shape("peer-1", Link())  # was a good one all the time

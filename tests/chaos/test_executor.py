@@ -17,6 +17,7 @@ import pytest
 from dht.errors import LocalError
 from peer.chaos.executor import NETWORK_KINDS, Link, Loopback, family
 from peer.chaos.plan import MENDING, UNDONE_BY
+from peer.clock import SKEW_FILE, skewed, unix_seconds
 from peer.swarm_processes import PeerProcess
 
 WAIT_SECONDS = 20.0
@@ -127,11 +128,29 @@ def test_a_full_disk_takes_nothing_until_it_is_free(tmp_path: Path) -> None:
         process.stdin.close()
 
 
+def test_a_clock_is_wrong_until_it_is_set_right(tmp_path: Path) -> None:
+    peer = PeerProcess("peer-1", tmp_path, None)  # type: ignore[arg-type]
+    clock = skewed(tmp_path / SKEW_FILE)
+    place = Loopback()
+    for skew_seconds in (0.0, 3600.0, -3600.0, 0.0):
+        place.set_clock(peer, skew_seconds)
+        assert abs(clock() - unix_seconds() - skew_seconds) < 1800.0
+    assert [path.name for path in tmp_path.iterdir()] == [SKEW_FILE]
+    with pytest.raises(LocalError, match="cannot be written"):
+        place.set_clock(PeerProcess("peer-1", tmp_path / "none", None), 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1e300", "nan", "inf", "9" * 99, "\x80"])
+def test_what_is_no_skew_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / SKEW_FILE).write_text(text, encoding="latin-1")
+    assert abs(skewed(tmp_path / SKEW_FILE)() - unix_seconds()) < 1800.0
+
+
 def test_loopback_says_what_it_cannot_do() -> None:
     place = Loopback()
-    for kind in UNDONE_BY.keys() | MENDING | {"attacker"}:
+    for kind in UNDONE_BY.keys() | MENDING:
         refusal = place.refusal(kind)
-        assert (refusal is None) == (kind not in NETWORK_KINDS | {"attacker"})
+        assert (refusal is None) == (kind not in NETWORK_KINDS)
         assert kind not in NETWORK_KINDS or "--netns" in str(refusal)
     with pytest.raises(LocalError):
         place.partition([])

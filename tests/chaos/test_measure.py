@@ -103,6 +103,24 @@ def test_the_report_of_a_story() -> None:
     assert report.tokens == report.inner_steps * PACE.tokens_per_step == (16 + 6 + 16) * 400
 
 
+def test_of_a_peer_that_has_attacked_nothing_is_believed_or_expected() -> None:
+    watch = story()
+    watch.hostile = frozenset({"peer-2"})
+    lie = certificate(0, 16).model_copy(update={"digest": "ffff"})
+    watch.note_final("peer-2", told("peer-2", 17, certificates=(lie,), digests_from_tensors=("x", "y")), 34.0)
+    watch.happenings += [happened("attacker", 26.0, 2), happened("honest", 28.0, 2)]
+    report = measured(watch)
+    assert report.agreement
+    assert (report.peers, report.hostile) == (1, ("id of peer-2",))
+    assert "id of peer-2" not in report.state_digests
+    assert report.recovery_seconds == {}
+    assert report.measured_peer_seconds == 2 * 20 - 4, "it is alive, and so is what its attack costs"
+    assert report.tokens_certified == 16 * 1000
+    assert report.faults == {"kill": 1, "attacker": 1}
+    watch.note_restart("peer-2")  # and its next life tells nothing any more
+    assert measured(watch).hostile == ("id of peer-2",)
+
+
 def test_a_death_that_nobody_planned_is_told() -> None:
     watch = story()
     watch.accidents.append(Accident("peer-1", "no space left", 20.0))

@@ -42,6 +42,20 @@ def test_a_plan_is_sorted_by_time_and_points_come_last() -> None:
     assert plan.seconds == 60
 
 
+@pytest.mark.parametrize("attack", ["sign_flip", "scaling:factor=3", "two_votes"])
+def test_an_attack_is_one_that_peers_know(attack: str) -> None:
+    hostile = event("attacker", 1.0, 2, attack=attack, for_seconds=2.0)
+    assert hostile.detail() == attack
+    assert hostile.undoing() == Event(do="honest", at_seconds=3.0, peer=2)
+
+
+def test_what_a_reader_of_the_timeline_is_told() -> None:
+    assert event("clock_skew", 1.0, 2, skew_seconds=-90.0).detail() == "-90"
+    assert event("attacker", None, 2, attack="zero", at_point="vote").detail() == "zero at vote"
+    assert event("kill", None, 2, at_point="vote:2").detail() == "at vote:2"
+    assert event("kill", 1.0, 2).detail() == ""
+
+
 def test_a_partition_is_undone_by_healing_all() -> None:
     partition = event("partition", 1.0, sides=((1,), (2,)), for_seconds=2.0)
     assert partition.undoing() == Event(do="heal", at_seconds=3.0)
@@ -85,7 +99,17 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[[event]]\ndo = 'delay'\nat_seconds = 1\npeer = 1", "a delay, and nothing else, has delay_seconds"),
         ("[[event]]\ndo = 'heal'\nat_seconds = 1\nfor_seconds = 2", "takes no for_seconds"),
         ("[[event]]\ndo = 'kill'\npeer = 1\nat_point = 'lunch'", "commit, bundle, scatter"),
-        ("[[event]]\ndo = 'stop'\npeer = 1\nat_point = 'vote'", "only a kill"),
+        ("[[event]]\ndo = 'stop'\npeer = 1\nat_point = 'vote'", "only a peer that trains can wait for a point"),
+        ("[[event]]\ndo = 'attacker'\npeer = 1\nat_seconds = 1", "an attacker, and nothing else, has attack"),
+        (
+            "[[event]]\ndo = 'kill'\npeer = 1\nat_seconds = 1\nattack = 'zero'",
+            "an attacker, and nothing else, has attack",
+        ),
+        ("[[event]]\ndo = 'attacker'\npeer = 1\nat_seconds = 1\nattack = 'shout'", "there is no attack 'shout'"),
+        ("[[event]]\ndo = 'attacker'\npeer = 'host'\nat_seconds = 1\nattack = 'zero'", "not for the host"),
+        ("[[event]]\ndo = 'clock_skew'\npeer = 'host'\nat_seconds = 1\nskew_seconds = 60", "not for the host"),
+        ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1", "a clock_skew, and nothing else, has skew_seconds"),
+        ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1\nskew_seconds = 1e12", "less than or equal"),
         ("[kills]\nevery_seconds = 0\nfor_seconds = 1", "kills.every_seconds: input should be greater than 0"),
     ],
 )
@@ -106,6 +130,7 @@ def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> No
         ([event("partition", 1.0, sides=((1, 2),))], "two sides or more"),
         ([event("partition", 1.0, sides=((1, 2), (2, 3)))], "nobody is on two of them"),
         ([event("kill", None, 1, at_point="vote"), event("kill", None, 1, at_point="adopt")], "at two points"),
+        ([event("attacker", 1.0, one, attack="two_votes") for one in (1, 2, 3)], "somebody must be honest"),
     ],
 )
 def test_a_plan_that_does_not_fit_the_swarm_is_refused(events: list[Event], sentence: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from peer.chaos.namespaces import PREFIX
 from tests.real.conftest import ROOT, RUN, Swarm
 from tests.real.conftest import swarm as swarm  # the fixture
+from tests.real.test_attacks import PROVEN
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]
 
@@ -49,6 +50,20 @@ for_seconds = 8
 at_seconds = 14
 do = "kill"
 peer = "host"
+"""
+TURN = """
+[[event]]
+at_seconds = 2
+do = "attacker"
+attack = "two_votes"
+peer = 2
+for_seconds = 70
+[[event]]
+at_seconds = 4
+do = "clock_skew"
+peer = 3
+skew_seconds = -3600
+for_seconds = 13
 """
 
 
@@ -87,6 +102,22 @@ def test_peers_die_sleep_and_come_back_on_loopback(swarm: Swarm) -> None:
     assert 0 < report["measured_tokens_certified"] < report["tokens"]
     assert 0 < report["goodput_ideal"] <= 1.2  # rounds end a little before or after the time that is measured
     assert 0 < report["uptime"] < 1
+
+
+def test_a_clock_goes_wrong_and_a_peer_turns_hostile(swarm: Swarm) -> None:
+    report = run_chaos(swarm, TURN, "--minutes", "1.5")
+    assert report["agreement"]
+    assert report["faults"] == {"clock_skew": 1, "attacker": 1}
+    assert [line["fault"] for line in report["timeline"]] == ["attacker", "clock_skew", "clock_right", "honest"]
+    assert all(line["fired"] for line in report["timeline"])
+    assert (report["events"]["clock_wrong"], report["events"]["clock_right"]) == (1, 1)  # it has told its owner
+    (attacker,) = report["hostile"]
+    assert report["peers"] == 3  # the others
+    (ban,) = report["bans"]
+    assert ban["peer"] == attacker
+    assert ban["reason"].startswith(PROVEN["two_votes"])
+    assert ban["by"] == 4, "the host knows it, too, and what the attacker holds is not asked"
+    assert attacker not in report["state_digests"]
 
 
 @pytest.mark.netns

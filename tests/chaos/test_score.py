@@ -40,6 +40,9 @@ histories = st.lists(
         ([happened("kill", 110, "host"), happened("partition", 110)], 0),
         ([happened("kill", 110, 1, "peer-1 is down")], 0),
         ([happened("disk_full", 110, 1)], 0),
+        ([happened("attacker", 110, 1), happened("honest", 120, 1)], 0),
+        ([happened("clock_skew", 110, 1), happened("clock_right", 120, 1)], 0),
+        ([happened("attacker", 110, 1), happened("kill", 120, 1), happened("restart", 130, 1)], 10),
     ],
 )
 def test_only_what_the_plan_took_away_is_excused(happenings: list[Happening], away: float) -> None:

@@ -8,7 +8,7 @@ from peer.chaos.measure import Pace
 from peer.chaos.plan import HOST, Plan
 from peer.chaos.score import Window
 from tests.bench.elastic.score import Step, figures, kept, lives_of, ratios
-from tests.bench.elastic.swarm import without_host
+from tests.bench.elastic.swarm import for_workers
 from tests.chaos.builders import event, happened
 
 NAMES = ["peer-1", "peer-2"]
@@ -61,5 +61,7 @@ def test_ratios_are_muster_s_over_the_other_s() -> None:
 
 
 def test_what_befalls_the_host_befalls_nobody_here() -> None:
-    plan = Plan.of(2, 60.0, (event("kill", 5.0, HOST), event("kill", 6.0, 1), event("restart", 50.0, HOST)))
-    assert [one.target for one in without_host(plan).events] == ["peer-1"]
+    skew, attack = event("clock_skew", 7.0, 1, skew_seconds=60.0), event("attacker", 8.0, 2, attack="zero")
+    kills = event("kill", 5.0, HOST), event("kill", 6.0, 1), event("restart", 50.0, HOST)
+    plan = Plan.of(2, 60.0, (*kills, skew, attack))
+    assert [(one.do, one.target) for one in for_workers(plan).events] == [("kill", "peer-1")]
