@@ -18,6 +18,8 @@ from coordinator.manifest import RunConfig
 from peer.corpus import TokenData
 from peer.data import BYTE_VOCABULARY
 from peer.evaluation import Evaluator
+from peer.freed_memory import give_back_freed
+from peer.status_answer import thinned
 
 Answer = TypeVar("Answer")
 
@@ -28,6 +30,7 @@ CYCLES = 2  # of all fragments between two evaluations
 BUSY_SHARE = 0.1  # evaluations take at most this share of the time
 REST_SECONDS_MIN = 0.2
 QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
+EVALUATIONS_KEPT = 1024  # whoever asks for a snapshot gets them all; when there are more, every second one goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Mark:
 
 
 class EvaluationLoop:
-    """Evaluates whenever enough versions have passed; keeps what it found."""
+    """Evaluates whenever enough versions have passed; keeps what it found, however long the run is."""
 
     def __init__(self, config: RunConfig, data: TokenData, anchors: Callable[[], list[Tensor]]) -> None:
         self._config = config
@@ -67,16 +70,22 @@ class EvaluationLoop:
     async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
         """Loss of the anchors as they are now, in nats per token."""
         evaluator, anchors = (self._full if full else self._quick), self._anchors()
-        loss = await self._run(lambda: evaluator.loss(anchors))
+        loss = await self._run(lambda: _loss(evaluator, anchors))
         evaluation = Evaluation(
             versions=mark.versions, tokens_certified=mark.tokens, wall_seconds=mark.wall_seconds, loss=loss
         )
-        self.found.append(evaluation)
+        self._keep(evaluation)
         return evaluation
+
+    def _keep(self, evaluation: Evaluation) -> None:
+        """The first and the last always stay: reports compare them."""
+        self.found.append(evaluation)
+        if len(self.found) > EVALUATIONS_KEPT:
+            self.found = list(thinned(self.found, EVALUATIONS_KEPT // 2))
 
     async def loss(self, anchors: Sequence[Tensor]) -> float:
         """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
-        return await self._run(lambda: self._full.loss(anchors))
+        return await self._run(lambda: _loss(self._full, anchors))
 
     async def sample(self) -> str:
         """A piece of text that the model writes; empty for models that are not over bytes."""
@@ -91,6 +100,13 @@ class EvaluationLoop:
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _loss(evaluator: Evaluator, anchors: Sequence[Tensor]) -> float:
+    try:
+        return evaluator.loss(anchors)
+    finally:
+        give_back_freed()
 
 
 def nice_worker(name: str) -> ThreadPoolExecutor:

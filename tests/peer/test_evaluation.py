@@ -1,3 +1,4 @@
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 
@@ -6,9 +7,12 @@ import torch
 from torch import Tensor
 
 from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from peer import evaluation_loop
+from peer.corpus import TokenData
 from peer.data import evaluation_windows
 from peer.evaluation import Evaluator, generate_text, heldout_loss
 from peer.fragments import FragmentLayout, fragment_views, gather
+from peer.freed_memory import give_back_freed
 from peer.learner import make_learner
 from peer.model import initial_parameters, loss
 
@@ -86,3 +90,27 @@ def test_text_needs_bytes_and_a_prompt():
     with pytest.raises(ValueError, match="after a prompt"):
         generate_text(model, "", 1, torch.Generator())
     assert generate_text(model, "a", 0, torch.Generator()) == ""
+
+
+def test_a_host_keeps_few_evaluations_however_long_its_run_is(monkeypatch: pytest.MonkeyPatch):
+    kept = 16
+    given_back = []
+    monkeypatch.setattr(evaluation_loop, "EVALUATIONS_KEPT", kept)
+    monkeypatch.setattr(evaluation_loop, "give_back_freed", lambda: given_back.append(give_back_freed()))
+    data = TokenData(TEXT, TEXT, bytes(32))
+    anchors = untrained(Evaluator(CONFIG, TEXT).fragments)
+
+    async def main() -> list[list[int]]:
+        loop = evaluation_loop.EvaluationLoop(CONFIG, data, lambda: anchors)
+        seen = []
+        for versions in range(5 * kept):
+            await loop.evaluate(evaluation_loop.Mark(versions, 0, float(versions), True), full=False)
+            seen.append([one.versions for one in loop.found])
+        assert len(given_back) == 5 * kept, "nor does it keep what each of them has freed"
+        loop.close()
+        return seen
+
+    for versions, found in enumerate(asyncio.run(main())):
+        assert (found[0], found[-1]) == (0, versions)  # what reports compare
+        assert found == sorted(set(found))
+        assert len(found) == versions + 1 if versions < kept else kept // 2 <= len(found) <= kept
