@@ -6,7 +6,8 @@ import json
 import sys
 from typing import Any
 
-from coordinator.manifest import BY_HOST, RunConfig
+from coordinator.manifest import RunConfig
+from coordinator.model_spec import BY_HOST
 
 Schema = dict[str, Any]
 

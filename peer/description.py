@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from coordinator.manifest import ModelSpec, RunConfig, TensorEntry
+from coordinator.manifest import RunConfig
+from coordinator.model_spec import ModelSpec, TensorEntry
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.families import is_refused, make_config, make_module

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from coordinator.manifest import ModelSpec
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 
 # in a config these name code, kernels or number formats instead of the model's shape

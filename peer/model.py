@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coordinator.manifest import ModelSpec
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.families import make_module

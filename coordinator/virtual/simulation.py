@@ -14,7 +14,8 @@ from functools import partial
 from coordinator.actions import Action
 from coordinator.chain import CHAIN_KEPT
 from coordinator.events import PeerGone
-from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig, TrustSpec
+from coordinator.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
+from coordinator.model_spec import ModelSpec
 from coordinator.virtual.clock import VirtualClock
 from coordinator.virtual.invariants import InvariantError, Watcher
 from coordinator.virtual.judgement import check_converged, check_messages, check_work

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from coordinator.manifest import ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of

@@ -21,18 +21,9 @@ from types import MappingProxyType
 
 from coordinator.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
 from coordinator.evidence import Evidence, OpenedLeaf
-from coordinator.manifest import (
-    DataSpec,
-    InnerSpec,
-    Manifest,
-    ModelSpec,
-    OuterSpec,
-    PaceSpec,
-    RunConfig,
-    TensorEntry,
-    TrustSpec,
-)
+from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.messages import CellYield
+from coordinator.model_spec import ModelSpec, TensorEntry
 from coordinator.openings import OpenedInput, Refutation
 from coordinator.proof import FragmentProof, Proof
 from dht.statement import Context, Statement

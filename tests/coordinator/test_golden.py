@@ -26,17 +26,7 @@ from coordinator.certificate import (
 from coordinator.chain import Chain, Rules
 from coordinator.credit import Contributed, CreditRecord, Reach
 from coordinator.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify
-from coordinator.manifest import (
-    DataSpec,
-    InnerSpec,
-    Manifest,
-    ModelSpec,
-    OuterSpec,
-    PaceSpec,
-    RunConfig,
-    TensorEntry,
-    TrustSpec,
-)
+from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.messages import (
     STATEMENT_BODIES,
     Abstain,
@@ -65,6 +55,7 @@ from coordinator.messages import (
     Ward,
     YieldNote,
 )
+from coordinator.model_spec import ModelSpec, TensorEntry
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
 from coordinator.proof import FragmentProof, Proof

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from coordinator.manifest import BY_HOST, Manifest, PaceSpec, RunConfig
+from coordinator.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.model_spec import BY_HOST
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity
 from tests.coordinator.builders import Club, digest

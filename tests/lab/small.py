@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.corpus import TokenData
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.manifest import ModelSpec, RunConfig
+from coordinator.manifest import RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.description import describe
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config

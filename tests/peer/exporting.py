@@ -21,7 +21,8 @@ from coordinator.certificate import (
 from coordinator.chain import Chain, Rules
 from coordinator.credit import CreditRecord, CreditReport, report_of
 from coordinator.evaluation import Evaluation
-from coordinator.manifest import DataSpec, Manifest, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, Manifest, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement
 from peer.anchors import genesis_states

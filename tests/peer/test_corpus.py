@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from coordinator.manifest import DataSpec, ModelSpec, RunConfig
+from coordinator.manifest import DataSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.corpus import TokenData, is_heldout_digest
 from peer.data import TrainingWindows, load_tokens

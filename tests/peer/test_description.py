@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coordinator.manifest import DataSpec, ModelSpec, RunConfig
+from coordinator.manifest import DataSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.anchors import genesis_states, layouts_of
 from peer.description import describe

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.crossings import Arrival, Crossings
 from peer.errands import Errands
 from peer.fragments import split_fragments

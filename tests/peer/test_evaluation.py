@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer import evaluation_loop
 from peer.corpus import TokenData
 from peer.data import evaluation_windows

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec, PaceSpec, Precision, RunConfig
+from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, PaceSpec, Precision, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import LocalError
 from peer.learner import Learner, make_learner
 from peer.placement import Placement

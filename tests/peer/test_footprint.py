@@ -6,7 +6,8 @@ from typing import get_args
 
 import pytest
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.footprint import Place, available_bytes, check_memory, footprint, least_bytes
 from peer.learner_spawn import LearnerOptions

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig, TensorEntry
+from coordinator.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec, TensorEntry
 from dht.errors import LocalError, NetworkError
 from dht.identity import Identity
 from dht.statement import digest_of

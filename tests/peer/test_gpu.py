@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.crossings import StreamCrossings
 from peer.errands import Errands
 from peer.fitting import bytes_in_use, measured_peak

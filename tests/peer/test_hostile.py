@@ -13,7 +13,8 @@ from torch import Tensor
 
 from coordinator.actions import Encode, Reduce, ReduceInput, RoundKey
 from coordinator.events import Encoded
-from coordinator.manifest import ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.addresses import PeerAddress
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity

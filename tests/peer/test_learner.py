@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerOptimizer, InnerSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from dht.errors import LocalError
 from peer.fragments import fragment_views, gather

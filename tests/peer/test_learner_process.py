@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from dht.errors import LocalError, PeerError, UsageError
 from peer.data import TrainingWindows, load_tokens

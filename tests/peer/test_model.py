@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from coordinator.manifest import ModelSpec
+from coordinator.model_spec import ModelSpec
 from peer.model import build_model, initial_parameters, loss, parameter_specs
 
 SPEC = ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64)

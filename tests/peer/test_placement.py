@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, InnerSpec, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from peer import cli_settings, placement
 from peer.fitting import bytes_in_use

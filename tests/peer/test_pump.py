@@ -18,7 +18,8 @@ from coordinator.chain import CHAIN_KEPT, Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Reduced
-from coordinator.manifest import DataSpec, InnerSpec, Manifest, ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from coordinator.presence import Presence
 from dht.identity import Identity, KeyVerifier, PeerId

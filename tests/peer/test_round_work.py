@@ -13,7 +13,8 @@ from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
 from coordinator.events import Applied, Encoded, Reduced
-from coordinator.manifest import ModelSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of

@@ -20,7 +20,8 @@ from coordinator.certificate import (
     active_set_digest,
 )
 from coordinator.chain import Chain, Rules
-from coordinator.manifest import Manifest, ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from coordinator.manifest import ModelSpec, PaceSpec, RunConfig
+from coordinator.manifest import PaceSpec, RunConfig
 from coordinator.merkle import leaf_count
+from coordinator.model_spec import ModelSpec
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from coordinator.compatibility import OURS
-from coordinator.manifest import InnerSpec, ModelSpec, RunConfig
+from coordinator.manifest import InnerSpec, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.checkpoint import VoteLog
 from peer.checkpointer import Checkpointer
 from peer.run_state import RunDirectory
