@@ -69,7 +69,7 @@ class ModelSpec(Wire):
         max_length=128,
         pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$",
         description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)",
-        json_schema_extra={"default": ""},
+        json_schema_extra={"type": "string", "default": ""},
     )
 
     @field_validator("package")

@@ -20,6 +20,7 @@ from dht.daemon_config import DaemonConfig
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer import inquiry
+from peer.family_package import check_package
 from peer.footprint import available_bytes
 from peer.network import Network
 from peer.options import NodeOptions
@@ -34,11 +35,13 @@ SPEED_REPEATS = 8
 def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
     """Whether this machine may take part; `ask` shows the terms. A run that it took part in before is not asked about.
 
-    Raises NetworkError if nobody answers for the run, LocalError if this machine cannot ask.
+    Raises NetworkError if nobody answers for the run, LocalError if this machine cannot ask, UsageError if the run
+    wants a package that is not here.
     """
     if known_manifest(options.data_directory, invite.run_id) is not None:
         return True
     manifest = asyncio.run(fetch_manifest(invite))
+    check_package(manifest.config.model)
     return ask(describe(manifest, options, this_machine(options)))
 
 

@@ -193,7 +193,7 @@ def _read_config(model: ModelSpec, folder: Path) -> ModelSpec:
         family = str(table["model_type"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"model.source: {folder} has no config.json of a transformers model") from None
-    bare = ModelSpec.model_validate({"family": family})
+    bare = ModelSpec.model_validate({"family": family, "package": model.package})
     known = vars(make_config(bare, 8))
     settings = {
         name: value

@@ -1,7 +1,8 @@
 """Causal language models of every family that `transformers` has, from a config alone.
 
-Only classes of the installed `transformers` are used, never code that comes with a model: whatever in a config would
-fetch or run something is refused, because a volunteer's machine builds what an organiser's manifest says.
+Only classes of the installed `transformers` are used, or of a package that the owner has installed
+(`peer.family_package`), never code that comes with a model: whatever in a config would fetch or run something is
+refused, because a volunteer's machine builds what an organiser's manifest says.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import nn
 
 from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.family_package import register_family
 
 # in a config these name code, kernels or number formats instead of the model's shape
 _REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
@@ -40,7 +42,8 @@ def make_config(spec: ModelSpec, context_tokens: int) -> Any:
     """
     from transformers import AutoConfig
 
-    known = _default_config(spec.family)
+    register_family(spec)
+    known = _default_config(spec)
     values = {_canonical(known, name): value for name, value in spec.settings_table.items()}
     _check_settings(spec, known)
     for name, value in _plain_settings(spec, context_tokens).items():
@@ -81,14 +84,27 @@ def _names(table: dict[str, Any]) -> Iterator[str]:
         yield from _names(value) if isinstance(value, dict) else ()
 
 
-def _default_config(family: str) -> Any:
+def _default_config(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
     from transformers import __version__ as version
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise UsageError(f"model.family: transformers {version} has no causal language model {family!r}; try gpt2")
-    return AutoConfig.for_model(family)
+    if spec.package is None and spec.family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UsageError(
+            f"model.family: transformers {version} has no causal language model {spec.family!r}; try gpt2, or name the "
+            "model.package that brings it"
+        )
+    try:
+        return AutoConfig.for_model(spec.family)
+    except ValueError:
+        raise UsageError(f"the package {spec.package} registers no {spec.family!r} with transformers") from None
+
+
+def architecture(spec: ModelSpec, config: Any) -> str:
+    """The name of the class that `make_module` makes of a config."""
+    from transformers import AutoModelForCausalLM
+
+    return str(AutoModelForCausalLM._model_mapping[type(config)].__name__)
 
 
 def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from coordinator import quantity
 from coordinator.manifest import DataSpec, Manifest, RunConfig
+from coordinator.model_spec import ModelSpec
 from peer.codec import CODECS
 from peer.footprint import RUNTIME_BYTES, footprint, least_bytes
 from peer.model import parameter_specs
@@ -102,9 +103,14 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ),
         ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
-        ("code", "none comes from the network: Muster runs only what is installed here"),
+        ("code", _code(config.model)),
     )
     return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
+
+
+def _code(model: ModelSpec) -> str:
+    brought = "" if model.package is None else f", for this run also the package {model.package}"
+    return f"none comes from the network: Muster runs only what is installed here{brought}"
 
 
 def _model(config: RunConfig) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.manifest import RunConfig
 from peer.data import BYTE_VOCABULARY
-from peer.families import make_config
+from peer.families import architecture, make_config
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -70,13 +70,12 @@ def model_config(config: RunConfig) -> dict[str, Any]:
 
 def family_config(config: RunConfig) -> dict[str, Any]:
     """The config of a model of another family, as the installed `transformers` writes it."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    written: dict[str, Any] = make_config(config.model, config.data.context_tokens).to_dict()
+    made = make_config(config.model, config.data.context_tokens)
+    written: dict[str, Any] = made.to_dict()
     written.pop("transformers_version", None)
-    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model.family]
+    written |= {"architectures": [architecture(config.model, made)], "dtype": "float32"}
     # as a reader of the file finds it: arrays for tuples, texts for keys
-    return json.loads(json.dumps(written | {"architectures": [architecture], "dtype": "float32"}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(written))  # type: ignore[no-any-return]
 
 
 def byte_tokenizer() -> dict[str, Any]:

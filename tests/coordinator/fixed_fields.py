@@ -37,7 +37,9 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
             "config organiser founders data_digest genesis created_unix_seconds protocol_major protocol_minor_min"
         ),
         RunConfig: "name seed versions model data inner outer pace trust",
-        ModelSpec: ("hidden_size layers heads intermediate_size vocabulary family settings source weights tensors"),
+        ModelSpec: (
+            "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package"
+        ),
         TensorEntry: "name shape embedding start",
         DataSpec: (
             "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
