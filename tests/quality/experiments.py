@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from peer.attacks.zoo import ATTACKS
 
-EIGHT = ("--learners", "8", "--steps", "480")
+SMALL = "tests/quality/small.toml"
+EIGHT = (SMALL, "--learners", "8", "--steps", "480")
+SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PARITY_TOKENS = "3072"
 PARITY_RATES = ("2e-3", "3e-3", "4.5e-3")
@@ -123,9 +125,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         EIGHT,
         {rule: ("--merge", rule) for rule in ("mean", "rda", "robust_rda")},
     ),
+    "merges-m16": _seeded("merges-m16", SIXTEEN, {rule: ("--merge", rule) for rule in ("mean", "rda")}),
     "noniid": _seeded(
         "noniid",
-        ("--learners", "8", "--steps", "480", "--noniid", "0.3", "--speeds", "octaves", "--late-joins"),
+        (*EIGHT, "--noniid", "0.3", "--speeds", "octaves", "--late-joins"),
         {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
     ),
     "ablation": _variants(
@@ -149,12 +152,16 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         },
     ),
     "attacks": (
-        Experiment("attacks-none", ("--learners", "6", "--steps", "480")),
+        Experiment("attacks-none", (SMALL, "--learners", "6", "--steps", "480")),
         *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
     "attacks-three": (
-        Experiment("attacks-three-none", ("--learners", "5", "--steps", "480")),
+        Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),
         *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in (*HARD, "min_max")}),
+    ),
+    "attacks-sixteen": (
+        Experiment("attacks-sixteen-none", (SMALL, "--learners", "12", "--steps", "480")),
+        *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in HARD}),
     ),
     "rules": tuple(
         Experiment(f"rules-{rule}-{attack}", (*EIGHT, "--merge", rule, "--attack", f"{attack}:2"))
@@ -174,7 +181,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "partition": _partitions(),
     "failures": _variants(
         "failures",
-        EIGHT,
+        ("--learners", "8", "--steps", "480"),
         {"none": (), "half": ("--failures", HALF_GOODPUT, "--compare", "elastic")},
     ),
 }
