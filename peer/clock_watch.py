@@ -60,8 +60,7 @@ class ClockWatch:
         """Somebody tells the time; what nobody was asked for counts for nothing."""
         if sender in self._asked and answer.ticket == self._ticket:
             self._asked.discard(sender)
-            ours = (self._asked_unix_seconds + self._clock()) / 2  # it was asked half way
-            self._ahead_seconds.append(ours - answer.unix_milliseconds / 1000)
+            self._ahead_seconds.append(ahead_of(answer, self._asked_unix_seconds, self._clock()))
 
     def ahead_seconds(self) -> float | None:
         """How far our clock is ahead of most of those who have answered, or of the nearest half; None if nobody has."""
@@ -71,6 +70,11 @@ class ClockWatch:
     @property
     def _ticket(self) -> int:
         return FIRST_TICKET + self._looks % FIRST_TICKET
+
+
+def ahead_of(answer: ProbeAnswer, asked_unix_seconds: float, heard_unix_seconds: float) -> float:
+    """Seconds that our clock is ahead of the sender's, who is taken to have answered half way between these two."""
+    return (asked_unix_seconds + heard_unix_seconds) / 2 - answer.unix_milliseconds / 1000
 
 
 def is_wrong(ahead_seconds: float) -> bool:

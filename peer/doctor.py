@@ -21,6 +21,7 @@ from dht.invite import Invite
 from dht.ports import check_ports_free
 from peer import findings
 from peer.clock import unix_seconds
+from peer.clock_watch import ahead_of
 from peer.consent import this_machine
 from peer.data import load_tokens
 from peer.findings import Finding, Probed
@@ -114,7 +115,7 @@ class Probe:
         clocks, hosts, reachable = [], [], []
         for (_, ticket), (answer, at) in self._answers.items():
             if ticket == 0:
-                clocks.append((asked_unix + (at - asked_at) / 2) - answer.unix_milliseconds / 1000)
+                clocks.append(ahead_of(answer, asked_unix, asked_unix + at - asked_at))
             hosts += [answer.seen_host] if answer.seen_host else []
             reachable += [] if answer.reachable is None else [answer.reachable]
         answering = sorted({peer for peer, _ in self._answers})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol
 
@@ -113,14 +113,7 @@ class Errands:
         shared = self._planes.outgoing(command.fragment)
         snapshot = crossings.room(shared)
         counters = self._learner.snapshot(command.fragment, snapshot)
-        taken = SnapshotTaken(
-            ticket=command.ticket,
-            steps=counters.steps,
-            tokens=counters.tokens,
-            window_first=counters.window_first,
-            window_count=counters.window_count,
-            at_step=self._learner.step_count,
-        )
+        taken = SnapshotTaken(ticket=command.ticket, **asdict(counters))
         return crossings.send(snapshot, shared), lambda: taken
 
     def _adopt(self, command: Adopt, new: Tensor, reference: Tensor | None = None) -> Done:

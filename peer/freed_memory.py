@@ -1,16 +1,29 @@
-"""Memory that was freed and that the C library keeps all the same."""
+"""Memory that was freed: whether glibc keeps it or gives it back. With another C library nothing happens.
+
+Standard library only: a learner calls this before it imports anything else.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
 
 def give_back_freed() -> None:
-    """Hand it to the system, in some milliseconds; with another C library than glibc nothing happens.
+    """Hand it to the system, in some milliseconds.
 
     glibc keeps the large pieces that a model's pass frees, in as many places as they happened to lie: a host that
     evaluates now and then comes to hold them several times over.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what one step frees for the next: giving it back costs up to 6 % of a step in page faults."""
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)

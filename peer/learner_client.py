@@ -177,7 +177,7 @@ class LearnerClient:
         self._send(Progress(steps=steps, window=window))
 
     def set_pace(self, step_seconds: float, compute_share: float = 1.0) -> None:
-        """Let every step last at least this long, and the learner compute so much of the time at most."""
+        """Have steps come this far apart or further, and take so much of the time at most."""
         self._send(Pace(step_seconds=step_seconds, compute_share=compute_share))
 
     def set_threads(self, threads: int) -> None:

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dht.errors import MusterError, UsageError
+from peer.freed_memory import keep_freed_memory
 from peer.learner_channel import Channel, PeerGoneError
 from peer.learner_messages import TEXT_MAX, Failed
 
 _PR_SET_PDEATHSIG = 1
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def main(arguments: list[str]) -> int:
@@ -90,14 +90,6 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep what one step frees for the next: giving it back costs up to 6 % of a step in page faults."""
-    with contextlib.suppress(AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 if __name__ == "__main__":
