@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow compose-test check bench results fuzz sim clean
+.PHONY: help run test test-slow compose-test check bench results fuzz sim seeds clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -9,6 +9,7 @@ BIN := .venv/bin
 PEERS ?= 4
 MINUTES ?= 5
 SEEDS ?= 1000
+KIND ?= attacked
 INPUTS ?= 50000
 WORKERS ?= 2
 HYPOTHESIS_PROFILE ?= ci
@@ -50,6 +51,9 @@ fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mu
 
 sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 	@$(BIN)/python -m coordinator.virtual --seeds $(SEEDS)
+
+seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/seed-ledger.md lacks, and record them there
+	@$(BIN)/python -m tests.sim.ledger --kind "$(KIND)" --seeds $(SEEDS)
 
 clean: ## remove .venv, builds and caches (never keys, checkpoints or reports)
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,14 +6,8 @@ import argparse
 import os
 import sys
 import time
-import traceback
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
-from coordinator.virtual.chaos import ChaosReport, run_seed
-
-SEEDS_PER_TASK = 10
+from coordinator.virtual.seeds import Kind, outcomes
 
 
 def main() -> int:
@@ -29,11 +23,13 @@ def main() -> int:
     started, failed, versions, rounds = time.monotonic(), [], 0, 0.0
     cpu_seconds, hostile, banned = 0.0, 0, 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    for seed, report, seconds in _outcomes(seeds, arguments):
-        cpu_seconds += seconds
+    kind = Kind(arguments.real_keys, arguments.attacked, arguments.strangers)
+    for outcome in outcomes(seeds, kind, arguments.processes):
+        cpu_seconds += outcome.cpu_seconds
+        report = outcome.report
         if isinstance(report, str):
-            failed.append(seed)
-            sys.stdout.write(f"seed {seed}: {report}\n")
+            failed.append(outcome.seed)
+            sys.stdout.write(f"seed {outcome.seed}: {report}\n")
             continue
         versions += report.versions
         rounds += report.versions * report.peers / 8
@@ -47,27 +43,6 @@ def main() -> int:
     if arguments.attacked:
         sys.stdout.write(f"{hostile} hostile peers, {banned} of them banned by everybody\n")
     return 1 if failed else 0
-
-
-def _outcomes(seeds: range, arguments: argparse.Namespace) -> Iterator[tuple[int, ChaosReport | str, float]]:
-    """Per seed its report, or what broke; and the processor time it took."""
-    processes: int = arguments.processes
-    kind = (arguments.real_keys, arguments.attacked, arguments.strangers)
-    run = partial(_run, kind=kind, verbose=len(seeds) == 1)
-    if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
-        yield from map(run, seeds)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
-
-
-def _run(seed: int, kind: tuple[bool, bool, bool], verbose: bool) -> tuple[int, ChaosReport | str, float]:
-    started = time.process_time()
-    try:
-        report: ChaosReport | str = run_seed(seed, *kind)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
-        report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
-    return seed, report, time.process_time() - started
 
 
 if __name__ == "__main__":
