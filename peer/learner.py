@@ -129,7 +129,7 @@ class Learner:
         for one in self._copies:
             one.follow(self._parameters.values)
         total = torch.zeros((), device=self.placement.device)
-        for pieces in shares(batch, self.placement.sequences, len(self._forwards)):
+        for pieces in shares(batch, self.placement.at_once(batch.shape[1] - 1), len(self._forwards)):
             total += self._backward_at_once(pieces, len(batch))
         for one in self._copies:
             one.add_gradient(self.gradient)
@@ -150,7 +150,7 @@ class Learner:
             try:
                 return self.backward(batch)
             except torch.OutOfMemoryError:
-                at_once = self.placement.sequences or len(batch)
+                at_once = self.placement.at_once(batch.shape[1] - 1) or len(batch)
                 if at_once == 1:
                     raise LocalError("the GPU has no memory left for a step; end what else runs there") from None
             torch.cuda.empty_cache()

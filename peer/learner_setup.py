@@ -35,8 +35,10 @@ class Settled:
     @property
     def words(self) -> str:
         """How the device is used, for people."""
-        place, step = self.placement, self.learner.config.data.sequences_per_step
-        at_once = "all sequences of a step" if place.sequences is None else f"{place.sequences} of {step} sequences"
+        place, data = self.placement, self.learner.config.data
+        most, step = place.at_once(data.context_tokens), data.sequences_per_step
+        whole = most is None or most * len(place.devices) >= step
+        at_once = "all sequences of a step" if whole else f"{most} of {step} sequences"
         at_once += f" on {len(place.devices)} devices" if place.others else ""
         recompute = ", activations recomputed" if place.recompute else ""
         note = f"; {self.note}" if self.note else ""
@@ -111,5 +113,7 @@ def _try(learner: Learner, room_bytes: int) -> Fit | None:
 
 
 def _share(learner: Learner) -> int:
-    """The most sequences of a step that one device has."""
-    return math.ceil(learner.config.data.sequences_per_step / len(learner.placement.devices))
+    """The most sequences of a step that one device takes at a time."""
+    data, placement = learner.config.data, learner.placement
+    share = math.ceil(data.sequences_per_step / len(placement.devices))
+    return min(share, placement.at_once(data.context_tokens) or share)

@@ -49,8 +49,9 @@ class ModelCopy:
 def shares(batch: Tensor, at_once: int | None, devices: int) -> list[tuple[Tensor, ...]]:
     """The batch, one tuple of pieces after the other, each with at most one piece for each device.
 
-    A piece has at most `at_once` sequences; None: as many as it takes to have done with the first tuple.
+    A piece has at most `at_once` sequences, None for any number, and no more than its device's share of the batch.
     """
-    size = at_once or math.ceil(len(batch) / devices)
+    share = math.ceil(len(batch) / devices)
+    size = min(at_once or share, share)
     pieces = torch.split(batch, size)
     return [pieces[first : first + devices] for first in range(0, len(pieces), devices)]

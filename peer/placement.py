@@ -12,16 +12,17 @@ from dht.errors import UsageError
 from peer.options import AUTO
 
 TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
+PROCESSOR_TOKENS_AT_ONCE = 2048  # of more than that, what a layer hands on no longer fits into a core's caches
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a learner is told about its machine.
 
-    A batch goes through the model so many `sequences` at a time, None for all at once, and their gradients add up to
-    the batch's. `recompute` keeps no activations but those between layers, and computes the others again for the
-    gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters. `others` take their
-    share of each batch, in pieces of the same size.
+    A batch goes through the model so many `sequences` at a time, None for as many as are fastest (`at_once`), and their
+    gradients add up to the batch's. `recompute` keeps no activations but those between layers, and computes the others
+    again for the gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters. `others`
+    take their share of each batch, in pieces of the same size.
     """
 
     device: str = "cpu"
@@ -38,6 +39,13 @@ class Placement:
     @property
     def is_cuda(self) -> bool:
         return torch.device(self.device).type == "cuda"
+
+    def at_once(self, context_tokens: int) -> int | None:
+        """How many sequences of this length one device takes at a time; None for its share of the batch."""
+        if self.is_cuda:
+            return self.sequences
+        most = max(1, PROCESSOR_TOKENS_AT_ONCE // context_tokens)
+        return min(self.sequences or most, most)
 
 
 def choose_devices(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:

@@ -82,6 +82,7 @@ def test_several_devices_make_the_steps_of_one(precision: str, sequences: int | 
         (None, 2, [(3, 3)]),
         (None, 4, [(2, 2, 2)]),
         (2, 2, [(2, 2), (2,)]),
+        (4, 2, [(3, 3)]),
         (1, 4, [(1,) * 4, (1, 1)]),
     ],
 )
@@ -90,6 +91,13 @@ def test_a_batch_is_dealt_out_whole(at_once: int | None, devices: int, sizes: li
     dealt = shares(batch, at_once, devices)
     assert [tuple(map(len, pieces)) for pieces in dealt] == sizes
     assert torch.equal(torch.cat([piece for pieces in dealt for piece in pieces]), batch)
+
+
+def test_a_processor_takes_as_much_at_once_as_its_caches_hold_and_a_gpu_all() -> None:
+    assert [Placement().at_once(tokens) for tokens in (128, 2048, 4096)] == [16, 1, 1]
+    assert Placement(sequences=3).at_once(128) == 3
+    assert Placement(sequences=64).at_once(128) == 16
+    assert [Placement("cuda:0", sequences=limit).at_once(128) for limit in (None, 64)] == [None, 64]
 
 
 def test_each_device_is_tried_with_its_share_alone() -> None:
@@ -127,10 +135,11 @@ def test_memory_decides_how_many_sequences_go_through_at_once() -> None:
     one = make_learner(wide, Long())
     free, _ = fitted(one, bytes_in_use("cpu") + 16 * GIB)
     assert free.sequences is None
+    assert free.at_once(512) == 4, "a processor is slower with more"
     one = make_learner(wide, Long())
-    tight, taken = fitted(one, limit := bytes_in_use("cpu") + 200 * (1 << 20))
+    tight, taken = fitted(one, limit := bytes_in_use("cpu") + 70 * (1 << 20))
     assert tight.sequences is not None
-    assert 1 <= tight.sequences < 16
+    assert 1 <= tight.sequences < 4
     assert taken <= limit + (1 << 20)
     assert one.step().tokens == 16 * 512
 

@@ -10,8 +10,9 @@ SMALL = "tests/quality/small.toml"
 EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
-PARITY_TOKENS = "3072"
-PARITY_RATES = ("2e-3", "3e-3", "4.5e-3")
+PARITY_TOKENS = "12288"  # where a learner's own noise no longer decides (docs/experiments.md)
+PARITY_OUTER = ("--outer-lr", "0.8", "--outer-momentum", "0.5")  # for 20 periods; 0.5 and 0.8 want more of them
+PARITY_RATES = ("3e-3", "4.5e-3", "6.75e-3")
 DELAYS = ("0", "2", "8", "16")
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
@@ -37,7 +38,7 @@ class Experiment:
 
 def _parity(learners: int, steps: int) -> tuple[Experiment, ...]:
     """Every rate of the grid for both methods, at equal tokens, on paired seeds."""
-    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS)
+    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS, *PARITY_OUTER)
     return tuple(
         Experiment(
             f"parity-m{learners}-s{seed}-lr{rate}",
@@ -104,9 +105,9 @@ def _partitions() -> tuple[Experiment, ...]:
 
 
 GROUPS: dict[str, tuple[Experiment, ...]] = {
-    "parity-m4": _parity(4, 960),
-    "parity-m8": _parity(8, 960),
-    "parity-m16": _parity(16, 960),
+    "parity-m4": _parity(4, 480),
+    "parity-m8": _parity(8, 480),
+    "parity-m16": _parity(16, 480),
     "adoption": _adoption(),
     "codecs": _seeded(
         "codecs",
