@@ -45,6 +45,7 @@ class Gathering:
     roster: Statement | None = None
     members: tuple[PeerId, ...] = ()  # of `roster`
     revision: int = -1
+    summoned: bool = False
     voids: int = 0  # as the leader counts them
     reason: str = "nobody has joined"
 
@@ -81,6 +82,26 @@ class Gathering:
     def contributors(self) -> int:
         """Joined peers that bring an outer gradient."""
         return sum(join.contributes for _, join in self.joins.values())
+
+    def is_open(self) -> bool:
+        """Whether so many of the active set ask, with an outer gradient, that one of them is honest."""
+        active = self.chain.active_set()
+        asking = sum(join.contributes for peer, (_, join) in self.joins.items() if peer in active)
+        return asking > len(active) // 3
+
+    def summon(self, missing: Set[PeerId]) -> list[Action]:
+        """Show those of them who have no part in the newest version who asks: they cannot know when it was made.
+
+        So they do not know when the next one is due, and would let a period pass before they ask (`Joining.follow`).
+        """
+        late = tuple(sorted(missing - self.chain.newest_roster()))
+        if self.summoned or not late or not self.is_open():
+            return []
+        self.summoned = True
+        active = self.chain.active_set()
+        order = beacon_order(self.chain.beacon(), self.joins.keys() & active)
+        asking = [self.joins[peer][0] for peer in order if self.joins[peer][1].contributes]
+        return [action for statement in asking[: len(active) // 3 + 1] for action in self.core.to_all(late, statement)]
 
     def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
         """Joins that a roster of these members leaves out, in beacon order as far as there is room.

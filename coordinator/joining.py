@@ -137,9 +137,18 @@ class Joining:
         return self.ask(contributes, now)
 
     def follow(self, gathering: Gathering, contributes: bool, now: float) -> list[Action]:
-        """Ask into an attempt of ours that enough others have opened: our own clock is behind, theirs counts."""
+        """Ask into an attempt that enough others have opened: our own clock is behind, theirs counts.
+
+        It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
+        ask, tickets and cells say who does.
+        """
         active = len(self.chain.active_set())
-        if gathering.contributors() < min(quorum_size(self.core.pace, active), active // 3 + 1):
+        if self.leads(gathering.attempt):
+            opened = gathering.contributors() >= min(quorum_size(self.core.pace, active), active // 3 + 1)
+        else:
+            newcomer = self.core.me not in self.chain.newest_roster() and not self.core.crowded(now)
+            opened = newcomer and gathering.is_open()
+        if not opened:
             return []
         self.attempt_number, self.since = gathering.attempt, now
         return self.ask(contributes, now)
@@ -228,7 +237,10 @@ class Joining:
         presence = self.core.presence
         asking = {peer for peer in presence.trainers(now) - presence.unheard if self.has_ticket(peer, now)}
         expected = asking | (self.chain.active_set() & gathering.joins.keys())
-        return gathering.close(expected, silent, minor_allowed, now)
+        actions = gathering.close(expected, silent, minor_allowed, now)
+        if gathering.roster is not None or self.core.crowded(now):
+            return actions
+        return gathering.summon(expected - gathering.joins.keys())
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
         """Joins that we know of and a roster leaves out; none once it has been revised often enough."""

@@ -104,19 +104,19 @@ class Rounds:
         """Take part in making the next version; the caller has seen that we may."""
         return self.joining.open(self.contributes(now), now)
 
-    def _lead(self, gathering: Gathering, now: float) -> list[Action]:
-        """Move an attempt of which we are the leader forward."""
-        if not self.joining.leads(gathering.attempt) or not self.custody.complete or self.bound(now):
+    def _advance(self, gathering: Gathering, now: float) -> list[Action]:
+        """Ask into an attempt that others have opened; move one of which we are the leader forward."""
+        may_join = self.custody.complete and not self.bound(now)
+        if may_join and self.core.me not in gathering.joins and self.attempt is None and self.wanted(now):
+            return self.joining.follow(gathering, self.contributes(now), now)
+        mine = self.attempt  # may still be replaced by a revision of its own roster
+        busy = mine is not None and (mine.group.attempt != gathering.attempt or mine.exchange.inputs is not None)
+        leads = self.joining.leads(gathering.attempt) and not self._is_over(gathering.attempt)
+        asked = may_join and self.core.me in gathering.joins
+        if not asked or busy or not leads or self._awaits_cell(gathering, now):
             return []
-        if self.core.me not in gathering.joins:
-            follows = self.attempt is None and self.wanted(now)
-            return self.joining.follow(gathering, self.contributes(now), now) if follows else []
-        running = self.attempt is not None and self.attempt.group.attempt != gathering.attempt
-        started = self.attempt is not None and self.attempt.exchange.inputs is not None
-        if running or started or self._is_over(gathering.attempt) or self._awaits_cell(gathering, now):
-            return []
-        minor_allowed = self.tempo.minor_allowed(self.chain, now)
-        return self.joining.close(gathering, self._silent(gathering.attempt), minor_allowed, now)
+        silent, minor = self._silent(gathering.attempt), self.tempo.minor_allowed(self.chain, now)
+        return self.joining.close(gathering, silent, minor, now)
 
     def _awaits_cell(self, gathering: Gathering, now: float) -> bool:
         """Whether our own cell may still come in time; the leaders of the others have a grace window for that."""
@@ -198,7 +198,7 @@ class Rounds:
         kind, sender, group = statement.context.kind, PeerId(statement.sender), statement.context.group
         if kind == "join":
             gathering = self.joining.hear(statement, now)
-            return [] if gathering is None else self._lead(gathering, now)
+            return [] if gathering is None else self._advance(gathering, now)
         if kind == "roster":
             return self._on_roster(statement, now)
         by_roster = kind in ("commit", "bundle", "vote", "abstain")
@@ -240,7 +240,7 @@ class Rounds:
             reason = joining.current.reason if joining.current is not None else "nobody asks"
             return self._void(f"no roster in time ({reason})", now)
         actions = joining.meet(self.contributes(now), now) if now >= joining.repeat_at else []
-        return actions + (self._lead(joining.current, now) if joining.current is not None else [])
+        return actions + (self._advance(joining.current, now) if joining.current is not None else [])
 
     def leave_pointless(self, now: float) -> list[Action]:
         """Leave the attempt that we are in if nothing can come of it."""

@@ -268,6 +268,53 @@ def test_enough_others_make_a_leader_follow() -> None:
     assert asking.attempt_number == attempt
 
 
+@pytest.mark.parametrize(
+    ("me", "asking", "follows"),
+    [
+        (5, (0, 1), True),  # two of five: one of them is honest
+        (5, (0,), False),
+        (5, (0, 6, 7, 8, 9), False),  # keys that nobody knows prove nothing
+        (4, (0, 1, 2, 3), False),  # who was in the newest version knows when the next is due
+    ],
+)
+def test_who_has_no_part_in_the_newest_version_follows_those_who_have(
+    me: int, asking: tuple[int, ...], follows: bool
+) -> None:
+    own = core(me)
+    chain: Chain = chain_of(own)
+    chain.append(certificate(chain, FIVE))
+    newcomer = Joining(own, chain, 0)
+    attempt = next(number for number in range(5) if leader_of(chain, number) != PEERS[me])
+    for number in asking:
+        gathering = newcomer.hear(join(chain, PEERS[number], attempt), 0.0)
+    assert gathering is not None
+    assert bool(newcomer.follow(gathering, True, 0.0)) == follows
+
+
+def test_a_leader_shows_newcomers_once_who_asks() -> None:
+    own = core(0)
+    chain: Chain = chain_of(own)
+    chain.append(certificate(chain, FIVE))
+    leading = Joining(own, chain, 0)
+    for peer in PEERS[:7]:
+        own.presence.see(peer, presence(), 0.0)
+    attempt = next(number for number in range(5) if leading.leads(number))
+    shown = []
+    for number in (0, 6, 1, 2):  # of the newest version are 0 to 4, and 5 does not ask
+        gathering = leading.hear(join(chain, PEERS[number], attempt), 0.0)
+        assert gathering is not None
+        shown.append(joined(leading.close(gathering, frozenset(), False, 0.0)))
+    assert [len(one) for one in shown] == [0, 0, 2, 0]
+    assert {to for to, _ in shown[2]} == {PEERS[5]}
+    assert {sender for _, sender in shown[2]} == {PEERS[0], PEERS[1]}
+
+
+def joined(actions: list[Action]) -> list[tuple[PeerId, PeerId]]:
+    """Whose join is sent to whom."""
+    sent = [action for action in actions if isinstance(action, Send)]
+    return [(one.to, PeerId(one.message.sender)) for one in sent if isinstance(one.message, Statement)]
+
+
 def test_what_was_said_at_a_base_is_used_up_when_it_becomes_ours_again() -> None:
     asking = joining()
     assert asking.attempts_used() == 0

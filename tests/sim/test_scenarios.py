@@ -20,6 +20,7 @@ from coordinator.virtual.simulation import World
 from tests.sim.worlds import (
     INTERVAL_SECONDS,
     PACE,
+    STEPS_PER_SECOND,
     Drop,
     Tape,
     certificates,
@@ -105,6 +106,21 @@ def test_a_peer_that_was_away_for_fifty_versions_comes_back() -> None:
     assert sum(isinstance(action, FetchState) for action in done) <= 3  # the newest state, not one per version
     assert not any(isinstance(action, Publish) for action in done)  # what it led long ago is no news
     run_to_version(world, version(world.peers[0]) + 2)
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_newcomer_contributes_with_the_next_rounds_and_not_after_a_period(seed: int) -> None:
+    """It cannot know when the versions that it finds were made; whoever leads the next round shows it who asks."""
+    pace = PACE.model_copy(update={"fragments": 4, "steps_per_version": 24})
+    period_seconds = pace.steps_per_version / STEPS_PER_SECOND
+    world = swarm(5, pace, founders=range(4), seed=seed)
+    newcomer = world.peers[4]
+    world.crash(newcomer)
+    run_to_version(world, 3, 6 * period_seconds)
+    newcomer.start()
+    took = run_until(world, lambda: any(credited_steps(world.peers[0], newcomer.me, one) for one in range(4)), 60.0)
+    assert took < 2 * period_seconds / pace.fragments + pace.presence_seconds < period_seconds
     finish(world)
 
 

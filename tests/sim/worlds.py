@@ -87,9 +87,9 @@ def certificates(world: World, at_version: int) -> list[Certificate]:
     return [one for one in world.watcher.certified.values() if (one.fragment, one.version) == (0, at_version)]
 
 
-def credited_steps(peer: VirtualPeer, of: PeerId) -> int:
-    """Steps of a peer that are in the certificates of fragment 0 as another peer knows them."""
-    found = machine(peer).chain.certificates
+def credited_steps(peer: VirtualPeer, of: PeerId, fragment: int = 0) -> int:
+    """Steps of a peer that are in the certificates of a fragment as another peer knows them."""
+    found = machine(peer, fragment).chain.certificates
     return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of)
 
 
