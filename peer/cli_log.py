@@ -16,6 +16,7 @@ from dht.errors import UsageError
 LOG_NAME = "muster.log"
 LOG_BYTES_MAX = 4 << 20
 LOGS_KEPT = 2
+CHATTY = ("multiaddr", "asyncio")  # ten lines for every address that is read
 
 
 def configure(data_directory: Path, verbose: bool = False) -> None:
@@ -53,6 +54,8 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
     for handler in handlers:
         handler.setFormatter(formatter)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=handlers, force=True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from multiaddr import Multiaddr
 
 from coordinator.compatibility import OURS
 from coordinator.control import SOCKET_NAME
@@ -21,7 +23,7 @@ from dht.invite import Invite
 from dht.locks import IdentityLock
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from peer import cli, cli_home, cli_join, cli_settings
-from peer.cli_log import LOG_NAME, configure, record_crash, silence_libraries
+from peer.cli_log import CHATTY, LOG_NAME, configure, record_crash, silence_libraries
 from peer.cli_run import app
 from peer.run_state import RunDirectory
 from tests.peer.homely import manifest
@@ -48,6 +50,8 @@ def logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
@@ -205,6 +209,14 @@ def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pyt
     library.warning("peer %s is slow", "bob")
     assert capsys.readouterr().err == ""
     assert '"event": "peer bob is slow"' in (tmp_path / LOG_NAME).read_text()
+
+
+def test_more_is_logged_of_us_than_of_how_addresses_are_read(tmp_path: Path) -> None:
+    configure(tmp_path, verbose=True)
+    Multiaddr("/ip4/127.0.0.1/tcp/4001").decapsulate("/tcp/4001")
+    logging.getLogger("peer.pump").debug("ours")
+    events = [json.loads(line)["event"] for line in (tmp_path / LOG_NAME).read_text().splitlines()]
+    assert events == ["ours"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
