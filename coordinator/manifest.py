@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from coordinator.model_spec import BY_HOST, OWN, ModelSpec
+from coordinator.model_spec import BY_HOST, INSTALLED, OWN, ModelSpec
 from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -119,9 +119,18 @@ class InnerSpec(Wire):
 class OuterSpec(Wire):
     """The outer step (design §6.4) and the merge (§7)."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     learning_rate: float = Field(0.5, gt=0, le=10, description="η of the Nesterov outer step")
     momentum: float = Field(0.8, ge=0, lt=1, description="μ of the Nesterov outer step")
-    merge: Merge = Field("robust_rda", description="how contributions become one outer gradient (docs/aggregators.md)")
+    merge: str = Field(
+        "robust_rda",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="how contributions become one outer gradient; another name is of a rule that `merge_package` "
+        "brings (docs/aggregators.md)",
+        json_schema_extra={"enum": list(get_args(Merge))},
+    )
     contribution_codec: Codec = Field("int8", description="encoding of a member's outer gradient")
     result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
     adoption: Adoption = Field(
@@ -133,6 +142,34 @@ class OuterSpec(Wire):
     error_feedback: bool = Field(
         False, description="members add what encoding cut off one contribution to their next one"
     )
+    merge_package: str | None = Field(
+        None,
+        max_length=128,
+        pattern=INSTALLED,
+        description="`NAME==VERSION` of the installed package that brings this `merge` (docs/aggregators.md)",
+        json_schema_extra={"type": "string", "default": ""},
+    )
+    merge_sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="names what that rule computes", json_schema_extra=BY_HOST
+    )
+
+    @field_validator("merge_package")
+    @classmethod
+    def _unsaid(cls, value: str | None) -> str | None:
+        """One form only, which older versions know: nothing said."""
+        return value or None
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        is_built_in = self.merge in get_args(Merge)
+        if not is_built_in and self.merge_package is None:
+            raise ValueError(
+                f"outer.merge: {self.merge!r} is none of {', '.join(map(repr, get_args(Merge)))}; name the "
+                "outer.merge_package that brings it"
+            )
+        if is_built_in and (self.merge_package, self.merge_sha256) != (None, None):
+            raise ValueError(f"outer.merge_package: {self.merge!r} is built in, so no package brings it")
+        return self
 
 
 class PaceSpec(Wire):
@@ -297,6 +334,8 @@ class Manifest(Wire):
             raise ValueError("genesis must hold one digest per fragment")
         if len(set(self.founders)) != len(self.founders):
             raise ValueError("founders must be distinct")
+        if self.config.outer.merge_package is not None and self.config.outer.merge_sha256 is None:
+            raise ValueError("outer.merge_sha256 must say what the rule of outer.merge_package computes")
         return self
 
     @property

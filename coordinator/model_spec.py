@@ -12,6 +12,7 @@ from dht.wire import Wire
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
 OWN = "own"  # the model or the data that every peer brings itself
+INSTALLED = r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$"  # a package, or nothing
 BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
 
 
@@ -67,7 +68,7 @@ class ModelSpec(Wire):
     package: str | None = Field(
         None,
         max_length=128,
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$",
+        pattern=INSTALLED,
         description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)",
         json_schema_extra={"type": "string", "default": ""},
     )

@@ -34,8 +34,10 @@ from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
 from peer.limits import Limits
+from peer.merge_package import merge_rule
 from peer.network import Network, daemon_config
 from peer.options import Fault, NodeOptions
+from peer.packages import check_packages
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
@@ -71,6 +73,12 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     if not fixed.model.is_own:
         check_memory(RUNTIME_BYTES + footprint(fixed).bytes_in("host"), available_bytes("cpu"))
     return described
+
+
+def check_brought(config: RunConfig) -> None:
+    """Raises UsageError if a package of this run is not here, or merges to other bytes here than at the run's host."""
+    check_packages(config)
+    merge_rule(config.outer)
 
 
 def load_described(described: Description) -> TokenData | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -179,11 +179,14 @@ def _run(given: Mapping[str, Any]) -> None:
 
 
 def _options(given: Mapping[str, Any]) -> LabOptions:
+    from coordinator.manifest import Merge as BuiltIn
     from peer.attacks.zoo import AttackOrder
     from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config, parse_speeds, sequences_per_step
 
     base = cli_settings.run_config(given["config"], None)
     changes = {key: given[name] for name, key in CONFIG_KEYS.items()}
+    if given["merge"] in get_args(BuiltIn):
+        changes["outer.merge_package"] = ""  # the run's own rule is replaced
     if given["codec"] is not None:
         contribution, _, result = given["codec"].partition(",")
         changes |= {"outer.contribution_codec": contribution, "outer.result_codec": result or contribution}
@@ -285,8 +288,6 @@ def _summary(found: LabReport) -> str:
 
 
 def _list_names() -> None:
-    from typing import get_args
-
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
     from peer.attacks.protocol import PROTOCOL_ATTACKS

@@ -20,10 +20,10 @@ from dht.daemon_config import DaemonConfig
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer import inquiry
-from peer.family_package import check_package
 from peer.footprint import available_bytes
 from peer.network import Network
 from peer.options import NodeOptions
+from peer.packages import check_packages
 from peer.run_state import known_manifest
 from peer.sensors import gpu_room_bytes, run_command
 from peer.terms import Machine, describe
@@ -40,8 +40,12 @@ def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -
     """
     if known_manifest(options.data_directory, invite.run_id) is not None:
         return True
-    manifest = asyncio.run(fetch_manifest(invite))
-    check_package(manifest.config.model)
+    return agrees(asyncio.run(fetch_manifest(invite)), options, ask)
+
+
+def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
+    """`ask` about this run; nobody is asked, and UsageError raised, if the run wants a package that is not here."""
+    check_packages(manifest.config)
     return ask(describe(manifest, options, this_machine(options)))
 
 

@@ -6,9 +6,8 @@ Whether committed bytes decode to finite numbers, and whether a leaf of a result
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from coordinator.evidence import OpenedLeaf
+from coordinator.evidence import OpenedLeaf, UnknownChargeError
 from coordinator.manifest import PEERS_PER_GROUP_MAX, OuterSpec
 from coordinator.merkle import leaf_count, merkle_tree
 from coordinator.messages import Commit, Result
@@ -18,28 +17,25 @@ from dht.errors import PeerError
 from peer.codec import CODECS, Buffer
 from peer.fragments import FragmentLayout, Partitioning, partition_bounds
 from peer.leaves import Leaves, Look, verified_look
-from peer.merge import MERGES, MergeRule
+from peer.merge_package import merge_rule
 from peer.recomputation import Recomputation
 from peer.reduction import segment_inputs
+from peer.robust.brought import RuleError
 from peer.rule_check import BY_WEIGHT, published_form
 
 Part = tuple[int, int, int]
 """Fragment, number of partitions, partition."""
 
 
-def merge_rule(outer: OuterSpec) -> MergeRule:
-    """The rule by which a run merges."""
-    return replace(MERGES[outer.merge], by_row=outer.norms == "row")
-
-
 class TensorCourt:
     """Decides by the run's layout, codecs and merge rule. Implements `coordinator.evidence.Court`."""
 
     def __init__(self, layouts: Sequence[FragmentLayout], outer: OuterSpec) -> None:
+        """Raises UsageError if the run's rule comes with a package that cannot be used here."""
         self._layouts = layouts
         self._codec = CODECS[outer.contribution_codec]
         self._result_codec = CODECS[outer.result_codec]
-        self._rule = merge_rule(outer)
+        self.rule = merge_rule(outer)
 
     @property
     def codec(self) -> str:
@@ -78,7 +74,8 @@ class TensorCourt:
 
         Only what is exact counts: bytes that differ; a number of coefficients that no honest result has; coefficients
         that must be the weights and are not; an input that no honest reducer takes. Raises PeerError if a shown leaf
-        is not under its signed root, or no leaf of such results can be recomputed.
+        is not under its signed root, or no leaf of such results can be recomputed; UnknownChargeError, which blames
+        nobody, if the rule's package fails here.
         """
         partitions = len(commits[0].part_roots)
         if self._elements((fragment, partitions, result.partition)) is None:
@@ -91,8 +88,8 @@ class TensorCourt:
             raise PeerError("leaves that nobody signed for")
         if any(len(one.squared_norms) != len(cut.segments) for one in inputs):
             return True
-        segments = segment_inputs(inputs, self._rule, cut, result.partition)
-        merging = Recomputation(self._rule, segments, result.coefficients, len(inputs))
+        segments = segment_inputs(inputs, self.rule, cut, result.partition)
+        merging = Recomputation(self.rule, segments, result.coefficients, len(inputs))
         return self._differs(merging, look, shown.piece)
 
     def _differs(self, merging: Recomputation, look: Look, piece: bytes) -> bool:
@@ -101,9 +98,12 @@ class TensorCourt:
         if not merging.is_verifiable:
             raise PeerError("a result of which no leaf can be recomputed")
         inputs = [one for _, one in merging.segments]
-        if self._rule.name in BY_WEIGHT and not published_form(self._rule.name, merging.coefficients, inputs):
+        if self.rule.name in BY_WEIGHT and not published_form(self.rule.name, merging.coefficients, inputs):
             return True
-        return merging.leaves(look, look.chosen) != piece
+        try:
+            return merging.leaves(look, look.chosen) != piece
+        except RuleError as error:
+            raise UnknownChargeError(f"the run's merge rule {error}, on this machine") from None
 
     def _elements(self, part: Part) -> int | None:
         fragment, partitions, partition = part

@@ -24,6 +24,7 @@ from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.families import is_refused, make_config, make_module
 from peer.hub import HUB, from_hub
+from peer.merge_package import with_rule_digest
 from peer.own_files import NO_FILES, OwnFiles
 from peer.tokens import encoder, tokenizer_file
 
@@ -54,7 +55,7 @@ class Description:
 
 def describe(config: RunConfig) -> Description:
     """Read whatever the run file points to; raises UsageError with what to do."""
-    described = _describe_model(config)
+    described = _describe_model(with_rule_digest(config))
     fixed, files = _describe_data(described.config)
     return replace(described, config=fixed, files=files)
 
@@ -99,10 +100,10 @@ def _describe_model(config: RunConfig) -> Description:
 
 
 def own_model(config: RunConfig, module: nn.Module) -> Description:
-    """The description of a run whose peers bring this model themselves."""
+    """The description of a run whose peers bring this model themselves; raises UsageError."""
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
     data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
-    own = config.model_copy(update={"model": model, "data": data})
+    own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
     return _with_tensors(own, named_values(module), _embeddings(module))
 
 

@@ -1,7 +1,7 @@
 """Causal language models of every family that `transformers` has, from a config alone.
 
 Only classes of the installed `transformers` are used, or of a package that the owner has installed
-(`peer.family_package`), never code that comes with a model: whatever in a config would fetch or run something is
+(`peer.packages`), never code that comes with a model: whatever in a config would fetch or run something is
 refused, because a volunteer's machine builds what an organiser's manifest says.
 """
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
-from peer.family_package import register_family
+from peer.packages import family_part
 
 # in a config these name code, kernels or number formats instead of the model's shape
 _REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
@@ -42,7 +42,8 @@ def make_config(spec: ModelSpec, context_tokens: int) -> Any:
     """
     from transformers import AutoConfig
 
-    register_family(spec)
+    if (part := family_part(spec)) is not None:
+        part.load()
     known = _default_config(spec)
     values = {_canonical(known, name): value for name, value in spec.settings_table.items()}
     _check_settings(spec, known)

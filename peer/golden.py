@@ -54,15 +54,15 @@ def self_check(expected: Mapping[str, str] = GOLDEN) -> str | None:
 
 def golden_digests() -> Iterator[tuple[str, str]]:
     """Name and digest of every computation whose bytes peers must share, over fixed inputs."""
-    ordinary, wide = _ordinary(b"ordinary"), _wide(b"wide")
+    vectors = ordinary(b"ordinary"), wide(b"wide")
     for name, codec in CODECS.items():
         hasher = hashlib.sha256()
-        for vector in (ordinary, wide):
+        for vector in vectors:
             data = codec.encode(vector)
             hasher.update(data)
             hasher.update(state_bytes(codec.decode(data, len(vector))))
         yield f"codec {name}", hasher.hexdigest()
-    for scope, make in (("", _ordinary), (" over all exponents", _wide)):
+    for scope, make in (("", ordinary), (" over all exponents", wide)):
         yield "combination" + scope, _combination_digest(make)
         yield "outer step" + scope, _outer_step_digest(make)
         yield "lengths" + scope, _lengths_digest(make)
@@ -95,15 +95,15 @@ def _digest(*vectors: Tensor) -> str:
     return hashlib.sha256(b"".join(map(state_bytes, vectors))).hexdigest()
 
 
-def _ordinary(seed: bytes) -> Tensor:
+def ordinary(seed: bytes, elements: int = ELEMENTS) -> Tensor:
     """Values between -1 and 1, from a hash and not from a generator that a library may change."""
-    whole = np.frombuffer(hashlib.shake_256(seed).digest(2 * ELEMENTS), "<i2").astype(np.float32)
+    whole = np.frombuffer(hashlib.shake_256(seed).digest(2 * elements), "<i2").astype(np.float32)
     return torch.from_numpy(whole / np.float32(32768))
 
 
-def _wide(seed: bytes) -> Tensor:
+def wide(seed: bytes, elements: int = ELEMENTS) -> Tensor:
     """Values of both signs and every exponent that matters; each eighth is subnormal, each sixteenth zero."""
-    bits = np.frombuffer(hashlib.shake_256(seed).digest(4 * ELEMENTS), "<u4").astype(np.uint32)
+    bits = np.frombuffer(hashlib.shake_256(seed).digest(4 * elements), "<u4").astype(np.uint32)
     exponents = ((bits >> np.uint32(23)) & np.uint32(0xFF)) % np.uint32(_EXPONENT_MAX)
     exponents[::8] = 0
     values = (bits & np.uint32(0x807FFFFF)) | (exponents << np.uint32(23))

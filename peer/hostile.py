@@ -71,7 +71,7 @@ class HostileWork(RoundWork):
             fragment=key.fragment,
             state=self._anchors.current(key.fragment),
             outer_momentum=self._config.outer.momentum,
-            merge=self._config.outer.merge,
+            merge=self.rule,
         )
 
 
@@ -84,7 +84,7 @@ class MischievousWork(RoundWork):
         super().__init__(config, anchors, blobs, worker)
         self._mischief = mischief
         codecs = (self._contribution_codec, self._result_codec)
-        self.inspector = _Complainer(self._partitioning, codecs, self._rule, blobs)
+        self.inspector = _Complainer(self._partitioning, codecs, self.rule, blobs)
         self.inspector.mischief = mischief
 
     def reduce(self, action: Reduce) -> Reduced:

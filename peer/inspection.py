@@ -31,6 +31,7 @@ from peer.leaves import Leaves, Look, verified_look
 from peer.merge import MergeRule
 from peer.recomputation import Recomputation, Segments
 from peer.reduction import overlaps, segment_inputs
+from peer.robust.brought import RuleError
 from peer.rule_check import Sample, follows_rule, published_form
 
 AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
@@ -101,7 +102,10 @@ class Inspector:
         merging = Recomputation(self._rule, segments, action.coefficients, len(action.inputs))
         if action.whole and not merging.is_verifiable:
             return _inspected(action, Finding.UNOPENED)
-        wrong = self._first_wrong(action, look, merging)
+        try:
+            wrong = self._first_wrong(action, look, merging)
+        except RuleError:  # of our own package, which refutes nothing
+            return _inspected(action, Finding.DOUBTFUL)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
         doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments)

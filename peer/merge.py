@@ -10,13 +10,14 @@ All numbers here are computed in float64 in a fixed order.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.manifest import Merge
@@ -26,18 +27,23 @@ CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's ca
 NORM_MIN = 1e-12  # an input shorter than this has no direction
 DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
 
+PieceRule = Callable[[NDArray[np.float32], NDArray[np.float64]], Any]
+"""What an installed package brings as a rule (docs/aggregators.md); to be called by `peer.robust.brought` only."""
+
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
     """`directional` rules merge unit vectors, tensor by tensor, and members give the result its length afterwards.
 
     Embeddings keep their lengths under every rule, because rows that few members saw differ in them. With `by_row`,
-    matrices are merged as unit rows, which their reducer gives their lengths: members find them complete.
+    matrices are merged as unit rows, which their reducer gives their lengths: members find them complete. A rule that
+    a package brings has its `function`, and is not directional.
     """
 
     name: str
     directional: bool
     by_row: bool = False
+    function: PieceRule | None = None
 
     def is_directional(self, tensor: TensorSpec) -> bool:
         return self.directional and not tensor.embedding and not self.has_rows(tensor)
@@ -50,7 +56,7 @@ class MergeRule:
 MERGES: Mapping[str, MergeRule] = MappingProxyType(
     {name: MergeRule(name, directional=name in ("robust_rda", "rda")) for name in get_args(Merge)}
 )
-"""Every merge rule by the name that a manifest gives it; what each computes is in `peer.robust`."""
+"""Every built-in rule by the name that a manifest gives it; what each computes is in `peer.robust`."""
 
 
 def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:

@@ -25,7 +25,16 @@ from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from peer.assembly import begin_at_invite, build_pump, describe_here, make_run, open_network, prepare, read_invite
+from peer.assembly import (
+    begin_at_invite,
+    build_pump,
+    check_brought,
+    describe_here,
+    make_run,
+    open_network,
+    prepare,
+    read_invite,
+)
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import Checkpointer
 from peer.chores import Chores
@@ -110,6 +119,7 @@ class Node:
             directory = RunDirectory(options.data_directory, invite.run_id)
             node.network = await open_network(options, invite.run_id, invite.addresses, node._addresses_of)
             manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
+            check_brought(manifest.config)
             await ensure_genesis(directory.path, manifest, invite.peers, node.network)
             await node._start(manifest, None, invite)
         except BaseException:

@@ -14,7 +14,8 @@ from dht.errors import LocalError, PeerError
 from peer.leaves import Look
 from peer.merge import MergeRule, combine
 from peer.reduction import merge_plan, overlaps
-from peer.robust.segments import BY_COORDINATE, TensorInputs, merge_segment
+from peer.robust.brought import RuleError
+from peer.robust.segments import TensorInputs, is_by_coordinate, merge_segment
 
 Segments = Sequence[tuple[slice, TensorInputs]]
 
@@ -35,7 +36,7 @@ class Recomputation:
 
     @property
     def is_by_coordinate(self) -> bool:
-        return self.rule.name in BY_COORDINATE
+        return is_by_coordinate(self.rule)
 
     @property
     def is_verifiable(self) -> bool:
@@ -47,7 +48,7 @@ class Recomputation:
     def leaves(self, look: Look, chosen: Sequence[int]) -> bytes | None:
         """Leaves of the result, one after the other, as their inputs give them; None if they give no such thing.
 
-        The result has as many coefficients as are due, and is verifiable.
+        The result has as many coefficients as are due, and is verifiable. Raises RuleError if this machine cannot tell.
         """
         windows = [look.leaves.window(leaf) for leaf in chosen]
         try:
@@ -59,6 +60,8 @@ class Recomputation:
                     plan = merge_plan(self.rule.name, self.segments, self.coefficients, self.members)
                     merged = combine(vectors, *plan.windows(windows))
             return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf is not full
+        except RuleError:
+            raise
         except (PeerError, LocalError, ValueError):
             return None  # inputs that an honest reducer does not include, or a sum that no reducer can encode
 
@@ -66,5 +69,5 @@ class Recomputation:
         merged = torch.empty_like(vectors[0])
         for span, inputs in self.segments:
             for own in overlaps(span, windows):
-                merged[own] = merge_segment(self.rule.name, [vector[own] for vector in vectors], inputs).vector
+                merged[own] = merge_segment(self.rule, [vector[own] for vector in vectors], inputs).vector
         return merged

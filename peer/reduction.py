@@ -122,14 +122,14 @@ def reduce_partition(
 ) -> ReducedPartition:
     """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once.
 
-    At least one of them has weight. Raises ValueError as `merge_segment` does, but not for admitted vectors.
+    At least one of them has weight. Raises as `merge_segment` does, ValueError not for admitted vectors.
     """
     included = tuple(sorted(vectors))
     counted = [members[index] for index in included]
     merged = torch.empty(partitioning.elements(partition))
     published: list[tuple[float, ...] | None] = []
     for span, inputs in segment_inputs(counted, rule, partitioning, partition):
-        piece = merge_segment(rule.name, [vectors[index][span] for index in included], inputs)
+        piece = merge_segment(rule, [vectors[index][span] for index in included], inputs)
         merged[span] = piece.vector
         published.append(piece.coefficients)
     data = codec.encode(merged)

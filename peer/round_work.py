@@ -7,13 +7,14 @@ one worker thread so that the event loop, and with it every vote, never waits be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+import structlog
 import torch
 from torch import Tensor
 
@@ -22,18 +23,20 @@ from coordinator.certificate import Certificate
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import RunConfig
-from coordinator.messages import COEFFICIENTS_MAX
+from coordinator.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.anchors import Anchors
 from peer.blobs import BlobStore
 from peer.codec import CODECS, Codec
-from peer.court import TensorCourt, merge_rule
+from peer.court import TensorCourt
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.local_count import Counters
+from peer.merge import MergeRule
 from peer.outer_optimizer import OuterState, state_digest
 from peer.reduction import (
     Contribution,
+    ReducedPartition,
     admit,
     apply_merged,
     encode_contribution,
@@ -42,6 +45,9 @@ from peer.reduction import (
     step_bytes,
     told_gradient,
 )
+from peer.robust.brought import RuleError
+
+log = structlog.get_logger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -82,7 +88,7 @@ class RoundWork:
         self._contribution_codec = CODECS[config.outer.contribution_codec]
         self._result_codec = CODECS[config.outer.result_codec]
         self.court = TensorCourt(anchors.layouts, config.outer)
-        self._rule = merge_rule(config.outer)
+        self.rule = self.court.rule
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
         self._snapshots: dict[RoundKey, Snapshot] = {}
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
@@ -90,7 +96,7 @@ class RoundWork:
         self._worker = worker
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
-        self.inspector = Inspector(self._partitioning, codecs, self._rule, blobs)
+        self.inspector = Inspector(self._partitioning, codecs, self.rule, blobs)
 
     @property
     def leaf_bytes(self) -> tuple[int, int]:
@@ -170,10 +176,9 @@ class RoundWork:
                 vectors[one.member] = admitted
             elif (leaf := self.court.find(part, data)) is not None:
                 garbage.append((one.member, leaf))
-        members = {one.member: one for one in action.inputs}
-        if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
+        merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec)
+        if merged is None:
             return Reduced(action.key, action.partition, action.turn, None, (), garbage=tuple(garbage))
-        merged = reduce_partition(vectors, members, self._rule, partitioning, action.partition, self._result_codec)
         self._blobs.put(merged.root, merged.data)
         return Reduced(
             action.key,
@@ -214,7 +219,7 @@ class RoundWork:
         if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
             return None
         members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        return *merged_gradient(partitioning, held, members, self._rule, self._result_codec), held
+        return *merged_gradient(partitioning, held, members, self.rule, self._result_codec), held
 
     def _held(self, result: PartitionResult | None, partitioning: Partitioning, partition: int) -> _HeldResult | None:
         data = None if result is None else self._blobs.get(result.root)
@@ -310,3 +315,18 @@ class RoundWork:
         """A round is over."""
         self._snapshots.pop(key, None)
         self._applied.pop(key, None)
+
+
+def _reduced(
+    action: Reduce, vectors: Mapping[int, Tensor], rule: MergeRule, partitioning: Partitioning, codec: Codec
+) -> ReducedPartition | None:
+    """None if too few are admissible, or the run's rule makes nothing of them that members can take."""
+    members = {one.member: one for one in action.inputs}
+    if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
+        return None
+    try:
+        merged = reduce_partition(vectors, members, rule, partitioning, action.partition, codec)
+    except RuleError as error:  # of our own package: the partition stays as it is, and nobody is to blame
+        log.error("merge_failed", rule=rule.name, reason=str(error))
+        return None
+    return merged if max(merged.squared_norms, default=0.0) <= SQUARED_NORM_MAX else None

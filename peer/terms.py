@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from coordinator import quantity
 from coordinator.manifest import DataSpec, Manifest, RunConfig
-from coordinator.model_spec import ModelSpec
 from peer.codec import CODECS
 from peer.footprint import RUNTIME_BYTES, footprint, least_bytes
 from peer.model import parameter_specs
 from peer.options import NodeOptions
+from peer.packages import parts_of
 
 SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
@@ -103,14 +103,15 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ),
         ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
-        ("code", _code(config.model)),
+        ("code", _code(config)),
     )
     return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
 
 
-def _code(model: ModelSpec) -> str:
-    brought = "" if model.package is None else f", for this run also the package {model.package}"
-    return f"none comes from the network: Muster runs only what is installed here{brought}"
+def _code(config: RunConfig) -> str:
+    brought = [f"{part.name} of the package {part.package}" for part in parts_of(config)]
+    also = f", for this run also {' and '.join(brought)}" if brought else ""
+    return f"none comes from the network: Muster runs only what is installed here{also}"
 
 
 def _model(config: RunConfig) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from coordinator.events import Encoded
 from peer.blobs import BlobStore
 from peer.learner import Batches, Learner
+from peer.merge import MergeRule
 from peer.outer_optimizer import OuterState
 
 
@@ -26,7 +27,7 @@ class Scene:
     fragment: int
     state: OuterState  # the anchor and momentum that the round starts from
     outer_momentum: float
-    merge: str  # name of the rule that will merge the lies
+    merge: MergeRule  # that will merge the lies
 
     def stacked(self) -> Tensor:
         """The honest outer gradients, float32[learners, elements]."""

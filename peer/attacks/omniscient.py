@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from peer.attacks.attack import Attack, Scene
-from peer.robust.segments import TensorInputs, is_directional, merge_segment, tensor_radius
+from peer.robust.segments import TensorInputs, merge_segment, tensor_radius
 
 TRIALS = 20  # strengths that an optimised attack tries, as in byzfl
 TRIAL_RANGE = (0.1, 10.0)
@@ -116,9 +116,9 @@ def _merged(scene: Scene, lie: Tensor) -> Tensor:
     norms = tuple(float(vector.norm()) for vector in vectors)
     inputs = TensorInputs(norms, (1.0,) * len(vectors), embedding=False)
     merged = merge_segment(scene.merge, vectors, inputs).vector
-    if not is_directional(scene.merge, embedding=False):
+    if not scene.merge.directional:
         return merged
-    return merged * (tensor_radius(scene.merge, inputs) / max(float(merged.norm()), 1e-30))
+    return merged * (tensor_radius(scene.merge.name, inputs) / max(float(merged.norm()), 1e-30))
 
 
 def _furthest(scene: Scene, hides: Callable[[Tensor], bool]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig, fault_of
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
 
@@ -174,8 +174,7 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}; see docs/config.md") from None
+        raise UsageError(f"{fault_of(error)}; see docs/config.md") from None
 
 
 def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:

@@ -140,7 +140,7 @@ class LabTensors:
             fragment=key.fragment,
             state=self.anchors.current(key.fragment),
             outer_momentum=self._shop.config.outer.momentum,
-            merge=self._shop.config.outer.merge,
+            merge=self._work.rule,
         )
 
     def reduce(self, action: Reduce) -> Reduced:

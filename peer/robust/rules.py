@@ -120,7 +120,7 @@ def median(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
     honest members' range while they hold more than half.
     """
     stack = Stack.of(vectors, weights)
-    return _by_chunk(stack, lambda chunk: weighted_median(_columns(chunk), stack.weights))
+    return by_chunk(stack, lambda chunk: weighted_median(_columns(chunk), stack.weights))
 
 
 def trimmed_mean(vectors: Sequence[Tensor], weights: Sequence[float], byzantine: int | None = None) -> Aggregate:
@@ -131,7 +131,7 @@ def trimmed_mean(vectors: Sequence[Tensor], weights: Sequence[float], byzantine:
     """
     stack = Stack.of(vectors, weights)
     trimmed = _trimmed(stack, byzantine)
-    return _by_chunk(stack, lambda chunk: weighted_trimmed_mean(_columns(chunk), stack.weights, trimmed))
+    return by_chunk(stack, lambda chunk: weighted_trimmed_mean(_columns(chunk), stack.weights, trimmed))
 
 
 def nnm_trimmed_mean(vectors: Sequence[Tensor], weights: Sequence[float], byzantine: int | None = None) -> Aggregate:
@@ -149,7 +149,7 @@ def nnm_trimmed_mean(vectors: Sequence[Tensor], weights: Sequence[float], byzant
             _columns([combination(chunk, row.tolist()) for row in mixing]), stack.weights, trimmed
         )
 
-    return _by_chunk(stack, mixed)
+    return by_chunk(stack, mixed)
 
 
 AGGREGATORS: Mapping[str, Aggregator] = MappingProxyType(
@@ -221,7 +221,8 @@ def _columns(chunk: Sequence[Tensor]) -> Singles:
     return np.stack([vector.numpy() for vector in chunk], axis=1)
 
 
-def _by_chunk(stack: Stack, rule: Callable[[list[Tensor]], Floats]) -> Aggregate:
+def by_chunk(stack: Stack, rule: Callable[[list[Tensor]], Floats | Singles]) -> Aggregate:
+    """A rule that merges by coordinate, a few elements at a time; raises ValueError if an input is not finite."""
     length = len(stack.vectors[0])
     merged = torch.empty(length)
     for start in range(0, length, CHUNK_ELEMENTS):

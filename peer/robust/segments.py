@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from peer.merge import MERGES, NORM_MIN, weighted_mean
+from peer.merge import MERGES, NORM_MIN, MergeRule, weighted_mean
 from peer.robust import centered_clip as clipping
+from peer.robust.brought import merge_brought
 from peer.robust.gram import centred_products, inner_products
 from peer.robust.medians import weighted_median
 from peer.robust.rows import merge_rows
@@ -23,7 +24,7 @@ from peer.robust.rules import AGGREGATORS, clip_scales, mean, unit_scales
 from peer.robust.stack import Aggregate, Floats, Stack, finite_sum
 
 BY_COORDINATE = frozenset({"median", "trimmed_mean"})
-"""Rules whose result at an element follows from the inputs there and their weights alone."""
+"""Built-in rules whose result at an element follows from the inputs there and their weights alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +45,28 @@ def is_directional(rule: str, embedding: bool) -> bool:
     return MERGES[rule].directional and not embedding
 
 
-def merge_segment(rule: str, pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
-    """Merge float32[k] pieces of one tensor, one per member of `inputs`, by the rule of that name.
+def is_by_coordinate(rule: MergeRule) -> bool:
+    """Whether any elements of the inputs, without the others, say what the result has there."""
+    return rule.function is not None or rule.name in BY_COORDINATE
+
+
+def merge_segment(rule: MergeRule, pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
+    """Merge float32[k] pieces of one tensor, one per member of `inputs`, by this rule.
 
     If there are coefficients, they are to be published, and the vector is `peer.merge.combine` of the pieces with
-    `segment_factors` of them, bit for bit. Raises ValueError as the rules do.
+    `segment_factors` of them, bit for bit. Raises ValueError as the rules do, RuleError as those of packages do.
     """
+    name = rule.name
+    if rule.function is not None:
+        return merge_brought(rule.function, pieces, inputs.weights)
     if inputs.row_elements:
-        return merge_rows(rule, pieces, inputs.weights, inputs.row_elements)
-    if rule == "robust_rda":
+        return merge_rows(name, pieces, inputs.weights, inputs.row_elements)
+    if name == "robust_rda":
         return _robust(pieces, inputs)
-    if not is_directional(rule, inputs.embedding):
-        return (mean if rule == "rda" else AGGREGATORS[rule])(pieces, inputs.weights)
+    if not is_directional(name, inputs.embedding):
+        return (mean if name == "rda" else AGGREGATORS[name])(pieces, inputs.weights)
     stack = Stack.of(pieces, inputs.weights)
-    return _combined(rule, pieces, stack.spread(stack.weights), inputs)
+    return _combined(name, pieces, stack.spread(stack.weights), inputs)
 
 
 def segment_factors(rule: str, coefficients: Sequence[float], inputs: TensorInputs) -> list[np.float32]:

@@ -49,7 +49,8 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
             "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision"
         ),
         OuterSpec: (
-            "learning_rate momentum merge contribution_codec result_codec adoption norms adoption_blend error_feedback"
+            "learning_rate momentum merge contribution_codec result_codec adoption norms adoption_blend error_feedback "
+            "merge_package merge_sha256"
         ),
         PaceSpec: (
             "fragments steps_per_version overlap quorum grace_share min_group min_share max_stale round_seconds "

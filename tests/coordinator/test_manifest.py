@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from coordinator.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
 from coordinator.model_spec import BY_HOST
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity
@@ -20,6 +20,7 @@ from tests.coordinator.builders import Club, digest
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 CLUB = Club.of(2)
 MANIFEST = CLUB.manifest
+VOTED = OuterSpec(merge="vote", merge_package="votes==1.0")
 
 toml_text = st.text(alphabet=st.sampled_from("abpace=[]{}.\"'\n 0123456789_-+eT:,#"), max_size=60)
 
@@ -73,6 +74,9 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[pace]\nmin_share = nan", ["run.toml", "pace.min_share", "finite"]),
         ("[pace]\nround_seconds = inf", ["run.toml", "pace.round_seconds"]),
         ("[outer]\nmerge = 'vote'", ["run.toml", "outer.merge", "'mean'"]),
+        ("[outer]\nmerge = 'vote'", ["run.toml", "outer.merge_package"]),
+        ("[outer]\nmerge_package = 'votes==1'", ["run.toml: outer.merge_package: 'robust_rda' is built in"]),
+        ("[outer]\nmerge = 'vote'\nmerge_package = 'votes>=1'", ["run.toml", "outer.merge_package"]),
         ("name = '../x'", ["run.toml", "name"]),
         ("[pace]\npresence_seconds = 5.0", ["run.toml: pace.presence_lifetime_seconds must be at least"]),
         ("[model]\nhidden_size = 130", ["run.toml: model.hidden_size must be a multiple of model.heads"]),
@@ -162,6 +166,7 @@ def test_equal_manifests_have_equal_names():
         ({"data_digest": b"short"}, "at least 32 bytes"),
         ({"organiser": "nobody"}, "at least 40 characters"),
         ({"created_unix_seconds": -1}, "greater than or equal to 0"),
+        ({"config": RunConfig(outer=VOTED, pace=MANIFEST.config.pace)}, "outer.merge_sha256 must say"),
     ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused(changes, reason):
@@ -170,6 +175,14 @@ def test_a_manifest_that_makes_no_sense_is_refused(changes, reason):
         Manifest(**(fields | changes))
     with pytest.raises(PeerError):
         Manifest.from_wire(MANIFEST.model_copy(update=changes).to_wire())
+
+
+def test_a_run_without_a_rule_of_a_package_says_nothing_of_one():
+    assert OuterSpec(merge_package="") == OuterSpec()
+    assert b"==" not in OuterSpec().to_wire()
+    voted = VOTED.model_copy(update={"merge_sha256": "ab" * 32})
+    assert OuterSpec.from_wire(voted.to_wire()) == voted
+    assert len(OuterSpec().to_wire()) < len(VOTED.to_wire()) < len(voted.to_wire())
 
 
 def test_presence_must_outlive_a_lost_record():

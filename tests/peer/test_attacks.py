@@ -25,7 +25,7 @@ STACKED = torch.stack(list(HONEST.values()))
 OWN = torch.randn(500, generator=torch.Generator().manual_seed(99))
 MEAN, SPREAD = STACKED.mean(0), STACKED.std(0)
 START = OuterState(torch.zeros(500), torch.zeros(500))
-SCENE = Scene(OWN, lambda: HONEST, 2, 0, 0, START, 0.8, "robust_rda")
+SCENE = Scene(OWN, lambda: HONEST, 2, 0, 0, START, 0.8, MERGES["robust_rda"])
 
 
 def attack(text: str) -> Attack:
@@ -72,7 +72,7 @@ def test_min_max_and_min_sum_stay_within_the_honest_spread_and_use_it_up() -> No
 
 @pytest.mark.parametrize("rule", ["mean", "median", "robust_rda"])
 def test_an_optimised_attack_is_no_weaker_than_a_plain_one_within_its_limit(rule: str) -> None:
-    scene = replace(SCENE, merge=rule)
+    scene = replace(SCENE, merge=MERGES[rule])
     from peer.attacks.omniscient import TRIAL_RANGE, _merged
 
     def damage(vector: torch.Tensor) -> float:
@@ -166,7 +166,7 @@ def test_forged_bytes_decode_in_no_codec(codec) -> None:
 
 @given(st.sampled_from(sorted(ATTACKS)), st.sampled_from(sorted(MERGES)))
 def test_every_attack_sends_something_of_the_right_length(name: str, rule: str) -> None:
-    sent = lie(f"{name}:2", replace(SCENE, merge=rule))
+    sent = lie(f"{name}:2", replace(SCENE, merge=MERGES[rule]))
     assert sent.shape == OWN.shape
     assert sent.dtype == torch.float32
     assert bool(sent.isfinite().all())

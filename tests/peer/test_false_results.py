@@ -20,9 +20,10 @@ from coordinator.weights import weights_of
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from peer.court import TensorCourt, merge_rule
+from peer.court import TensorCourt
 from peer.fragments import FragmentLayout, TensorSpec
 from peer.merge import MERGES
+from peer.merge_package import merge_rule
 from peer.reduction import ReducedPartition, encode_contribution
 from tests.coordinator.builders import Club, forged
 from tests.peer.reducing import Reduction, alike

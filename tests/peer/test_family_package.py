@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,12 @@ from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data import TrainingWindows, load_tokens
 from peer.description import describe
-from peer.family_package import GROUP, check_package, register_family
 from peer.learner import make_learner
 from peer.model import build_model
+from peer.packages import FAMILIES, Part, check_packages
+from tests.peer.installing import install, set_entry_points
 from tests.real.conftest import ROOT
 
-EXAMPLE = ROOT / "examples/family"
 PACKAGE = "gated-nets==0.1.0"
 GATED = ModelSpec(hidden_size=32, layers=1, family="gated", package=PACKAGE)
 
@@ -29,15 +27,7 @@ GATED = ModelSpec(hidden_size=32, layers=1, family="gated", package=PACKAGE)
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of installed packages with the example in it, as an installer leaves it there."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    info = tmp_path / f"gated_nets-{project['version']}.dist-info"
-    info.mkdir()
-    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (info / "METADATA").write_text(metadata)
-    entries = "".join(f"{name} = {value}\n" for name, value in project["entry-points"][GROUP].items())
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entries}")
-    shutil.copy(EXAMPLE / "gated_nets.py", tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    install("family", tmp_path, monkeypatch)
     return tmp_path
 
 
@@ -65,12 +55,13 @@ def test_nothing_of_a_package_runs_before_a_model_is_made(site: Path) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(site)!r})
+from coordinator.manifest import RunConfig
 from coordinator.model_spec import ModelSpec
-from peer.family_package import check_package, register_family
+from peer.packages import check_packages, family_part
 spec = ModelSpec(family="gated", package={PACKAGE!r})
-check_package(spec)
+check_packages(RunConfig(model=spec))
 print("checked")
-register_family(spec)
+family_part(spec).load()
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["checked", "run"]
@@ -85,22 +76,21 @@ register_family(spec)
             "is not installed; see what it is before you trust it, then: pip install",
         ),
         ("gated-nets==0.2.0", "gated", "0.1.0 of it is installed"),
-        (PACKAGE, "other", "brings no family other"),
+        (PACKAGE, "other", "has no entry point other in muster.families"),
     ],
 )
 def test_what_is_not_here_is_said(site: Path, package: str, family: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        check_package(ModelSpec(family=family, package=package))
-    with pytest.raises(UsageError, match=said):
-        describe(RunConfig(model=ModelSpec(family=family, package=package)))
+    config = RunConfig(model=ModelSpec(family=family, package=package))
+    for refused in (check_packages, describe):
+        with pytest.raises(UsageError, match=said):
+            refused(config)
 
 
 def test_a_package_that_cannot_be_imported_is_named(site: Path) -> None:
-    info = next(site.glob("*.dist-info")) / "entry_points.txt"
-    info.write_text(f"[{GROUP}]\ngated = broken_nets\n")
+    set_entry_points(next(site.glob("*.dist-info")), FAMILIES, {"gated": "broken_nets"})
     (site / "broken_nets.py").write_text("raise RuntimeError('half a file')")
     with pytest.raises(UsageError, match="cannot be imported here: RuntimeError: half a file"):
-        register_family(GATED)
+        Part(PACKAGE, FAMILIES, "gated").load()
 
 
 def test_a_manifest_without_a_package_says_nothing_of_one() -> None:

@@ -205,7 +205,7 @@ def test_one_leaf_recomputes_alone_bit_for_bit(rule):
                 merged = combine(opened, *plan.windows([window]))
             else:  # by coordinate
                 [(_, inputs), *_] = segments
-                merged = merge_segment(rule.name, opened, inputs).vector
+                merged = merge_segment(rule, opened, inputs).vector
             leaf = INT4.encode(merged)
             assert verify_leaf(tree.root, leaf, index, len(tree.leaves), tree.path(index))
 

@@ -10,9 +10,10 @@ import torch
 
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from dht.addresses import PeerAddress
+from dht.errors import UsageError
 from dht.invite import Invite
 from peer.checkpoint import KEPT
-from peer.consent import consents, measured_flops, this_machine
+from peer.consent import agrees, consents, measured_flops, this_machine
 from peer.footprint import least_bytes
 from peer.model import build_model
 from peer.options import NodeOptions
@@ -28,6 +29,7 @@ from peer.terms import (
     upload_bytes_per_version,
 )
 from tests.peer.homely import MODEL, ORGANISER, manifest
+from tests.peer.installing import install
 
 MACHINE = Machine(memory_bytes=8 << 30, disk_bytes=100 << 30, flops=1e11)
 
@@ -89,6 +91,22 @@ def test_a_run_that_was_agreed_to_is_not_asked_about_again(tmp_path: Path) -> No
         raise AssertionError("asked twice")
 
     assert consents(invite, NodeOptions(tmp_path), ask)
+
+
+def test_packages_are_named_before_anything_runs_and_nobody_is_asked_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = manifest()
+    outer = OuterSpec(merge="mean_near_median", merge_package="near-median==0.1.0", merge_sha256="0" * 64)
+    run = run.model_copy(update={"config": run.config.model_copy(update={"outer": outer})})
+    asked: list[str] = []
+    with pytest.raises(UsageError, match="this run needs the package near-median, which is not installed"):
+        agrees(run, NodeOptions(tmp_path), lambda terms: not asked.append(terms))
+    assert not asked
+    install("merge", tmp_path, monkeypatch)
+    (tmp_path / "near_median.py").write_text("raise RuntimeError('imported before anybody agreed')")
+    assert agrees(run, NodeOptions(tmp_path), lambda terms: not asked.append(terms))
+    assert "for this run also mean_near_median of the package near-median==0.1.0" in asked[0]
 
 
 def test_this_machine_is_measured_also_before_its_folder_exists(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class Swarm:
         self.folder = folder
         self.data = folder / "data"
         self.report_path = folder / "report.json"
+        self.more = ""  # for the run file
         self.lines: list[str] = []
         self.process: subprocess.Popen[str]
 
@@ -56,7 +57,7 @@ class Swarm:
         """Start `muster swarm` with a small run; all else as a user would have it."""
         config = self.folder / "run.toml"
         optimizer = "adamw8bit" if eight_bit else "adamw"  # the former takes a second longer to import
-        config.write_text(RUN.format(versions=versions, optimizer=optimizer))
+        config.write_text(RUN.format(versions=versions, optimizer=optimizer) + self.more)
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "peer.cli", "swarm", "--no-ui", "--config", str(config)),

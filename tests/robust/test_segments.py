@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from peer.merge import combine, direction_scale, squared_norm, weight_shares
+from peer.merge import MERGES, combine, direction_scale, squared_norm, weight_shares
 from peer.robust.rules import AGGREGATORS, rda, robust_embedding, robust_rda
 from peer.robust.segments import TensorInputs, is_directional, merge_segment, segment_factors, tensor_radius
 from tests.robust.stacks import Sample, sample, tensors
@@ -26,7 +26,7 @@ def pieces_of(given: Sample, start: int, stop: int) -> list[torch.Tensor]:
 
 def put_together(rule: str, given: Sample, inputs: TensorInputs, cuts=CUTS) -> torch.Tensor:
     """What members make of the segments that different reducers merged."""
-    merged = torch.cat([merge_segment(rule, pieces_of(given, *cut), inputs).vector for cut in pairwise(cuts)])
+    merged = torch.cat([merge_segment(MERGES[rule], pieces_of(given, *cut), inputs).vector for cut in pairwise(cuts)])
     if is_directional(rule, inputs.embedding):
         merged = merged * float(direction_scale(tensor_radius(rule, inputs), squared_norm(merged)))
     return merged
@@ -48,7 +48,7 @@ def test_one_segment_is_the_whole_rule(name: str, embedding: bool) -> None:
 def test_published_coefficients_and_norms_give_any_element_bit_for_bit(name: str, embedding: bool) -> None:
     given = sample(2, 6, 1000, 1)
     inputs = inputs_of(given, embedding)
-    merged = merge_segment(name, pieces_of(given, 100, 900), inputs)
+    merged = merge_segment(MERGES[name], pieces_of(given, 100, 900), inputs)
     if merged.coefficients is None:
         return
     factors = segment_factors(name, merged.coefficients, inputs)
@@ -59,7 +59,7 @@ def test_published_coefficients_and_norms_give_any_element_bit_for_bit(name: str
 def test_rda_is_what_plain_reducers_compute() -> None:
     given = sample(3, 5, 1000)
     inputs = inputs_of(given)
-    merged = merge_segment("rda", pieces_of(given, 0, 500), inputs)
+    merged = merge_segment(MERGES["rda"], pieces_of(given, 0, 500), inputs)
     shares = weight_shares(given.weights)
     assert merged.coefficients == shares
     assert segment_factors("rda", shares, inputs) == [
@@ -87,7 +87,10 @@ def test_cutting_a_tensor_keeps_the_bound_where_all_hostile_length_is_in_one_seg
     given = Sample(np.concatenate([hostile, honest]), [1.0] * 8)
     inputs = inputs_of(given, embedding)
     merged = torch.cat(
-        [merge_segment("robust_rda", pieces_of(given, *cut), inputs).vector for cut in ((0, 40), (40, 80), (80, 1000))]
+        [
+            merge_segment(MERGES["robust_rda"], pieces_of(given, *cut), inputs).vector
+            for cut in ((0, 40), (40, 80), (80, 1000))
+        ]
     )
     rows = honest if embedding else honest / np.linalg.norm(honest, axis=1, keepdims=True)
     spread = ((rows - rows.mean(0)) ** 2).sum() / 6
@@ -100,12 +103,12 @@ def test_members_without_length_or_weight() -> None:
     given.weights[3] = 0.0
     for embedding in (False, True):
         inputs = inputs_of(given, embedding)
-        merged = merge_segment("robust_rda", given.vectors, inputs)
+        merged = merge_segment(MERGES["robust_rda"], given.vectors, inputs)
         assert merged.coefficients is not None
         assert merged.coefficients[3] == 0
         assert torch.isfinite(merged.vector).all()
         assert not merge_segment(
-            "robust_rda", tensors(given.values * 0), inputs_of(Sample(given.values * 0, given.weights))
+            MERGES["robust_rda"], tensors(given.values * 0), inputs_of(Sample(given.values * 0, given.weights))
         ).vector.any()
     assert segment_factors("robust_rda", merged.coefficients, inputs_of(given))[1] == 0
 
@@ -130,4 +133,4 @@ def test_what_is_not_finite_is_refused() -> None:
     given.values[2, 50] = np.inf
     for name in AGGREGATORS:
         with pytest.raises(ValueError, match="not finite"):
-            merge_segment(name, given.vectors, inputs)
+            merge_segment(MERGES[name], given.vectors, inputs)
