@@ -56,7 +56,7 @@ def prepare(options: NodeOptions) -> Identity:
     torch.set_num_threads(1)  # the learner has a process of its own; here everything is small or waits
     difference = self_check()
     if difference is not None:
-        raise LocalError(f"this machine computes {difference} differently from others and cannot take part")
+        raise LocalError(f"{difference}; it cannot take part")
     try:
         options.data_directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -167,7 +167,7 @@ def _arithmetic() -> Finding:
     difference = self_check()
     if difference is None:
         return Finding("ok", "arithmetic", "the same bits as everywhere")
-    return Finding("bad", "arithmetic", f"{difference} differs from others", "install the versions of constraints.txt")
+    return Finding("bad", "arithmetic", difference, "install the versions of constraints.txt")
 
 
 def _gpu() -> Finding:
