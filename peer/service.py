@@ -81,6 +81,7 @@ class Wishes:
 
     tethered: bool = False  # to a parent, whose death is a SIGTERM
     abandoned: bool = False
+    drained: bool = False  # by a command, which leaves a peer that stays in place
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -232,7 +233,9 @@ async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Call
             awaited -= done
             if over in done:
                 over.result()
-                say(f"the run is over: {status_line(node.snapshot())}")
+                left = wishes.leave.is_set() or wishes.drained
+                end = "this peer has left the run" if left else "the run is over"
+                say(f"{end}: {status_line(node.snapshot())}")
             if wishes.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
                 return
             if leaving in done:
@@ -261,6 +264,7 @@ async def _obey(node: Served, wishes: Wishes, request: Request) -> Answer:
     elif command == "resume":
         await node.resume()
     elif command == "drain":
+        wishes.drained = True
         node.drain()
     elif command == "stop":
         wishes.stop.set()

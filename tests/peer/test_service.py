@@ -76,6 +76,10 @@ class Stand:
         if not self.over.done():
             self.over.set_result(None)
 
+    def end_run(self) -> None:
+        """From another thread."""
+        self.over.get_loop().call_soon_threadsafe(self.over.set_result, None)
+
     async def wait(self) -> None:
         await asyncio.shield(self.over)
 
@@ -158,7 +162,7 @@ def test_a_peer_whose_output_nobody_takes_goes_on(tmp_path: Path) -> None:
 
     service.run(lambda: start, ServiceOptions(tmp_path, show_invite=True, status_seconds=0.01), say)
     assert taken[0].startswith("invite: ")
-    assert taken[-1].startswith("the run is over")
+    assert taken[-1].startswith("this peer has left the run")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -185,9 +189,15 @@ def test_two_signals_stop_at_once_with_a_bound(tmp_path: Path, alarms: list[int]
 
 def test_the_end_of_the_run_ends_the_peer(tmp_path: Path, alarms: list[int]) -> None:
     run = Run(tmp_path)
-    assert run(lambda: run.tell("drain")) == ["drain", "stop"]
+    assert run(lambda: run.nodes[0].end_run()) == ["stop"]
     assert any(line.startswith("the run is over") for line in run.lines)
     assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:
+    run = Run(tmp_path)
+    assert run(lambda: run.tell("drain")) == ["drain", "stop"]
+    assert any(line.startswith("this peer has left the run") for line in run.lines)
 
 
 def test_a_peer_that_stays_answers_after_the_end_until_it_is_told_to_stop(tmp_path: Path, alarms: list[int]) -> None:
