@@ -153,6 +153,14 @@ class VoteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """Work of ours that only a branch holds which we leave: it is ours to bring again."""
+
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Make a certified state the anchor and bring the learner along at its next step boundary (step 10)."""
 
@@ -161,6 +169,7 @@ class Adopt:
     snapshot: RoundKey | None  # the round whose snapshot of ours was included; None: we were not in it, rebase
     counted: tuple[bool, ...] = ()  # per partition: were we included
     frozen: tuple[bool, ...] = ()  # per partition: void
+    returned: Returned | None = None  # the state held before was of another branch, with this work of ours in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Core:
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
+    carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
     court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from coordinator.actions import Action, Adopt, Discard, FetchState, Send
+from coordinator.actions import Action, Adopt, Discard, FetchState, Returned, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
@@ -79,13 +79,17 @@ class Custody:
         awaited = not self.complete and sender == self.supplier and digest == chain.digest
         return self.fetch(chain, now) if awaited else []
 
-    def fetched(self, chain: Chain) -> list[Action]:
-        """The newest state is here: adopt it, with the snapshot of ours that an earlier version holds, if any does."""
+    def fetched(self, chain: Chain, returned: Returned | None = None) -> list[Action]:
+        """The newest state is here: adopt it, with the snapshot of ours that an earlier version holds, if any does.
+
+        `returned` is our work in the branch of the state that we held, where this one is of another.
+        """
         newest, included, unseen = chain.certificates[-1], self.unadopted, self.included_unseen
         self._caught_up()
         if included is None:
             counted = (True,) * len(newest.outcome.partitions) if unseen else ()
-            return [Adopt(newest, applied=None, snapshot=None, counted=counted)]
+            adopt = Adopt(newest, applied=None, snapshot=None, counted=counted, returned=returned)
+            return [adopt, *_told(newest, returned)]
         if included.certificate.digest != newest.digest:  # what was frozen there may have moved since
             included = replace(included, certificate=newest, frozen=(False,) * len(included.frozen))
         return [included, *([] if included.snapshot is None else [Discard(included.snapshot)])]
@@ -123,3 +127,10 @@ class Custody:
 
     def _caught_up(self) -> None:
         self.behind, self.floor, self.unadopted, self.included_unseen, self.again_at = None, None, None, False, None
+
+
+def _told(newest: Certificate, returned: Returned | None) -> list[Action]:
+    if returned is None:
+        return []
+    details: dict[str, object] = {"steps": returned.steps, "tokens": returned.tokens}
+    return [Tell("branch_carried", newest.fragment, newest.version, details)]

@@ -33,7 +33,7 @@ class FragmentMachine:
         self.chain = chain
         self.custody = Custody(core)
         self.bonds = Bonds(core)
-        self.ledger = Ledger()
+        self.ledger = Ledger(core.me)
         self.tempo = Tempo(core, certified_at=now, counted_from=now)
         self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
         if held != chain.version:
@@ -182,11 +182,11 @@ class FragmentMachine:
         """Adopt the version if we hold its state; else remember whether work of ours is in it."""
         if adopt is not None and adopt.applied is not None:
             if adopt.snapshot is not None:
-                self.ledger.count(adopt.snapshot.roster_id)
+                self.ledger.count(adopt.snapshot.roster_id, certificate.outcome)
             return [adopt, *self.custody.supply(certificate)]
         if adopt is not None and adopt.snapshot is not None:
             self.custody.unadopted = adopt
-        elif not self.ledger.knows(certificate.outcome, self.core.me):
+        elif not self.ledger.knows(certificate.outcome):
             self.custody.included_unseen = True
         return []
 
@@ -230,11 +230,14 @@ class FragmentMachine:
         """The state of a version has arrived; an older one than the newest is of no use any more."""
         if self.ready or digest != self.chain.digest:
             return []
-        if self.custody.unadopted is not None and self.custody.unadopted.snapshot is not None:
-            self.ledger.count(self.custody.unadopted.snapshot.roster_id)
+        returned, unadopted = None, self.custody.unadopted
+        if unadopted is not None and unadopted.snapshot is not None:
+            self.ledger.count(unadopted.snapshot.roster_id, unadopted.certificate.outcome)
         elif self.custody.included_unseen:
             self.ledger.count_all(self.core.steps_now(now))
-        return self.custody.fetched(self.chain) + self.custody.supply(self.chain.certificates[-1])
+        elif self.core.carries:
+            returned = self.ledger.take_back(self.chain)
+        return self.custody.fetched(self.chain, returned) + self.custody.supply(self.chain.certificates[-1])
 
     def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
         """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
@@ -244,8 +247,7 @@ class FragmentMachine:
         version = self.chain.version
         self.rounds.leave(now)
         self.chain, actions = self.custody.turn_back(now)
-        details: dict[str, object] = {"held": self.chain.version}
-        return [*actions, Tell("version_unserved", self.index, version, details), *self._begin_anew()]
+        return [*actions, Tell("version_unserved", self.index, version, {"held": self.held}), *self._begin_anew()]
 
     def begin_at(self, chain: Chain, now: float) -> None:
         """Before anything else: go on from a chain that the invite vouches for, whatever version we hold (design §8).
@@ -267,8 +269,7 @@ class FragmentMachine:
         unadopted = self.custody.unadopted
         dropped = unadopted is not None and unadopted.certificate.version > fork
         actions = self.custody.drop_unadopted() if dropped else []
-        certificates = rival.after(fork, rival.version - fork)
-        if not all(self.ledger.knows(one.outcome, self.core.me) for one in certificates):
+        if not self.ledger.change_over([one.outcome for one in rival.after(fork, rival.version - fork)]):
             self.custody.included_unseen = True
         self.chain = rival
         self.tempo.counted_from, self.tempo.certified_at = now, now

@@ -26,8 +26,8 @@ app = typer.Typer()
 class Reunion(StrEnum):
     """What becomes of what the losing side of a partition certified."""
 
+    carry = "carry"
     drop = "drop"
-    merge = "merge"
     uncut = "uncut"
 
 
@@ -132,7 +132,7 @@ def lab(
     failures: FailuresOption = None,
     scavenge: ScavengeOption = None,
     partition: PartitionOption = None,
-    reunion: ReunionOption = Reunion.drop,
+    reunion: ReunionOption = Reunion.carry,
     own_text: OwnText = False,
     attack: Attacks = None,
     noniid: NonIid = None,
@@ -195,7 +195,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         changes |= {"outer.adoption": rule, "outer.adoption_blend": _number("--adoption", share) if share else None}
     if given["batch_tokens"] is not None:
         changes["data.sequences_per_step"] = sequences_per_step(base, given["batch_tokens"])
-    if given["partition"] is None and (given["own_text"] or given["reunion"] is not Reunion.drop):
+    if given["partition"] is None and (given["own_text"] or given["reunion"] is not Reunion.carry):
         raise UsageError("--own-text and --reunion say something of a --partition: give that too")
     cut = None
     if given["partition"] is not None:
@@ -276,9 +276,8 @@ def _summary(found: LabReport) -> str:
             for name, loss in zip(("first", "second"), point.text_losses, strict=False)
         )
         lines.append(f"step {point.step}, {point.side}: held out {point.eval_loss:.4f}{texts}")
-    if found.reunited:
-        weights = f"{min(found.reunited):.2f} to {max(found.reunited):.2f}"
-        lines.append(f"{len(found.reunited)} fragments of the losing side came in, with weights of {weights}")
+    if carried := found.events.get("branch_carried"):
+        lines.append(f"{carried} times a learner of the losing side brought a fragment's branch along")
     for name, baseline in found.baseline.items():
         lines.append(
             f"{name}: {baseline.eval_loss_last:.4f} at rate {baseline.inner_lr:g} after {baseline.tokens:,} tokens; "

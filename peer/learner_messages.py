@@ -64,8 +64,8 @@ class Adopt(_Ticketed):
     """Take over the incoming plane's fragment, as `Learner.adopt` does; answered by Done."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
-    counted_steps: int = Field(0, ge=0)
-    counted_tokens: int = Field(0, ge=0)
+    counted_steps: int = 0  # below zero: what is in no version any more
+    counted_tokens: int = 0
     overwrite: bool = False
 
 

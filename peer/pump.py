@@ -287,8 +287,7 @@ class Pump:
             counted = done.counted
             if counted is not None:
                 self.local_work.included(fragment)
-            steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
-            at_step = await self.learner.adopt(fragment, done.new, reference, steps, tokens)
+            at_step = await self.learner.adopt(fragment, done.new, reference, *done.counts(reference))
         delay = None if counted is None else at_step - counted.at_step
         self.traces.adopted(fragment, action.certificate.version, self.now)
         self.book.adopted(action, delay)

@@ -18,11 +18,11 @@ import structlog
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, Returned, RoundKey
 from coordinator.certificate import Certificate
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
-from coordinator.manifest import RunConfig
+from coordinator.manifest import OuterSpec, RunConfig
 from coordinator.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.anchors import Anchors
@@ -52,6 +52,9 @@ log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer")
 
 
+CARRIED_WAY = 0.5  # of the way to the losing branch that the anchor goes if everybody carries it
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The learner's fragment as it went into a round; with error feedback, what its encoding leaves to the next one."""
@@ -75,6 +78,13 @@ class Adoption:
     new: Tensor
     reference: Tensor | None
     counted: Counters | None
+    returned: Returned | None = None
+
+    def counts(self, reference: Tensor | None) -> tuple[int, int]:
+        """Steps and tokens that are in a version now; below zero what is in none now. `reference`: as it is used."""
+        if self.counted is not None:
+            return self.counted.steps, self.counted.tokens
+        return (0, 0) if self.returned is None or reference is None else (-self.returned.steps, -self.returned.tokens)
 
 
 class RoundWork:
@@ -276,7 +286,8 @@ class RoundWork:
         self._anchors.install(fragment, action.certificate.digest, state, step)
         self._leave_residue(action, snapshot)
         reference = self._reference(action, old, state.anchor, snapshot)
-        return Adoption(fragment, state.anchor, reference, None if snapshot is None else snapshot.counters)
+        counters = None if snapshot is None else snapshot.counters
+        return Adoption(fragment, state.anchor, reference, counters, action.returned)
 
     def _leave_residue(self, action: Adopt, snapshot: Snapshot | None) -> None:
         """Where we were included, what was cut off our contribution goes into the next one (design §6.2 step 10)."""
@@ -295,7 +306,7 @@ class RoundWork:
         if snapshot is None:
             if any(action.counted):
                 return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
-            whole = old
+            whole = old if action.returned is None else carried(old, new, self._config.outer)
         elif all(action.counted) and not any(action.frozen):
             return snapshot.vector if self._config.outer.adoption == "carry" else None
         else:
@@ -330,3 +341,13 @@ def _reduced(
         log.error("merge_failed", rule=rule.name, reason=str(error))
         return None
     return merged if max(merged.squared_norms, default=0.0) <= SQUARED_NORM_MAX else None
+
+
+def carried(lost: Tensor, won: Tensor, outer: OuterSpec) -> Tensor:
+    """What a learner that leaves a branch measures itself against, float32[elements] as both anchors (docs/adr/0027).
+
+    It goes on from won + γ(lost - won) with what it had not brought yet, so γ(won - lost) is in its next outer
+    gradient. Through momentum that takes the anchor η/(1 - μ) times as far in the end: γ makes it half of the way.
+    """
+    share = min(1.0, CARRIED_WAY * (1 - outer.momentum) / outer.learning_rate)
+    return lost + (won - lost) * share

@@ -94,6 +94,7 @@ class Surroundings:
     watch: Watch
     make_tensors: TensorsMaker
     chain_kept: int = CHAIN_KEPT
+    carries: bool = True
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class VirtualPeer:
             births=[*disk.births, (int(disk.steps), self.life)],
         )
         self.tensors = world.make_tensors(learner, disk)
-        core.court = self.tensors.court
+        core.court, core.carries = self.tensors.court, world.carries
         self.served = [{chain.digest: chain.state} for chain in chains]
         self.engine = Engine(core, chains, [chain.version for chain in chains], now)
         self.engine.bind(disk.votes, now)

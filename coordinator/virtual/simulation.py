@@ -77,6 +77,7 @@ class World:
     real_keys: bool = False
     setting: Setting | None = None
     chain_kept: int = CHAIN_KEPT
+    carries: bool = True
     trust: TrustSpec = EVERYBODY_AT_ONCE
     clock: VirtualClock = field(default_factory=VirtualClock)
     random: random.Random = field(init=False)
@@ -111,6 +112,7 @@ class World:
             self,
             make_tensors,
             self.chain_kept,
+            self.carries,
         )
         self.peers = [
             VirtualPeer(world, signer, rate, contributes=number not in self.witnesses)

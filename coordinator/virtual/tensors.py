@@ -268,6 +268,8 @@ class VirtualTensors:
             self.learner.counted[fragment] = self.snapshots[action.snapshot]
         elif any(action.counted):
             self.learner.counted[fragment] = self.learner.steps(now)
+        elif action.returned is not None:
+            self.learner.counted[fragment] -= action.returned.steps
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""

@@ -71,7 +71,8 @@ class Laboratory:
         )
         setting = Setting(self._describe, partial(make_tensors, self.shop))
         founders = range(options.learners)
-        self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting)
+        carries = options.partition is None or options.partition.reunion != "drop"
+        self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting, carries=carries)
         self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
         self.shop.attacks.update(self._attackers())
         self.traffic = Traffic(self.shop.blobs)

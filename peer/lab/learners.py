@@ -82,10 +82,9 @@ class LazyLearner:
         self._arrived += 1
         heapq.heappush(self._todo, (step, self._arrived, operation))
 
-    def adopt(self, step: int, fragment: int, new: Tensor, reference: Tensor | None, counted: Counters | None) -> None:
-        """`Learner.adopt` once `step` steps are made."""
-        steps, tokens = (0, 0) if counted is None else (counted.steps, counted.tokens)
-        self.after(step, lambda learner: learner.adopt(fragment, new, reference, steps, tokens))
+    def adopt(self, step: int, fragment: int, new: Tensor, reference: Tensor | None, counts: tuple[int, int]) -> None:
+        """`Learner.adopt` once `step` steps are made; `counts` are its steps and tokens."""
+        self.after(step, lambda learner: learner.adopt(fragment, new, reference, *counts))
 
     def bring(self, step: int) -> None:
         """Begin to make all steps up to this one."""

@@ -60,8 +60,8 @@ class Scavenge:
         return cls(int(count), first, last)
 
 
-Reunion = Literal["drop", "merge", "uncut"]
-"""What becomes of the losing side's versions; `uncut` never parts the sides, to compare with."""
+Reunion = Literal["carry", "drop", "uncut"]
+"""What becomes of the losing side's versions; `carry` is what peers do, `uncut` never parts the sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Partition:
     learners: int
     first_step: int
     last_step: int
-    reunion: Reunion = "drop"
+    reunion: Reunion = "carry"
     own_text: bool = False  # each side reads, and is evaluated on, packages that the other never sees
 
     @classmethod

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, Returned, RoundKey
 from coordinator.certificate import Certificate
 from coordinator.events import Encoded
 from coordinator.manifest import Manifest
@@ -79,7 +79,6 @@ class Replay:
             "checkpoint": self._save,
             "snapshot": self._snapshot,
             "version": self._make_version,
-            "reunion": self._reunite,
             "adoption": self._adopt,
             "final": self._compare,
         }
@@ -147,10 +146,6 @@ class Replay:
         self._applies[line["digest"]] = Apply(key, tuple(results), members)
         self.versions += 1
 
-    def _reunite(self, line: TapeLine) -> None:
-        lost, steps = bytes.fromhex(line["lost"]), (line["step"], line["effective_step"])
-        self._tensors(line).reunite_at(line["fragment"], lost, line["share"], *steps)
-
     def _adopt(self, line: TapeLine) -> None:
         tensors, certificate, apply = self._tensors(line), *self._version(line)
         if line["applied"]:
@@ -163,6 +158,7 @@ class Replay:
             snapshot=apply.key if line["included"] else None,
             counted=tuple(line["counted"]),
             frozen=tuple(line["frozen"]),
+            returned=None if line.get("returned") is None else Returned(*line["returned"]),
         )
         tensors.adopt_at(action, line["step"], line["effective_step"])
         tensors.discard(apply.key)

@@ -67,4 +67,3 @@ class LabReport(SwarmReport):
     baseline: dict[str, Baseline] = Field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()
     sides: tuple[SidePoint, ...] = ()
-    reunited: tuple[float, ...] = Field((), description="weights with which the losing side's fragments came in")

@@ -78,7 +78,6 @@ def report_of(
         baseline=dict(baseline),
         curve=(*lab.curve, *curves),
         sides=() if lab.parting is None else tuple(lab.parting.points),
-        reunited=() if lab.parting is None else tuple(lab.parting.shares),
     )
 
 

@@ -1,8 +1,7 @@
 """The event tape of a lab run: what happened in which step of whom, as JSON lines (DiLoCo 2604.21428 §E.1).
 
 With the first line, which holds the manifest, it is everything that `peer.lab.replay` needs to make the same
-parameters again: snapshots, versions with their members and weights, adoptions, failures, returns, checkpoints,
-reunions.
+parameters again: snapshots, versions with their members and weights, adoptions, failures, returns, checkpoints.
 """
 
 from __future__ import annotations

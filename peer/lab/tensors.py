@@ -26,7 +26,6 @@ from peer.attacks.attack import Attack, Scene
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.workshop import Workshop
 from peer.learner import make_learner
-from peer.local_count import Counters
 from peer.local_work import LocalWork
 from peer.outer_optimizer import OuterState
 from peer.placement import Placement
@@ -192,6 +191,7 @@ class LabTensors:
                 "included": action.snapshot is not None,
                 "counted": list(action.counted),
                 "frozen": list(action.frozen),
+                "returned": None if action.returned is None else [action.returned.steps, action.returned.tokens],
             }
         )
         self._versions[fragment] = certificate.version
@@ -202,31 +202,7 @@ class LabTensors:
         self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
         self._follow(step)
 
-    def reunite(self, fragment: int, lost: bytes, share: float, now: float) -> None:
-        """Make the state held and a losing one the anchor; the learner moves with it as with any version."""
-        self._free_at[fragment] = max(now, self._free_at[fragment])
-        steps = self.learner.steps(now), self.learner.steps(self._free_at[fragment])
-        self.reunite_at(fragment, lost, share, *steps)
-
-    def reunite_at(self, fragment: int, lost: bytes, share: float, step: int, effective_step: int) -> None:
-        """`reunite` after `step` steps, to come into effect after `effective_step`."""
-        self._shop.record(
-            {
-                "event": "reunion",
-                "peer": self.learner.peer,
-                "step": step,
-                "effective_step": effective_step,
-                "fragment": fragment,
-                "lost": lost.hex(),
-                "share": share,
-            }
-        )
-        old = self.anchors.current(fragment).anchor
-        merged = self._shop.reunited(fragment, self.states[fragment], lost, share)
-        self.anchors.install(fragment, self.anchors.newest(fragment) or b"", merged)
-        self.lazy.adopt(effective_step, fragment, merged.anchor, old, None)
-
-    def _install(self, action: Adopt) -> tuple[Tensor | None, Counters | None]:
+    def _install(self, action: Adopt) -> tuple[Tensor | None, tuple[int, int]]:
         """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
 
         As `Pump` does for a real learner.
@@ -239,9 +215,10 @@ class LabTensors:
         if done.counted is not None:
             self._local_work.included(fragment)
         if self.attack is not None:
-            return None, None  # what it sent was not its snapshot, so it begins anew from every anchor
+            return None, (0, 0)  # what it sent was not its snapshot, so it begins anew from every anchor
         dropped = action.snapshot is None and self._local_work.is_dropped(fragment)
-        return None if dropped else done.reference, done.counted
+        reference = None if dropped else done.reference
+        return reference, done.counts(reference)
 
     def _count(self, action: Adopt, effective_step: int) -> None:
         fragment = action.certificate.fragment
@@ -250,6 +227,8 @@ class LabTensors:
             self.learner.counted[fragment] = self.snapshots[action.snapshot]
         elif any(action.counted):
             self.learner.counted[fragment] = effective_step
+        elif action.returned is not None:
+            self.learner.counted[fragment] -= action.returned.steps
 
     def _follow(self, step: int) -> None:
         """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""

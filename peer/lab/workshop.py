@@ -20,7 +20,6 @@ from peer.lab.learners import Tally
 from peer.lab.tape import Record
 from peer.learner import Batches
 from peer.outer_optimizer import OuterState
-from peer.reunion import reunite
 
 if TYPE_CHECKING:
     from peer.lab.tensors import LabTensors
@@ -58,7 +57,6 @@ class Workshop:
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
         self.appraiser = Appraiser(self.config, self.batches)
         self._recorded: set[bytes] = set()
-        self._reunited: set[tuple[bytes, bytes]] = set()
         self.worker = ThreadPoolExecutor(1)  # what `RoundWork` would do beside an event loop; here it stays idle
 
     def keep(self, fragment: int, digest: bytes, state: OuterState) -> None:
@@ -67,14 +65,6 @@ class Workshop:
         known.setdefault(digest, state)
         while len(known) > STATES_KEPT:
             known.popitem(last=False)
-
-    def reunited(self, fragment: int, won: bytes, lost: bytes, share: float) -> OuterState:
-        """Two of the kept states as one. From now on the digest of the first stands for it."""
-        kept = self.states[fragment]
-        if (won, lost) not in self._reunited:
-            kept[won] = reunite(self.layouts[fragment], kept[won], kept[lost], share)
-            self._reunited.add((won, lost))
-        return kept[won]
 
     def retire(self, peer: PeerId, now: float) -> None:
         """A life ends: what it did counts as done."""

@@ -74,37 +74,37 @@ WITHOUT_ME = CLUB.outcome(CHAIN, (1, 2, 3))
 
 
 def test_a_peer_brings_steps_that_no_version_holds():
-    ledger = Ledger()
+    ledger = Ledger(ME)
     assert not ledger.brings(0)
     assert ledger.brings(1)
     ledger.give(OUTCOME.roster_id, 7)
     assert ledger.brings(7)  # given is not certified
-    ledger.count(OUTCOME.roster_id)
+    ledger.count(OUTCOME.roster_id, OUTCOME)
     assert not ledger.brings(7)
     assert ledger.brings(8)
 
 
 def test_what_is_counted_never_grows_less():
-    ledger = Ledger()
+    ledger = Ledger(ME)
     ledger.count_all(9)
     ledger.give(OUTCOME.roster_id, 7)
-    ledger.count(OUTCOME.roster_id)
+    ledger.count(OUTCOME.roster_id, OUTCOME)
     ledger.count_all(3)
     assert ledger.counted_steps == 9
 
 
 def test_a_round_of_an_earlier_life_is_not_known():
-    ledger = Ledger()
-    assert not ledger.knows(OUTCOME, ME)  # it holds work of ours, and we cannot say how much
-    assert ledger.knows(WITHOUT_ME, ME)
+    ledger = Ledger(ME)
+    assert not ledger.knows(OUTCOME)  # it holds work of ours, and we cannot say how much
+    assert ledger.knows(WITHOUT_ME)
     ledger.give(OUTCOME.roster_id, 7)
-    assert not ledger.knows(OUTCOME, ME)  # given, but not counted yet: we would bring it again
-    ledger.count(OUTCOME.roster_id)
-    assert ledger.knows(OUTCOME, ME)
+    assert not ledger.knows(OUTCOME)  # given, but not counted yet: we would bring it again
+    ledger.count(OUTCOME.roster_id, OUTCOME)
+    assert ledger.knows(OUTCOME)
 
 
 def test_the_rounds_remembered_are_bounded():
-    ledger = Ledger()
+    ledger = Ledger(ME)
     for number in range(ROUNDS_KEPT + 5):
         ledger.give(digest(number), number)
     assert len(ledger.given) == ROUNDS_KEPT

@@ -18,7 +18,7 @@ from tests.lab import small
 CUT = (8, 40)  # of 4 steps a period; smaller than a full certificate takes, a side waits for three of them
 
 
-def parted(learners: int, second: int, reunion: Reunion = "drop", **given: object) -> small.LabOptions:
+def parted(learners: int, second: int, reunion: Reunion = "carry", **given: object) -> small.LabOptions:
     cut = Partition(second, *CUT, reunion, own_text=bool(given.pop("own_text", False)))
     return small.options(learners, 56, partition=cut, **given)  # type: ignore[arg-type]
 
@@ -36,22 +36,22 @@ def test_both_sides_go_on_apart_and_are_one_afterwards() -> None:
     assert second.versions > 2 * CUT[0] / 4
     assert first.eval_loss != second.eval_loss
     assert report.minor_certificates > 0
-    assert report.reunited == ()
     assert report.agreement
 
 
-@pytest.mark.parametrize(("learners", "second", "share"), [(4, 2, 1 / 2), (4, 1, 1 / 4)], ids=["2:2", "3:1"])
-def test_what_the_losing_side_certified_comes_in_with_its_weight(learners: int, second: int, share: float) -> None:
-    dropped, merged = (small.run(parted(learners, second, what))[1] for what in ("drop", "merge"))
-    assert merged.reunited == (share, share)
-    assert merged.agreement
-    assert merged.sides[:3] == dropped.sides[:3], "until they meet nothing differs"
-    assert merged.eval_loss_last != dropped.eval_loss_last
+@pytest.mark.parametrize("second", [2, 1], ids=["2:2", "3:1"])
+def test_what_the_losing_side_certified_is_brought_again(second: int) -> None:
+    """Two fragments, and every learner of the losing side."""
+    dropped, carried = (small.run(parted(4, second, what))[1] for what in ("drop", "carry"))
+    assert (dropped.events.get("branch_carried"), carried.events["branch_carried"]) == (None, 2 * second)
+    assert carried.agreement
+    assert carried.sides[:3] == dropped.sides[:3], "until they meet nothing differs"
+    assert carried.eval_loss_last != dropped.eval_loss_last
 
 
 def test_a_side_that_certified_nothing_brings_nothing() -> None:
-    _, report = small.run(small.options(4, 32, partition=Partition(1, 8, 14, "merge")))
-    assert report.reunited == ()
+    _, report = small.run(small.options(4, 32, partition=Partition(1, 8, 14)))
+    assert "branch_carried" not in report.events
     assert report.agreement
 
 
@@ -60,9 +60,9 @@ def test_uncut_is_the_run_without_a_partition() -> None:
     assert small.final_parameters(whole) == small.final_parameters(uncut)
 
 
-def test_a_replay_takes_in_the_same_states(tmp_path: Path) -> None:
-    report = small.run_taped(parted(4, 2, "merge", own_text=True), tmp_path / "tape.jsonl")
-    assert len(report.reunited) == 2
+def test_a_replay_brings_the_same_again(tmp_path: Path) -> None:
+    report = small.run_taped(parted(4, 2, own_text=True), tmp_path / "tape.jsonl")
+    assert report.events["branch_carried"] == 4
     assert all(len(point.text_losses) == 2 for point in report.sides)
     assert replay_tape(tmp_path / "tape.jsonl", small.text()).versions == report.versions_certified
 
@@ -81,7 +81,7 @@ def test_the_sides_texts_have_nothing_in_common_and_are_about_equally_long() -> 
 @pytest.mark.parametrize("text", ["2", "0:8:16", "2:16:8", "2:8:8", "1.5:8:16", "2:0:8", "two:8:16"])
 def test_a_partition_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--partition"):
-        Partition.parse(text, "drop", own_text=False)
+        Partition.parse(text, "carry", own_text=False)
 
 
 @pytest.mark.parametrize(

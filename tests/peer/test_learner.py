@@ -194,6 +194,18 @@ def test_a_missed_round_costs_nothing():
     assert learner.counters(0).steps == 1
 
 
+def test_work_that_no_version_holds_any_more_is_brought_again():
+    learner = new_learner()
+    for _ in range(3):
+        learner.step()
+    anchor = fragment_of(learner, 0)
+    learner.adopt(0, anchor, anchor, 2, 2 * TOKENS_PER_STEP)
+    learner.step()
+    learner.adopt(0, anchor, anchor, -2, -2 * TOKENS_PER_STEP)
+    assert learner.counters(0) == Counters(4, 4 * TOKENS_PER_STEP, 0, 4)
+    assert learner.counters(1) == Counters(4, 4 * TOKENS_PER_STEP, 0, 4)
+
+
 def test_adopting_reaches_the_model_and_keeps_the_optimizer():
     learner = new_learner()
     learner.step()

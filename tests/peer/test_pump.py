@@ -121,6 +121,7 @@ class Swarm:
     chain_kept: int = CHAIN_KEPT
     network: MemoryNetwork = field(default_factory=lambda: MemoryNetwork(7))
     peers: list[Peer] = field(default_factory=list)
+    sides: tuple[frozenset[PeerId], ...] = ()
 
     async def start(self) -> None:
         identities = [Identity(digest_of(b"peer", bytes([number]))) for number in range(self.count)]
@@ -168,6 +169,20 @@ class Swarm:
         )
         return Peer(identity, pump, learner, failures)
 
+    def part(self, first: int) -> None:
+        """Nothing goes any more between the first peers and the others."""
+        names = [peer.identity.peer_id for peer in self.peers]
+        self.sides = (frozenset(names[:first]), frozenset(names[first:]))
+        self.network.partition(*self.sides)
+
+    def heal(self) -> None:
+        """Everybody hears everybody again."""
+        self.sides = ()
+        self.network.heal()
+
+    def side(self, peer: Peer) -> int:
+        return next((index for index, side in enumerate(self.sides) if peer.identity.peer_id in side), 0)
+
     async def train(self, steps: int) -> None:
         """Every learner makes this many steps, one per STEP_SECONDS."""
         loop = asyncio.get_running_loop()
@@ -180,7 +195,7 @@ class Swarm:
             if number % 8 == 0:
                 for peer in self.peers:
                     for other in self.peers:
-                        if other is not peer:
+                        if other is not peer and self.side(other) == self.side(peer):
                             other.pump.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
             await asyncio.sleep(STEP_SECONDS)
 
@@ -218,6 +233,34 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
         assert peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions
     heads = {peer.pump.engine.heads() for peer in swarm.peers}
     assert len(heads) == 1
+
+
+def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_path: Path) -> None:
+    """Every step of every learner is in one version of each fragment, or still to be brought."""
+
+    async def main() -> Swarm:
+        swarm = Swarm(config_of(min_group=2), 4, tmp_path)
+        await swarm.start()
+        await swarm.train(20)
+        swarm.part(2)
+        await swarm.train(160)
+        heads = {peer.pump.engine.heads() for peer in swarm.peers}
+        assert len(heads) == 2
+        swarm.heal()
+        await swarm.train(80)
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    chains = swarm.peers[0].pump.engine.chains
+    assert len({peer.pump.engine.heads() for peer in swarm.peers}) == 1
+    assert sorted(peer.pump.book.events["branch_carried"] for peer in swarm.peers) == [0, 0, *[len(chains)] * 2]
+    for peer in swarm.peers:
+        for chain in chains:
+            listed = [one for certificate in chain.certificates for one in certificate.outcome.included()]
+            certified = sum(one.steps for one in listed if one.peer == peer.identity.peer_id)
+            learner = peer.learner.learner
+            assert certified + learner.counters(chain.fragment).steps == learner.step_count
 
 
 def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, Returned, RoundKey
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
@@ -182,6 +182,22 @@ def test_a_member_outside_rebases_on_the_old_anchor() -> None:
 
 def test_a_version_with_work_of_an_earlier_life_replaces_what_we_hold() -> None:
     assert adopted((True, True), (False, False), snapshot=None).result.reference is None
+
+
+@pytest.mark.parametrize(("rate", "momentum", "share"), [(0.5, 0.8, 0.2), (1.0, 0.0, 0.5), (0.1, 0.0, 1.0)])
+def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: float, share: float) -> None:
+    """As much as brings the anchor half of the way, if everybody brings it and momentum has run out."""
+    config = config_of(learning_rate=rate, momentum=momentum)
+    lost, (theta, *_), _ = stepped(config, 2)
+    work = Round(config, [theta, theta], 1).members[0]
+    won = OuterState(torch.linspace(-1, 1, len(lost)), torch.zeros(len(lost)))
+    action = adopt_action(applied=None, snapshot=None, returned=Returned(3, 48))
+    done = work.adopt(action, won)
+    assert done.reference is not None
+    kept = won.anchor + (theta - done.reference)
+    torch.testing.assert_close(kept, won.anchor + share * (lost - won.anchor) + (theta - lost), rtol=0, atol=1e-6)
+    assert done.counts(done.reference) == (-3, -48)
+    assert done.counts(None) == (0, 0), "it was dropped, so it is not brought either"
 
 
 def test_a_partition_without_us_is_rebased_alone() -> None:

@@ -8,6 +8,7 @@ from coordinator.actions import Action, Send, Tell
 from coordinator.engine import Engine
 from coordinator.lineage import better
 from coordinator.messages import AskChainNote, ChainNote
+from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from tests.sim.worlds import PACE, machine, swarm
@@ -19,12 +20,18 @@ SPLIT_PACE = PACE.model_copy(update={"fragments": FRAGMENTS, "steps_per_version"
 def parted(seed: int, each: int = 2) -> World:
     """Two halves that have gone on apart, in every fragment."""
     world = swarm(2 * each, SPLIT_PACE, seed=seed)
-    world.run(40.0)
-    world.network.sides = {peer.me: int(number >= each) for number, peer in enumerate(world.peers)}
-    world.run(120.0)
+    part(world, each)
     for index in range(FRAGMENTS):
         assert machine(world.peers[0], index).chain.digest != machine(world.peers[each], index).chain.digest
     return world
+
+
+def part(world: World, second: int) -> None:
+    """Let the last peers go on by themselves."""
+    world.run(40.0)
+    first = len(world.peers) - second
+    world.network.sides = {peer.me: int(number >= first) for number, peer in enumerate(world.peers)}
+    world.run(120.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -39,6 +46,37 @@ def test_one_side_wins_in_every_fragment(seed: int) -> None:
         for index in range(FRAGMENTS)
     ]
     assert kept in ([[True, False]] * FRAGMENTS, [[False, True]] * FRAGMENTS)
+
+
+def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
+    """Steps of a peer that are in the lineage of this fragment that everybody holds."""
+    found = machine(world.peers[0], index).chain.certificates
+    return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of.me)
+
+
+@pytest.mark.parametrize(("seed", "second"), [(0, 4), (1, 4), (2, 2), (3, 2)])
+def test_all_that_either_side_has_certified_is_in_the_lineage_that_wins(seed: int, second: int) -> None:
+    """And once: the judge of every run compares the steps themselves."""
+    world = swarm(8, SPLIT_PACE, seed=seed)
+    part(world, second)
+    met = [peer.tensors.learner.steps(world.clock.now) for peer in world.peers]
+    counted = [list(peer.tensors.learner.counted) for peer in world.peers]
+    assert min(counted[-1]) > 100, "what the smaller side has certified by itself"
+    world.settle(300.0, world.versions() + 4 * FRAGMENTS)
+    assert isinstance(world.watcher, Watcher)
+    assert world.watcher.told["branch_carried"] >= second * FRAGMENTS
+    for peer, steps in zip(world.peers, met, strict=True):
+        for index in range(FRAGMENTS):
+            assert certified_steps(world, peer, index) == peer.tensors.learner.counted[index] > steps
+
+
+def test_a_swarm_that_does_not_carry_loses_what_one_side_has_certified() -> None:
+    world = swarm(4, SPLIT_PACE, seed=1, carries=False)
+    part(world, 2)
+    lost = [peer.tensors.learner.counted[0] for peer in world.peers]
+    world.settle(300.0, world.versions() + 4 * FRAGMENTS)
+    missing = [peer.tensors.learner.counted[0] - certified_steps(world, peer, 0) for peer in world.peers]
+    assert sum(one > 50 for one in missing) == 2, f"{missing} of {lost}"
 
 
 class Asker:

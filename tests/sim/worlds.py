@@ -32,6 +32,7 @@ def swarm(
     links: LinkFaults = LINKS,
     seed: int = 0,
     trust: TrustSpec = EVERYBODY_AT_ONCE,
+    carries: bool = True,
 ) -> World:
     """Peers that all start at this instant; every one of them a founder unless said otherwise."""
     world = World(
@@ -42,6 +43,7 @@ def swarm(
         links,
         frozenset(witnesses),
         trust=trust,
+        carries=carries,
     )
     for peer in world.peers:
         peer.start()
