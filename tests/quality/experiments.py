@@ -20,7 +20,7 @@ SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "600:60"  # MTBI and return in steps, per learner
 PARTED_AT, STEPS_PER_ROUND, ROUNDS_AFTERWARDS = 48, 2, 100
 SPLITS, ROUNDS_APART = ("4:4", "6:2"), (5, 20, 100)
-REUNIONS = ("drop", "merge", "uncut")
+REUNIONS = ("drop", "carry", "uncut")
 
 
 @dataclass(frozen=True, slots=True)

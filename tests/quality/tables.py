@@ -24,6 +24,7 @@ from tests.quality.experiments import (
 
 Reports = Mapping[str, Mapping[str, Any]]
 MISSING = "not run"
+SOON_STEPS = 24  # three periods of tests/quality/partition.toml
 MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -151,39 +152,50 @@ def rules(reports: Reports) -> str:
 
 
 def partition(reports: Reports) -> str:
-    """What merging is worth beside dropping, when the sides have just met and 100 rounds later; ratios by seed."""
+    """What carrying is worth beside dropping, soon after the sides have met and 100 rounds later; ratios by seed."""
     rows = []
     for own_text, split, rounds in product((False, True), SPLITS, ROUNDS_APART):
         name = parting(split, rounds, own_text)
         runs = [[reports.get(f"{name}-{what}-s{seed}") for what in REUNIONS] for seed in SEEDS]
-        whole = [[_Parted(one, healed_at(rounds)) for one in seed if one is not None] for seed in runs if all(seed)]
+        parted = [[None if one is None else _Parted(one, healed_at(rounds)) for one in seed] for seed in runs]
         row = [f"{split}, {'own' if own_text else 'same'}", str(rounds)]
-        for when in ("met", "last"):
-            losses = [[getattr(one, when)["eval_loss"] for one in seed] for seed in whole]
+        for when in ("soon", "last"):
+            losses = [[None if one is None else getattr(one, when)["eval_loss"] for one in seed] for seed in parted]
             row += [_ratio([(drop, uncut) for drop, _, uncut in losses])]
-            row += [_ratio([(merge, drop) for drop, merge, _ in losses])]
-        closed = [_gap_closed(drop, merge) for drop, merge, _ in whole] if own_text else []
-        rows.append([*row, f"{mean(closed):.0%}" if closed else "—"])
-    heads = ["split, text", "rounds apart", "dropped / uncut", "merged / dropped"]
-    return markdown([*heads, "dropped / uncut later", "merged / dropped later", "gap closed"], rows)
+            row += [_ratio([(carry, drop) for drop, carry, _ in losses])]
+            row.append(_on_losing_text(parted, when) if own_text else "—")
+        rows.append(row)
+    heads = ["split, text", "rounds apart"]
+    for later in ("", " later"):
+        heads += [f"dropped / uncut{later}", f"carried / dropped{later}", f"losing side's text{later}"]
+    return markdown(heads, rows)
 
 
 class _Parted:
-    """Held-out losses of a run with a partition: as the sides meet, right after, and at the end."""
+    """Held-out losses of a run with a partition: as the sides meet, when they are one, soon after, and at the end."""
 
     def __init__(self, report: Mapping[str, Any], healed_at_step: int) -> None:
         together = [one for one in report["sides"] if one["side"] == "both"]
         self.apart = [one for one in report["sides"] if one["side"] != "both"][-2:]
         self.met = next(one for one in together if one["step"] > healed_at_step)
+        self.soon = next(one for one in together if one["step"] >= healed_at_step + SOON_STEPS)
         self.last = together[-1]
 
 
-def _gap_closed(drop: _Parted, merge: _Parted) -> float:
-    """Of what a swarm that dropped a branch lacks on the losing side's text, the part that merging brings in."""
+def _on_losing_text(parted: Sequence[Sequence[_Parted | None]], when: str) -> str:
+    """Held-out loss there: dropped, carried and uncut, each the mean over the seeds that were run."""
+    losses: list[list[float]] = [[] for _ in REUNIONS]
+    for drop, *others in parted:
+        if drop is not None:
+            for found, one in zip(losses, (drop, *others), strict=True):
+                found += [] if one is None else [getattr(one, when)["text_losses"][_losing_text(drop)]]
+    return " / ".join(f"{mean(found):.4f}" if found else MISSING for found in losses) if losses[0] else MISSING
+
+
+def _losing_text(drop: _Parted) -> int:
+    """The text on which a swarm that has dropped a branch lacks most of what one of the sides had."""
     best = [min(side["text_losses"][text] for side in drop.apart) for text in (0, 1)]
-    dropped, merged = drop.met["text_losses"], merge.met["text_losses"]
-    lost = max((0, 1), key=lambda text: dropped[text] - best[text])
-    return float((dropped[lost] - merged[lost]) / (dropped[lost] - best[lost]))
+    return max((0, 1), key=lambda text: float(drop.met["text_losses"][text] - best[text]))
 
 
 TABLES: dict[str, Callable[[Reports], str]] = {
