@@ -187,7 +187,8 @@ class History:
         self.machine = FragmentMachine(core(0), chain.truncated(chain.version), held=chain.version, now=0.0)
 
     def save(self) -> None:
-        self.saved = replace(self.life, chain=self.machine.held_chain)
+        held = self.machine.held_chain
+        self.saved = replace(self.life, chain=held.truncated(held.version))
 
     def work(self, steps: int) -> None:
         self.life.steps += steps
