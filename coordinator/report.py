@@ -17,7 +17,10 @@ class Ban(BaseModel):
 
 
 class SwarmReport(BaseModel):
-    """One run, summed up. Losses in nats per token; `utilisation` is learners' CPU seconds over cores × wall."""
+    """One run, summed up. Losses in nats per token; `utilisation` is learners' CPU seconds over cores × wall.
+
+    `versions_per_minute` is of the time between the first and the last version that honest processes were seen with.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,6 +46,7 @@ class SwarmReport(BaseModel):
     minor_certificates: int
     steps_per_version: float
     adoption_delay_steps: dict[str, float]
+    versions_per_minute: float | None = None  # None in virtual time, and for fewer than two versions
 
 
 class FaultRecord(BaseModel):
@@ -58,15 +62,15 @@ class FaultRecord(BaseModel):
 
 
 class ChaosReport(SwarmReport):
-    """A run to which things were done. `measured_…` is of the time between warm-up and drain; docs/chaos.md defines it.
+    """A run to which things were done; docs/chaos.md defines the figures.
 
+    `measured_…` and `versions_per_minute` are of the time between warm-up and drain.
     `goodput` is None without a run to compare with, `goodput_ideal` if learners were held to no pace.
     """
 
     uptime: float
     goodput: float | None = None
     goodput_ideal: float | None
-    versions_per_minute: float
     longest_gap_seconds: float
     recovery_seconds: dict[str, float]
     not_recovered: int

@@ -45,6 +45,7 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
         minor_certificates=certified.minor,
         steps_per_version=_ratio(certified.steps, certified.versions),
         adoption_delay_steps=delays(steps for snapshot in learners for steps in snapshot.adoption_delays_steps),
+        versions_per_minute=watch.versions_per_minute,
     )
 
 

@@ -27,6 +27,8 @@ class SwarmWatch:
     conflicts: set[tuple[int, int]] = field(default_factory=set)
     first_step_at: float | None = None
     last_step_at: float | None = None
+    first_version: tuple[float, int] | None = None  # when we first saw more versions than at the start, and how many
+    last_version: tuple[float, int] | None = None
     _versions_before: int | None = None
     _digests: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
 
@@ -41,6 +43,13 @@ class SwarmWatch:
             self.last_step_at = now
         for index, fragment in enumerate(snapshot.fragments if name not in self.hostile else ()):
             self._compare(index, fragment)
+        self._note_versions(now)
+
+    def _note_versions(self, now: float) -> None:
+        versions = self.versions
+        if versions > (self.last_version[1] if self.last_version else 0):
+            self.last_version = (now, versions)
+            self.first_version = self.first_version or self.last_version
 
     def note_final(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
         """The last thing that a process told, after the drain."""
@@ -89,6 +98,14 @@ class SwarmWatch:
             for index, fragment in enumerate(snapshot.fragments):
                 newest[index] = max(newest.get(index, 0), fragment.version)
         return sum(newest.values()) - (self._versions_before or 0)
+
+    @property
+    def versions_per_minute(self) -> float | None:
+        """Between the first and the last version that we saw, so without what the start took."""
+        if self.first_version is None or self.last_version is None or self.first_version == self.last_version:
+            return None
+        (began, before), (ended, after) = self.first_version, self.last_version
+        return 60 * (after - before) / (ended - began) if ended > began else None
 
     @property
     def witness(self) -> PeerSnapshot | None:

@@ -59,12 +59,12 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Pa
         "minor_certificates": sum(one.certificate.minor for one in lineage),
         "inner_steps": swarm.tokens // pace.tokens_per_step,
         "events": _events(swarm, watch),
+        "versions_per_minute": 60 * len(inside) / window.seconds,
     }
     return ChaosReport(
         **own,
         uptime=score.uptime(watch.lives_of, len(watch.learners), window, pace.step_seconds),
         goodput_ideal=tokens / ideal if ideal else None,
-        versions_per_minute=60 * len(inside) / window.seconds,
         longest_gap_seconds=score.longest_gap_seconds([one.seconds for one in inside], window),
         recovery_seconds=score.spread(recovered),
         not_recovered=lost,

@@ -117,6 +117,17 @@ def test_certified_work_is_what_the_best_witness_has_seen() -> None:
     assert (report.group_size_mean, report.steps_per_version) == (2.5, 25.0)
 
 
+def test_versions_per_minute_leave_out_the_start_and_what_the_hostile_say() -> None:
+    watch = watch_of(2)
+    watch.hostile = frozenset({"peer-2"})
+    assert report_of(watch, 2, 60.0).versions_per_minute is None
+    watch.note("host", told("host", [3, 3, 3]), 0.0)  # an earlier run had made these
+    for now, versions in ((100.0, [4, 3, 3]), (110.0, [4, 4, 3]), (160.0, [5, 5, 4]), (190.0, [5, 5, 4])):
+        watch.note("peer-1", told("peer-1", versions), now)
+        watch.note("peer-2", told("peer-2", [99, 99, 99]), now)
+    assert report_of(watch, 2, 60.0).versions_per_minute == 4.0
+
+
 def test_every_banned_key_is_named_once() -> None:
     watch = watch_of(2)
     ban = {"peer_id": "culprit", "fault_class": "A", "reason": "lied"}
@@ -276,7 +287,7 @@ def test_the_report_file_has_the_keys_that_scripts_read(tmp_path: Path) -> None:
         *("run_id", "peers", "versions_certified", "rounds_void", "eval_loss_first", "eval_loss_last", "tokens"),
         *("wall_seconds", "inner_steps", "utilisation", "bytes_sent_per_peer", "bytes_received_per_peer"),
         *("agreement", "state_digests", "bans", "events", "group_size_mean", "tokens_certified"),
-        *("minor_certificates", "steps_per_version", "adoption_delay_steps", "hostile"),
+        *("minor_certificates", "steps_per_version", "adoption_delay_steps", "hostile", "versions_per_minute"),
     }
     assert report["eval_loss_last"] is None  # no evaluation: not a number
     assert report["state_digests"]["id of peer-1"] == {
