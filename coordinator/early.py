@@ -13,6 +13,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 EARLY_MESSAGES_MAX = 256
+EARLY_OF_ONE_MAX = 32  # from one sender, so that nobody fills the room of all: several times what an honest one sends
 
 Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Action]]
 
@@ -31,7 +32,8 @@ class Early:
     def holds_back(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> bool:
         """Whether this has to wait; it is kept if there is room."""
         waits = self._is_early(message)
-        if waits and len(self.kept) < EARLY_MESSAGES_MAX:
+        of_one = sum(by == sender for by, _, _ in self.kept) if waits else 0
+        if waits and len(self.kept) < EARLY_MESSAGES_MAX and of_one < EARLY_OF_ONE_MAX:
             self.kept.append((sender, message, root))
         return waits
 

@@ -163,6 +163,14 @@ class Exchange:
             raise PeerError("result bytes that do not match their signed root")
         self.results[slot] = HeldResult(reducer, result, statement)
 
+    @property
+    def roots(self) -> frozenset[bytes]:
+        """What has to be kept for this group: our parts, the parts that we reduce, the results that we have taken."""
+        own = () if self.encoded is None else self.encoded.part_roots
+        commits = () if self.inputs is None else self.inputs.commits
+        parts = (commits[member].part_roots[duty.partition] for duty in self.duties.values() for member in duty.arrived)
+        return frozenset(own).union(parts, (held.result.root for held in self.results.values()))
+
     def turn_of(self, partition: int) -> int:
         return 1 if partition in self.redone else 0
 

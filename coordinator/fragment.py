@@ -274,3 +274,10 @@ class FragmentMachine:
         self.chain = rival
         self.tempo.counted_from, self.tempo.certified_at = now, now
         return actions + self._begin_anew()
+
+
+def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
+    """Tensor bytes, by their roots, without which what a fragment has in flight would fail."""
+    exchanges = [cell.exchange for cell in machine.cells.cells()]
+    exchanges += [] if machine.attempt is None else [machine.attempt.exchange]
+    return frozenset(root for exchange in exchanges for root in exchange.roots)

@@ -26,6 +26,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from dht.addresses import PeerAddress
 from dht.daemon import Daemon
 from dht.errors import NetworkError, PeerError
+from dht.guard import CallGuard, guard_handlers, node_id_of
 from dht.identity import Signer
 from dht.meeting import any_answers
 from dht.records import Record, RecordKey, parse_record
@@ -128,6 +129,7 @@ class HivemindStore:
         self._writer = RecordWriter(signer, rules.work_bits)
         self._validator = SignedRecordValidator(rules)
         self._storage = TableStorage(clock)
+        self._guard = CallGuard()
         self._clock = clock
         self._joined: Any = None
         self._searches = count()
@@ -193,7 +195,7 @@ class HivemindStore:
         async with self._deadline("join the network", BOOTSTRAP_SECONDS_MAX):
             self._joined = await DHTNode.create(
                 p2p=self._daemon.p2p,
-                node_id=DHTID.generate(source=self._peer_id),  # tied to the key, so that it cannot be chosen
+                node_id=node_id_of(self._peer_id),
                 num_replicas=REPLICAS,
                 wait_timeout=CALL_SECONDS_MAX,
                 cache_locally=False,
@@ -208,6 +210,9 @@ class HivemindStore:
             )
             # one storage for both: with a separate cache, one late record put there would hide everybody else's
             self._protocol.storage = self._protocol.cache = self._storage
+            guard_handlers(
+                self._daemon.p2p._client.control.unary_handlers, self._guard, asyncio.get_running_loop().time
+            )
             await self._bootstrap()
 
     async def close(self) -> None:

@@ -1,10 +1,19 @@
-"""Tensor bytes of rounds in flight, by their Merkle root. Bounded; what is oldest goes first."""
+"""Tensor bytes of rounds in flight, by their Merkle root. Bounded; what is oldest goes first.
+
+What one peer has sent fills a quarter at most: beyond that it drives out what it sent before, not what others sent or
+what we made. And what a round in flight has taken stays as long as anything else can go.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 
 from coordinator.merkle import MerkleTree, merkle_root, merkle_tree
+from dht.identity import PeerId
+
+SHARES = 4
+ENTRY_BYTES = 256  # that our own books take for each; else many small ones would take much more than their bytes
 
 
 class BlobStore:
@@ -13,26 +22,52 @@ class BlobStore:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._blobs: OrderedDict[bytes, bytes] = OrderedDict()
+        self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
+        self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
+        self._sent_bytes: Counter[PeerId] = Counter()
         self._bytes = 0
         self._trees: dict[bytes, MerkleTree] = {}
+        self._putting = threading.Lock()  # the worker puts what we make, the event loop what comes in
+        self.needed: frozenset[bytes] = frozenset()  # what goes last
 
-    def put(self, root: bytes, data: bytes) -> None:
-        """Keep `data`, whose root the caller has computed."""
-        if root in self._blobs:
-            self._blobs.move_to_end(root)
+    def put(self, root: bytes, data: bytes, sender: PeerId | None = None) -> None:
+        """Keep `data`, whose root the caller has computed; if somebody sent it, at the expense of what it sent."""
+        with self._putting:
+            if root in self._blobs:
+                self._blobs.move_to_end(root)
+                return
+            self._blobs[root] = data
+            self._bytes += len(data) + ENTRY_BYTES
+            if sender is not None:
+                self._senders[root] = sender
+                self._of.setdefault(sender, OrderedDict())[root] = None
+                self._sent_bytes[sender] += len(data) + ENTRY_BYTES
+            while self._bytes > self._bytes_max and len(self._blobs) > 1:
+                self._drop(self._oldest(sender))
+
+    def _oldest(self, sender: PeerId | None) -> bytes:
+        """What goes first; of this sender's own if that is too much."""
+        own = sender is not None and SHARES * self._sent_bytes[sender] > self._bytes_max
+        choice = self._of[sender] if own and sender is not None else self._blobs
+        return next((root for root in choice if root not in self.needed), next(iter(choice)))
+
+    def _drop(self, root: bytes) -> None:
+        size_bytes = len(self._blobs.pop(root)) + ENTRY_BYTES
+        self._bytes -= size_bytes
+        self._trees.pop(root, None)
+        sender = self._senders.pop(root, None)
+        if sender is None:
             return
-        self._blobs[root] = data
-        self._bytes += len(data)
-        while self._bytes > self._bytes_max and len(self._blobs) > 1:
-            oldest, dropped = self._blobs.popitem(last=False)
-            self._bytes -= len(dropped)
-            self._trees.pop(oldest, None)
+        del self._of[sender][root]
+        self._sent_bytes[sender] -= size_bytes
+        if not self._of[sender]:
+            del self._of[sender], self._sent_bytes[sender]
 
-    def add(self, data: bytes, leaf_bytes: int) -> bytes:
-        """Keep received bytes under the root that they really have; returns it."""
+    def add(self, data: bytes, leaf_bytes: int, sender: PeerId | None = None) -> bytes | None:
+        """Keep received bytes under the root that they really have; returns it, or None if they had to go at once."""
         root = merkle_root(data, leaf_bytes)
-        self.put(root, data)
-        return root
+        self.put(root, data, sender)
+        return root if root in self._blobs else None
 
     def get(self, root: bytes) -> bytes | None:
         """The bytes with this root, or None if they never came or are gone."""

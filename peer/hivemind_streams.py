@@ -7,11 +7,13 @@ side, and no timer. Deadlines are looked at by one sweep over all streams (`over
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
+from dht.allowance import Allowance
 from dht.errors import NetworkError, PeerError
 from peer.throttle import SLICE_BYTES_MAX, DownloadGate, UploadGate
 from peer.transport import (
@@ -28,6 +30,7 @@ from peer.transport import (
 )
 
 SLICE_BYTES = SLICE_BYTES_MAX
+TURN_SECONDS = 0.02  # of our own work on one peer's frames, after which others have their turn
 
 ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
@@ -234,10 +237,16 @@ class Intake:
     lane: Lane
     scratch: memoryview
     gate: DownloadGate
+    patience: Allowance  # seconds of our work that the sender's frames may cost, in both lanes together
+    busy_seconds: Callable[[], float] = time.thread_time  # not the clock's: who shares a core is not to blame for it
 
 
 class IncomingStream(asyncio.BufferedProtocol):
-    """Frames from one authenticated peer. Read only: nothing is ever written back."""
+    """Frames from one authenticated peer. Read only: nothing is ever written back.
+
+    While the owner's limit or our patience with this peer wants a rest, nothing is read; the network then holds its
+    sender back. That time is not held against it.
+    """
 
     def __init__(
         self,
@@ -253,6 +262,7 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._scratch = intake.scratch[: intake.gate.slice_bytes]
         self._transport = cast(asyncio.ReadTransport, writer.transport)  # a socket's is both
         self._rest: asyncio.TimerHandle | None = None  # until we read on
+        self._late = b""  # was read, and waits for the end of the rest
         self._traffic = traffic
         self._events = events
         self._loop = asyncio.get_running_loop()
@@ -263,8 +273,8 @@ class IncomingStream(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """How much of an unfinished frame is in memory."""
-        return self._reader.held_bytes
+        """How much of unfinished frames is in memory."""
+        return self._reader.held_bytes + len(self._late)
 
     async def take_over(self, reader: asyncio.StreamReader) -> None:
         """Replace the stream's own reader, which costs a task switch per read, by this protocol."""
@@ -272,6 +282,10 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._events.stream_up()
         reader.feed_eof()  # so that `read` returns what had arrived before, without waiting for more
         self._take(memoryview(await reader.read()))
+
+    def limit(self, payload_bytes_max: int) -> None:
+        """Take no longer payloads from now on."""
+        self._reader.limit(payload_bytes_max)
 
     def overdue(self, now: float) -> bool:
         """Has one frame been under way for longer than the slowest permitted link needs?"""
@@ -296,6 +310,7 @@ class IncomingStream(asyncio.BufferedProtocol):
         self._take(self._scratch[:nbytes])
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._late = b""
         if self._rest is not None:
             self._rest.cancel()
         if not self.lost.done():
@@ -304,26 +319,46 @@ class IncomingStream(asyncio.BufferedProtocol):
             self._events.stream_down()
 
     def _take(self, data: memoryview) -> None:
+        """Count and read what has just come."""
         self._traffic.bytes_received += len(data)
-        try:
-            frames = self._reader.feed(data)
-        except PeerError as error:
-            self._events.misbehaved(error)
-            return
-        if not self._reader.unfinished_bytes:
-            self._begun_at = None
-        elif frames or self._begun_at is None:
-            self._begun_at = self._loop.time()
-        for frame in frames:
-            self._events.received(frame)
         self._intake.gate.received(len(data), self._loop.time())
-        if self._intake.lane is Lane.BULK and self._rest is None:
+        if self._rest is None:
+            self._read(data)
+        else:
+            self._late += data
+
+    def _read(self, data: memoryview) -> None:
+        """Hand frames on, until all are, or until others have to have their turn."""
+        began = busy = self._intake.busy_seconds()
+        while len(data) and not self._aborted and busy - began < TURN_SECONDS and not self._impatient:
+            try:
+                frame, data = self._reader.take(data)
+            except PeerError as error:
+                self._events.misbehaved(error)
+                return
+            if not self._reader.unfinished_bytes:
+                self._begun_at = None
+            elif frame is not None or self._begun_at is None:
+                self._begun_at = self._loop.time()
+            if frame is not None:
+                self._events.received(frame)
+            busy, before = self._intake.busy_seconds(), busy
+            self._intake.patience.take(busy - before, self._loop.time())
+        if not self._aborted:
+            self._late = bytes(data)
             self._rest_if_due()
 
+    @property
+    def _impatient(self) -> bool:
+        return self._intake.patience.wait_seconds(self._loop.time()) > 0
+
     def _rest_if_due(self) -> bool:
-        """Stop reading while the owner's limit wants bulk to wait; that time is not held against the sender."""
-        wait_seconds = self._intake.gate.wait_seconds(self._loop.time())
-        if not wait_seconds or self._writer.is_closing():
+        """Stop reading for as long as something has to wait."""
+        now = self._loop.time()
+        wait_seconds = self._intake.patience.wait_seconds(now)
+        if self._intake.lane is Lane.BULK:
+            wait_seconds = max(wait_seconds, self._intake.gate.wait_seconds(now))
+        if not (wait_seconds or self._late) or self._writer.is_closing():
             return False
         if self._begun_at is not None:
             self._begun_at += wait_seconds
@@ -333,5 +368,7 @@ class IncomingStream(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         self._rest = None
-        if not self._rest_if_due() and not self._writer.is_closing():
+        late, self._late = self._late, b""
+        self._read(memoryview(late))
+        if self._rest is None and not self._writer.is_closing():
             self._transport.resume_reading()

@@ -7,6 +7,7 @@ calls would cost a protobuf, a task and a reply per message; a frame here is one
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from hivemind.proto import p2pd_pb2
 from multiaddr import Multiaddr  # hivemind's own copy encodes Ed25519 peer ids in a way its daemon refuses
 from multiaddr.exceptions import Error as MultiaddrError
 
+from dht.allowance import Allowance
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.wire import PROTOCOL_MAJOR
@@ -64,9 +66,12 @@ class HivemindTransport:
         addresses: Addresses,
         config: TransportConfig | None = None,
         throttle: Throttle | None = None,
+        busy_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
+        self._busy_seconds = busy_seconds
         self.config = config or TransportConfig()
         self.throttle = throttle or Throttle()
+        self._taken_bytes_max = self.config.payload_bytes_max
         self.peer_id = PeerId(p2p.peer_id.to_base58())
         self._p2p = p2p
         self._run_id = run_id
@@ -137,6 +142,13 @@ class HivemindTransport:
         if self._ending:
             await asyncio.wait(self._ending)
 
+    def limit_payloads(self, payload_bytes_max: int) -> None:
+        """Take no longer payloads than this from now on."""
+        self._taken_bytes_max = payload_bytes_max
+        for remote in self._remotes.values():
+            for stream in remote.incoming.values():
+                stream.limit(payload_bytes_max)
+
     def _remote(self, peer: PeerId, ours: bool) -> _Remote | None:
         """The state of a peer, made if need be; None if there is no room for a stranger."""
         remote = self._remotes.get(peer)
@@ -171,12 +183,12 @@ class HivemindTransport:
     ) -> None:
         """hivemind calls this in a task of its own for every stream that a remote opens."""
         remote = self._remote(PeerId(info.peer_id.to_base58()), ours=False) if self._open else None
-        if remote is None or asyncio.get_running_loop().time() < remote.refused_until:
+        if remote is None or not remote.may_open():
             writer.transport.abort()
             return
-        stream = IncomingStream(
-            writer, self.config, Intake(lane, self._scratch, self.throttle.download), remote.traffic, remote
-        )
+        intake = Intake(lane, self._scratch, self.throttle.download, remote.patience, self._busy_seconds)
+        stream = IncomingStream(writer, self.config, intake, remote.traffic, remote)
+        stream.limit(self._taken_bytes_max)
         if (older := remote.incoming.get(lane)) is not None:
             older.abort()  # its sender has given it up: nobody opens a second one beside it
         remote.incoming[lane] = stream
@@ -187,6 +199,10 @@ class HivemindTransport:
 
     async def dial(self, peer: PeerId, lane: Lane) -> ByteStream:
         """Open a stream, connecting first where addresses are known; raises NetworkError."""
+        return await self.open_stream(peer, handler_name(self._run_id, lane))
+
+    async def open_stream(self, peer: PeerId, handler: str) -> ByteStream:
+        """`dial`, to whatever handler."""
         try:
             async with asyncio.timeout(self.config.connect_timeout_seconds):
                 remote_id = PeerID.from_base58(peer).to_bytes()
@@ -195,8 +211,7 @@ class HivemindTransport:
                     request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connect)
                     _, writer = await self._ask_daemon(request)
                     writer.transport.abort()
-                names = [handler_name(self._run_id, lane)]
-                stream_open = p2pd_pb2.StreamOpenRequest(peer=remote_id, proto=names)
+                stream_open = p2pd_pb2.StreamOpenRequest(peer=remote_id, proto=[handler])
                 request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=stream_open)
                 return await self._ask_daemon(request)
         except (*_DAEMON_ERRORS, ValueError) as error:  # a peer id that came from elsewhere may be anything
@@ -265,7 +280,9 @@ class _Remote:
         self._loss_is_news = False
         self.retired = False  # nothing more is reported about it
         self.ours = False  # we have written to it
-        self.refused_until = 0.0
+        self.patience = Allowance(hub.config.busy_share, hub.config.busy_seconds_at_once)
+        self._refused_until = 0.0
+        self._openings = Allowance(hub.config.streams_per_second, hub.config.streams_at_once)
         self.traffic = Traffic()
         self.incoming: dict[Lane, IncomingStream] = {}
         self.lanes = {
@@ -290,6 +307,17 @@ class _Remote:
         self._loss_is_news = True
         self.lanes[lane_of(payload)].post(prefix, header, payload)
 
+    def may_open(self) -> bool:
+        """Whether it may open one more stream."""
+        now = asyncio.get_running_loop().time()
+        if now < self._refused_until:
+            return False
+        if self._openings.wait_seconds(now):
+            self.misbehaved(PeerError("opens streams without end"))
+            return False
+        self._openings.take(1.0, now)
+        return True
+
     def stream_up(self) -> None:
         self._loss_is_news = True
 
@@ -311,7 +339,7 @@ class _Remote:
 
     def misbehaved(self, error: PeerError) -> None:
         log.warning("a peer broke the framing", peer=self._peer, error=str(error))
-        self.refused_until = asyncio.get_running_loop().time() + self._hub.config.refusal_seconds
+        self._refused_until = asyncio.get_running_loop().time() + self._hub.config.refusal_seconds
         for stream in self.incoming.values():
             stream.abort()
 

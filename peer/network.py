@@ -41,6 +41,7 @@ class Network:
         self.throttle = throttle or Throttle()
         self._run_id = run_id
         self._addresses = addresses
+        self._payload_bytes_max = TransportConfig().payload_bytes_max
         self._on_frame: OnFrame = _ignore_frame
         self._on_gone: OnGone = lambda peer: None
         self._transport = self._new_transport()
@@ -113,6 +114,11 @@ class Network:
     def _gone(self, peer: PeerId) -> None:
         self._on_gone(peer)
 
+    def expect_payloads(self, payload_bytes_max: int) -> None:
+        """Take no longer payloads than this: nobody honest in this run sends any."""
+        self._payload_bytes_max = min(payload_bytes_max, self._payload_bytes_max)
+        self._transport.limit_payloads(self._payload_bytes_max)
+
     def respect(self, limits: Limits) -> None:
         """Send and receive at these rates from now on; streams that are open keep the room of their queues."""
         self.throttle.limit(limits.upload_bytes_per_second, limits.download_bytes_per_second)
@@ -122,9 +128,11 @@ class Network:
         return transport_config(self.throttle.upload.bytes_per_second)
 
     def _new_transport(self) -> HivemindTransport:
-        return HivemindTransport(
+        transport = HivemindTransport(
             self.dht.daemon.p2p, self._run_id, self._addresses, self._transport_config(), self.throttle
         )
+        transport.limit_payloads(self._payload_bytes_max)
+        return transport
 
     async def _reattach(self) -> None:
         """The daemon is a new one: streams and handlers of the old are gone."""

@@ -41,6 +41,7 @@ from peer.chores import Chores
 from peer.clock_watch import watch_clock
 from peer.corpus import TokenData
 from peer.evaluation_loop import Mark
+from peer.frames import STATE_PIECE_BYTES_MAX
 from peer.genesis import ensure_genesis
 from peer.head_publisher import publish_head
 from peer.hosting import Hosting
@@ -166,6 +167,7 @@ class Node:
         self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)
         await self.manners.look()  # before the first step
         self._chores.spawn(self.manners.run())
+        self.network.expect_payloads(max(self.pump.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
         self._chores.spawn(watch_reach(self.options, self.pump, visible[0].port))
         self._chores.spawn(watch_clock(self.options.clock, self.pump, () if invite is None else invite.peers))

@@ -7,6 +7,7 @@ step boundary, tensor work, the disk, other peers) is awaited in tasks that end 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -36,6 +37,7 @@ from coordinator.actions import (
 )
 from coordinator.engine import Engine
 from coordinator.events import Appraised, Encoded, Event, PeerGone, Received, Tick, VoteRecorded
+from coordinator.fragment import roots_needed
 from coordinator.messages import Message, PartNote
 from coordinator.round_traces import RoundTraces
 from dht.errors import LocalError, PeerError
@@ -63,6 +65,20 @@ CLOCK_EPSILON_SECONDS = 0.001
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _log(told: Tell) -> None:
+    """Whoever sends what is refused cannot fill the log with it; it is counted all the same."""
+    level = logging.DEBUG if told.event == "refused" else logging.INFO
+    log.log(level, told.event, fragment=told.fragment, version=told.version, **told.details)
+
+
+def _leaf_bytes(message: Message, work: RoundWork) -> int | None:
+    """Merkle leaf size of what comes beside this message; None if nothing belongs there."""
+    contribution_leaf, result_leaf = work.leaf_bytes
+    if isinstance(message, PartNote):
+        return contribution_leaf
+    return result_leaf if isinstance(message, Statement) and message.context.kind == "result" else None
 
 
 def _keep_quiet(_: Publish | KeepEvidence) -> None:
@@ -142,11 +158,10 @@ class Pump:
         self.feed(PeerGone(peer))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
-        root = None
-        if payload:
-            contribution_leaf, result_leaf = self.work.leaf_bytes
-            leaf_bytes = contribution_leaf if isinstance(message, PartNote) else result_leaf
-            root = self.blobs.add(payload, leaf_bytes)
+        leaf_bytes, root = _leaf_bytes(message, self.work), None
+        if leaf_bytes is not None and 0 < len(payload) <= self.work.payload_bytes_max:
+            self.blobs.needed = frozenset[bytes]().union(*map(roots_needed, self.engine.machines))
+            root = self.blobs.add(payload, leaf_bytes, sender)
         self.feed(Received(sender, message, root))
 
     # -- out
@@ -161,7 +176,7 @@ class Pump:
                 self._send(action)
             case Tell():
                 self.book.tell(action, self.engine.core.unix_seconds(self.now))
-                log.info(action.event, fragment=action.fragment, version=action.version, **action.details)
+                _log(action)
             case Adopt():
                 self._adopt(action)
             case FetchState():

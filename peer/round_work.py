@@ -113,6 +113,12 @@ class RoundWork:
         """Merkle leaf sizes of contributions and of results."""
         return self._contribution_codec.leaf_bytes, self._result_codec.leaf_bytes
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """The longest part or result there can be: a whole fragment, where one peer reduces it."""
+        elements = max(layout.elements for layout in self._anchors.layouts)
+        return max(codec.encoded_bytes(elements) for codec in (self._contribution_codec, self._result_codec))
+
     def submit(self, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
         """Have `work` done on the worker thread, after everything submitted before."""
         return asyncio.get_running_loop().run_in_executor(self._worker, work)

@@ -52,6 +52,10 @@ class TransportConfig:
     backoff_seconds_min: float = 0.2
     backoff_seconds_max: float = 5.0
     refusal_seconds: float = 30.0  # a peer that broke the framing is not listened to for so long
+    busy_share: float = 0.25  # of our loop's time that one peer's frames may take; more of them wait in its streams
+    busy_seconds_at_once: float = 0.5
+    streams_per_second: float = 2.0  # that one peer may open; honest ones keep theirs
+    streams_at_once: int = 32
 
     def __post_init__(self) -> None:
         if not 0 <= self.payload_bytes_max < 1 << 32:
@@ -60,6 +64,8 @@ class TransportConfig:
             raise ValueError("the bounds of queues, unfinished frames and peers must be at least 1")
         if min(self.connect_timeout_seconds, self.frame_seconds, self.frame_bytes_per_second_min) <= 0:
             raise ValueError("timeouts and the lowest rate must be positive")
+        if min(self.busy_share, self.busy_seconds_at_once, self.streams_per_second, self.streams_at_once) <= 0:
+            raise ValueError("what one peer may take of us must be more than nothing")
         if not 0 < self.backoff_seconds_min <= self.backoff_seconds_max:
             raise ValueError("backoff_seconds_min must be positive and at most backoff_seconds_max")
 
@@ -186,6 +192,7 @@ class FrameReader:
     def __init__(self, payload_bytes_max: int) -> None:
         self._payload_bytes_max = payload_bytes_max
         self._partial = bytearray()
+        self._ends: tuple[int, int] | None = None  # of the unfinished frame: where header and frame end, once announced
 
     @property
     def held_bytes(self) -> int:
@@ -197,41 +204,60 @@ class FrameReader:
         """Whole size of the frame that has begun and not ended (the prefix while that is cut); 0 between frames."""
         if not self._partial:
             return 0
-        return PREFIX_BYTES if len(self._partial) < PREFIX_BYTES else self._ends(self._partial)[1]
+        return PREFIX_BYTES if self._ends is None else self._ends[1]
+
+    def limit(self, payload_bytes_max: int) -> None:
+        """Another limit for frames whose prefix has not been read."""
+        self._payload_bytes_max = payload_bytes_max
 
     def feed(self, data: Payload) -> list[Frame]:
-        """Frames that `data` completes; `data` may be reused afterwards.
+        """All frames that `data` completes; raises as `take`."""
+        view = memoryview(data)
+        frames: list[Frame] = []
+        while len(view):
+            frame, view = self.take(view)
+            if frame is not None:
+                frames.append(frame)
+        return frames
+
+    def take(self, view: memoryview) -> tuple[Frame | None, memoryview]:
+        """The next frame that `view` completes, and what is left of it; `view` may be reused afterwards.
 
         Raises PeerError as soon as an announced length is over its limit, before anything of it is stored; the reader
         must not be used after that.
         """
-        view = memoryview(data)
-        frames: list[Frame] = []
         if self._partial:
-            view = self._continue(view, frames)
-        while len(view) >= PREFIX_BYTES:
-            header_end, end = self._ends(view)
-            if len(view) < end:
-                break
-            frames.append(Frame(bytes(view[PREFIX_BYTES:header_end]), bytes(view[header_end:end])))
-            view = view[end:]
+            return self._continue(view)
+        ends = self._announced(view) if len(view) >= PREFIX_BYTES else None
+        if ends is not None and len(view) >= ends[1]:
+            return Frame(bytes(view[PREFIX_BYTES : ends[0]]), bytes(view[ends[0] : ends[1]])), view[ends[1] :]
         self._partial += view
-        return frames
+        self._ends = ends
+        return None, view[len(view) :]
 
-    def _continue(self, view: memoryview, frames: list[Frame]) -> memoryview:
-        """Bring the unfinished frame forward; returns what is left of `view`."""
-        for _ in range(2):  # first up to the end of the prefix, then up to the end of the frame
-            missing = self.unfinished_bytes - len(self._partial)
-            self._partial += view[:missing]
-            view = view[missing:]
-        if len(self._partial) == self.unfinished_bytes > PREFIX_BYTES:
-            header_end, _ = self._ends(self._partial)
-            with memoryview(self._partial) as whole:
-                frames.append(Frame(bytes(whole[PREFIX_BYTES:header_end]), bytes(whole[header_end:])))
-            self._partial = bytearray()
-        return view
+    def _continue(self, view: memoryview) -> tuple[Frame | None, memoryview]:
+        """Bring the unfinished frame forward."""
+        if self._ends is None:
+            view = self._fill(view, PREFIX_BYTES)
+            if len(self._partial) < PREFIX_BYTES:
+                return None, view
+            self._ends = self._announced(self._partial)
+        header_end, end = self._ends
+        view = self._fill(view, end)
+        if len(self._partial) < end:
+            return None, view
+        with memoryview(self._partial) as whole:
+            frame = Frame(bytes(whole[PREFIX_BYTES:header_end]), bytes(whole[header_end:]))
+        self._partial, self._ends = bytearray(), None
+        return frame, view
 
-    def _ends(self, frame: bytearray | memoryview) -> tuple[int, int]:
+    def _fill(self, view: memoryview, size: int) -> memoryview:
+        """Take what is missing to this size; returns what is left."""
+        missing = size - len(self._partial)
+        self._partial += view[:missing]
+        return view[missing:]
+
+    def _announced(self, frame: bytearray | memoryview) -> tuple[int, int]:
         """Offsets at which the header and the whole frame end, from its prefix."""
         header_bytes = int.from_bytes(frame[:4], "big")
         payload_bytes = int.from_bytes(frame[4:PREFIX_BYTES], "big")

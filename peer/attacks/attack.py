@@ -83,4 +83,4 @@ class Attack:
     def _forged_root(self, root: bytes, blobs: BlobStore, leaf_bytes: int) -> bytes:
         part = blobs.get(root)
         forged = None if part is None else self.forge(bytes(part))
-        return root if forged is None or forged == part else blobs.add(forged, leaf_bytes)
+        return root if forged is None or forged == part else blobs.add(forged, leaf_bytes) or root

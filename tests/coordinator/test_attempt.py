@@ -10,7 +10,7 @@ from coordinator.actions import Action, Apply, Encode, Inspect, RecordVote, Redu
 from coordinator.attempt import Attempt
 from coordinator.chain import Chain
 from coordinator.core import Core
-from coordinator.early import EARLY_MESSAGES_MAX
+from coordinator.early import EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, Early
 from coordinator.events import Applied, Encoded, Finding, Inspected, Reduced, VoteRecorded
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
@@ -190,9 +190,15 @@ def test_what_comes_before_the_bundle_is_kept_for_it() -> None:
 
 def test_early_messages_are_bounded() -> None:
     member = Member(2)
-    for _ in range(2 * EARLY_MESSAGES_MAX):
+    for _ in range(2 * EARLY_OF_ONE_MAX):
         member.hear(member.proposal())
-    assert len(member.attempt.early) == EARLY_MESSAGES_MAX
+    assert len(member.attempt.early) == EARLY_OF_ONE_MAX, "of one sender"
+    assert member.hear_results() == []
+    assert len(member.attempt.early) == EARLY_OF_ONE_MAX + len(member.results) - 1, "one is by the same"
+    early = Early(member.attempt.exchange, frozenset({"proposal"}))
+    senders = [PeerId(f"{number}") for number in range(EARLY_MESSAGES_MAX)]
+    assert all(early.holds_back(sender, member.proposal(), None) for sender in senders for _ in range(2))
+    assert len(early) == EARLY_MESSAGES_MAX
 
 
 def redo(member: Member, partitions: tuple[int, ...]) -> Statement:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
+from itertools import count, product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,16 +20,19 @@ from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Reduced
 from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig
+from coordinator.messages import NeedNote, PartNote
 from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from coordinator.presence import Presence
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.assembly import BLOB_FRAGMENTS
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
 from peer.data import training_windows
+from peer.frames import encode_header
 from peer.learner import Batches, Learner, make_learner
 from peer.local_count import Counters
 from peer.memory_transport import MemoryNetwork
@@ -331,6 +335,41 @@ def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, 
         assert culprit not in {part.reducer for part in partitions}
         assert not set(lies) & {part.root for part in partitions}
         assert peer is swarm.peers[2] or peer.pump.book.events["result_refuted"] >= 3
+
+
+def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) -> None:
+    """One of four answers every frame with parts that it never committed, and with bytes where none belong."""
+    config = config_of()
+    kinds = [
+        PartNote(group=bytes(32), partition=0, turn=0),
+        NeedNote(what="part", group=bytes(32), partition=0, turn=0),
+    ]
+    headers = [encode_header(kind) for kind in kinds]
+
+    async def main() -> Swarm:
+        swarm = Swarm(config, 4, tmp_path)
+        await swarm.start()
+        largest_bytes = 4 * max(layout.elements for layout in swarm.peers[0].pump.anchors.layouts)
+        for peer in swarm.peers:
+            peer.pump.blobs._bytes_max = BLOB_FRAGMENTS * largest_bytes * config.pace.overlap
+        *others, culprit = (peer.pump for peer in swarm.peers)
+        hear, numbers = culprit.on_frame, count()
+
+        def flood(sender: PeerId, header: bytes, payload: bytes) -> None:
+            hear(sender, header, payload)
+            for pump, header in product(others, headers):
+                garbage = next(numbers).to_bytes(8, "big") + bytes(culprit.work.payload_bytes_max - 8)
+                culprit.transport.post(pump.transport.peer_id, header, garbage)
+
+        culprit.transport._on_frame = flood  # type: ignore[attr-defined]
+        await swarm.train(16)
+        await swarm.close()
+        return swarm
+
+    swarm = run_virtual(main())
+    for peer in swarm.peers[:3]:
+        assert sum(peer.versions) >= 6
+        assert peer.pump.book.events["round_void"] == 0
 
 
 class Spy(Fault):

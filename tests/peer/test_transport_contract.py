@@ -62,6 +62,9 @@ class Inbox:
     async def frames_are(self, count: int) -> None:
         await self._until(lambda: len(self.frames) >= count)
 
+    async def frame_is(self, header: bytes) -> None:
+        await self._until(lambda: header in self.headers)
+
     async def peer_is_gone(self, peer: PeerId) -> None:
         await self._until(lambda: peer in self.gone)
 

@@ -1,0 +1,90 @@
+"""Bounds on what one peer may ask of our part of the DHT, and as whom; hivemind has none.
+
+One unary call carries up to 4 MiB: a search for 190,000 keys at once, which would keep a peer from everything else for
+many seconds. And whoever names another node id in every call is taken for as many new neighbours, each of which is sent
+all records that it should hold.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+
+from dht.allowance import Allowance
+from dht.errors import PeerError
+
+STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_store.HANDOVER_BYTES_MAX`) and what hivemind packs around it
+CALL_BYTES_MAX = 512  # a ping, or a search for a few keys; ours are for one
+CALLS_AT_ONCE = 512
+CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and some dozen while it joins
+BYTES_AT_ONCE = 4 << 20
+BYTES_PER_SECOND = float(64 << 10)
+CALLERS_KEPT = 1024
+
+REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
+    {
+        "DHTProtocol.rpc_ping": (dht_pb2.PingRequest, CALL_BYTES_MAX),
+        "DHTProtocol.rpc_store": (dht_pb2.StoreRequest, STORE_BYTES_MAX),
+        "DHTProtocol.rpc_find": (dht_pb2.FindRequest, CALL_BYTES_MAX),
+    }
+)
+"""hivemind's handlers: what they read, and the longest of it that an honest peer sends."""
+
+
+@lru_cache(maxsize=CALLERS_KEPT)
+def node_id_of(peer: str) -> Any:
+    """Where a peer stands in the DHT: tied to its key, so that nobody can choose it."""
+    return DHTID.generate(source=peer)
+
+
+class CallGuard:
+    """Says which calls are answered. Forgets whoever was silent longest."""
+
+    def __init__(self) -> None:
+        self._callers: OrderedDict[bytes, tuple[Allowance, Allowance]] = OrderedDict()
+
+    def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
+        """Raises PeerError for a call that costs too much, or that is made under a node id of another key."""
+        model, bytes_max = REQUESTS[handler]
+        if len(request) > bytes_max:
+            raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
+        calls, volume = self._allowances(caller.to_bytes())
+        if calls.wait_seconds(now) or volume.wait_seconds(now):
+            raise PeerError("too many calls")
+        calls.take(1.0, now)
+        volume.take(len(request), now)
+        claimed: bytes = model.FromString(request).peer.node_id
+        if claimed and claimed != node_id_of(caller.to_base58()).to_bytes():
+            raise PeerError("a node id that does not follow from the caller's key")
+
+    def _allowances(self, caller: bytes) -> tuple[Allowance, Allowance]:
+        found = self._callers.get(caller)
+        if found is None:
+            found = Allowance(CALLS_PER_SECOND, CALLS_AT_ONCE), Allowance(BYTES_PER_SECOND, BYTES_AT_ONCE)
+            self._callers[caller] = found
+        self._callers.move_to_end(caller)
+        while len(self._callers) > CALLERS_KEPT:
+            self._callers.popitem(last=False)
+        return found
+
+
+def guard_handlers(handlers: dict[str, Any], guard: CallGuard, clock: Any) -> None:
+    """Put the guard before those of hivemind's unary handlers that are the DHT's."""
+    for name in REQUESTS.keys() & handlers.keys():
+        handlers[name] = _guarded(name, handlers[name], guard, clock)
+
+
+def _guarded(name: str, handle: Any, guard: CallGuard, clock: Any) -> Any:
+    async def guarded(request: bytes, caller: PeerID) -> bytes:
+        guard.check(caller, name, request, clock())
+        answer: bytes = await handle(request, caller)
+        return answer
+
+    return guarded

@@ -1,0 +1,128 @@
+"""What one peer may ask of our part of the DHT: so much, so often, and as itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.allowance import Allowance
+from dht.errors import PeerError
+from dht.guard import (
+    BYTES_AT_ONCE,
+    CALL_BYTES_MAX,
+    CALLERS_KEPT,
+    CALLS_AT_ONCE,
+    CALLS_PER_SECOND,
+    STORE_BYTES_MAX,
+    CallGuard,
+    guard_handlers,
+    node_id_of,
+)
+from dht.hivemind_store import HANDOVER_BYTES_MAX
+from dht.identity import Identity
+from tests.dht.conftest import ALICE, BOB
+
+PING, STORE, FIND = "DHTProtocol.rpc_ping", "DHTProtocol.rpc_store", "DHTProtocol.rpc_find"
+
+
+def caller(identity: Identity = ALICE) -> PeerID:
+    return PeerID.from_base58(identity.peer_id)
+
+
+def find(keys: int, identity: Identity = ALICE) -> bytes:
+    info = dht_pb2.NodeInfo(node_id=node_id_of(identity.peer_id).to_bytes())
+    request: bytes = dht_pb2.FindRequest(keys=[bytes(20)] * keys, peer=info).SerializeToString()
+    return request
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5)), max_size=50), st.floats(0.1, 10), st.floats(0.1, 10))
+def test_what_is_taken_while_nothing_is_owed_stays_within_the_rate(
+    takes: list[tuple[float, float]], per_second: float, at_once: float
+) -> None:
+    allowance, now, taken, largest = Allowance(per_second, at_once), 0.0, 0.0, 0.0
+    for pause, amount in takes:
+        now += pause
+        if allowance.wait_seconds(now) == 0.0:
+            allowance.take(amount, now)
+            taken, largest = taken + amount, max(largest, amount)
+    assert taken <= at_once + per_second * now + largest + 1e-6
+
+
+def test_who_waited_may_take_again() -> None:
+    allowance = Allowance(2.0, 4.0)
+    allowance.take(10.0, 0.0)
+    assert allowance.wait_seconds(0.0) == pytest.approx(3.0)
+    assert allowance.wait_seconds(2.0) == pytest.approx(1.0)
+    assert allowance.wait_seconds(3.0) == 0.0
+
+
+def test_calls_of_honest_peers_pass() -> None:
+    guard = CallGuard()
+    guard.check(caller(), FIND, find(1), 0.0)
+    guard.check(caller(), PING, b"", 0.0)
+    handover = dht_pb2.StoreRequest(values=[bytes(HANDOVER_BYTES_MAX)]).SerializeToString()
+    guard.check(caller(), STORE, handover, 0.0)
+    assert len(handover) < STORE_BYTES_MAX
+
+
+def test_a_call_for_more_than_anybody_needs_is_refused() -> None:
+    guard = CallGuard()
+    with pytest.raises(PeerError, match="over the limit of 512"):
+        guard.check(caller(), FIND, find(CALL_BYTES_MAX // 20), 0.0)
+    with pytest.raises(PeerError, match="over the limit"):
+        guard.check(caller(), STORE, bytes(STORE_BYTES_MAX + 1), 0.0)
+
+
+def test_a_node_id_of_another_key_is_refused() -> None:
+    guard = CallGuard()
+    with pytest.raises(PeerError, match="does not follow"):
+        guard.check(caller(BOB), FIND, find(1, ALICE), 0.0)
+    guard.check(caller(BOB), FIND, find(1, BOB), 0.0)
+
+
+def test_too_many_calls_are_refused_and_nobody_elses() -> None:
+    guard = CallGuard()
+    for _ in range(CALLS_AT_ONCE):
+        guard.check(caller(), PING, b"", 0.0)
+    guard.check(caller(), PING, b"", 0.0)  # now something is owed
+    with pytest.raises(PeerError, match="too many"):
+        guard.check(caller(), PING, b"", 0.0)
+    guard.check(caller(BOB), PING, b"", 0.0)
+    guard.check(caller(), PING, b"", 1.1 / CALLS_PER_SECOND)
+
+
+def test_few_calls_with_much_in_them_are_too_many_as_well() -> None:
+    guard, large = CallGuard(), dht_pb2.StoreRequest(values=[bytes(STORE_BYTES_MAX - 100)]).SerializeToString()
+    for _ in range(BYTES_AT_ONCE // len(large) + 1):
+        guard.check(caller(), STORE, large, 0.0)
+    with pytest.raises(PeerError, match="too many"):
+        guard.check(caller(), PING, b"", 0.0)
+
+
+def test_the_callers_remembered_are_bounded() -> None:
+    guard = CallGuard()
+    for number in range(CALLERS_KEPT + 10):
+        guard.check(PeerID(b"\x12\x20" + number.to_bytes(32, "big")), PING, b"", 0.0)
+    assert len(guard._callers) == CALLERS_KEPT
+
+
+def test_a_refused_call_does_not_reach_its_handler() -> None:
+    reached = []
+
+    async def handle(request: bytes, caller: PeerID) -> bytes:
+        reached.append(request)
+        return b"answer"
+
+    handlers: dict[str, Callable[..., object]] = {PING: handle, "another": handle}
+    guard_handlers(handlers, CallGuard(), lambda: 0.0)
+    assert asyncio.run(handlers[PING](b"", caller())) == b"answer"  # type: ignore[arg-type]
+    with pytest.raises(PeerError):
+        asyncio.run(handlers[PING](bytes(CALL_BYTES_MAX + 1), caller()))  # type: ignore[arg-type]
+    assert reached == [b""]
+    assert handlers["another"] is handle
