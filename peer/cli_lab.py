@@ -289,7 +289,7 @@ def _summary(found: LabReport) -> str:
 def _list_names() -> None:
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
-    from peer.attacks.protocol import PROTOCOL_ATTACKS
+    from peer.attacks.protocol import PROCESS_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
     from peer.lab.options import NAMED_SPEEDS
@@ -302,7 +302,7 @@ def _list_names() -> None:
         ("optimizers", get_args(InnerOptimizer)),
         ("adoptions", get_args(AdoptionName)),
         ("attacks", attacks),
-        ("attacks of `muster swarm` only", PROTOCOL_ATTACKS),
+        ("attacks of `muster swarm` only", PROCESS_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):
         typer.echo(f"{heading}: {', '.join(names)}")

@@ -92,16 +92,16 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
     """What the last of so many peers do, by number, of `NAME:COUNT[:PARAMETER=VALUE]`; raises UsageError."""
     if not texts:
         return {}
-    from peer.attacks.protocol import PROTOCOL_ATTACKS
+    from peer.attacks.protocol import PROCESS_ATTACKS
     from peer.attacks.zoo import AttackOrder
 
     found: list[str] = []
     for text in texts:
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
-        if name in PROTOCOL_ATTACKS and not (count.isdecimal() and not colon):
+        if name in PROCESS_ATTACKS and not (count.isdecimal() and not colon):
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
-        number = int(count) if name in PROTOCOL_ATTACKS else AttackOrder.parse(text).count
+        number = int(count) if name in PROCESS_ATTACKS else AttackOrder.parse(text).count
         found += [name + colon + setting] * min(number, peers + 1)
     if len(found) >= peers:
         raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {len(found)}")

@@ -6,31 +6,42 @@ of the others it does not: here it sees its own work only, so that those of `pee
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
 from torch import Tensor
 
 from coordinator.actions import Encode, Inspect, Reduce, RoundKey, Send
 from coordinator.core import Core
 from coordinator.events import Encoded, Inspected, Reduced
 from coordinator.manifest import RunConfig
+from coordinator.messages import Message
 from coordinator.virtual.mischief import Mischief
 from dht.addresses import Reach
-from dht.errors import LocalError, UsageError
+from dht.errors import LocalError, NetworkError, UsageError
+from dht.identity import PeerId
 from dht.invite import Invite
 from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
+from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
+from peer.frames import Transfer, encode_header
+from peer.hivemind_transport import HivemindTransport, handler_name
 from peer.inspection import Inspector
 from peer.local_count import Counters
+from peer.network import Network
 from peer.pump import Pump
 from peer.round_work import RoundWork
+from peer.transport import Lane, Payload
 
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
 
@@ -116,11 +127,67 @@ class HostilePump(Pump):
             super()._send(sent)
 
 
+class OpenLine:
+    """The network of a running peer without what keeps an honest one from misusing it; see `attacks.messages.Line`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    @property
+    def _transport(self) -> HivemindTransport:
+        return self._network._transport  # another one after each restart of the daemon
+
+    def post(self, peer: PeerId, header: bytes, payload: bytes) -> None:
+        self._transport.post(peer, header, payload)
+
+    async def open(self, peer: PeerId, lane: Lane | str) -> ByteStream:
+        handler = handler_name(self._network._run_id, lane) if isinstance(lane, Lane) else lane
+        return await self._transport.open_stream(peer, handler)
+
+    async def call(self, peer: PeerId, handler: str, request: bytes) -> None:
+        client = self._network.dht.daemon.p2p._client
+        try:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                await client.call_unary_handler(PeerID.from_base58(peer), handler, request)
+        except (P2PDaemonError, P2PHandlerError) as error:
+            raise NetworkError(f"{peer} refuses: {error}") from None
+
+
+@dataclass
+class NoisyPump(Pump):
+    """An honest pump, and an attack that hears what it sends and receives."""
+
+    attack: type[MessageAttack] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.transport, Network)
+        core = self.engine.core
+        others = {*core.manifest.founder_ids, PeerId(core.manifest.organiser)} - {core.me}
+        self._attack = self.attack(OpenLine(self.transport), others, random.Random(core.me))
+        self._start(self._attack.run())
+
+    def on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
+        self._attack.tap.note(header, payload)
+        super().on_frame(sender, header, payload)
+
+    def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
+        self._attack.tap.note(encode_header(message), bytes(payload))
+        super().post(peer, message, payload)
+
+    def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        if (group := group_named(message)) is not None:
+            self._attack.tap.note_group(group)
+        super()._receive(sender, message, payload)
+
+
 def disguise(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
 ) -> tuple[RoundWork, Callable[..., Pump]]:
     """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
     config = core.manifest.config
+    if name in MESSAGE_ATTACKS:
+        return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=MESSAGE_ATTACKS[name])
     if name not in PROTOCOL_ATTACKS:
         return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
     mischief = mischief_named(name, core.signer, core.manifest.founder_ids)

@@ -60,9 +60,9 @@ class NodeOptions:
     @property
     def learner_attack(self) -> str | None:
         """The attack, if it is one that the learner has a part in."""
-        from peer.attacks.protocol import PROTOCOL_ATTACKS
+        from peer.attacks.protocol import PROCESS_ATTACKS
 
-        return None if self.attack in PROTOCOL_ATTACKS else self.attack
+        return None if self.attack in PROCESS_ATTACKS else self.attack
 
     @property
     def clock(self) -> Clock:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from coordinator.events import Finding
 from coordinator.virtual.mischief import Mischief
 from dht.identity import PeerId, Signer
+from peer.attacks.messages import MESSAGE_ATTACKS
 
 PROTOCOL_ATTACKS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
@@ -32,6 +33,9 @@ PROTOCOL_ATTACKS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     }
 )
 """How each differs from an honest peer, in fields of `Mischief`."""
+
+PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *MESSAGE_ATTACKS)
+"""What only processes do, for `muster swarm --attack` and plans of chaos; their learners are honest."""
 
 
 def mischief_named(name: str, signer: Signer, peers: Collection[PeerId]) -> Mischief:

@@ -191,9 +191,9 @@ class Plan:
 
 def _check_attack(text: str) -> None:
     """Raises ValueError if no peer can attack like that."""
-    from peer.attacks.protocol import PROTOCOL_ATTACKS
+    from peer.attacks.protocol import PROCESS_ATTACKS
 
-    if text in PROTOCOL_ATTACKS:
+    if text in PROCESS_ATTACKS:
         return
     from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
 

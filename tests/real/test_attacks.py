@@ -33,6 +33,8 @@ PAIRS = (
     ("doubt_everything", "refute_everything"),
     ("empty_votes", "shun_half"),
     ("never_return", "never_return"),
+    ("replay", "oversized"),
+    ("slow_loris", "garbage"),
 )
 """Two attacks at a time, as most of a run is starting it."""
 
