@@ -7,6 +7,7 @@ calls would cost a protobuf, a task and a reply per message; a frame here is one
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from peer.throttle import Throttle
 from peer.transport import Frame, Lane, OnFrame, OnGone, Payload, Traffic, TransportConfig, frame_prefix, lane_of
 
 ADDRESSES_MAX = 16  # per peer and dial; more come from nobody honest
+UNHEARD_SECONDS = 1.0  # between two words about a peer that is refused
 SWEEP_SECONDS_MAX = 1.0  # how late a missed deadline may be noticed
 
 Addresses = Callable[[PeerId], list[str]]
@@ -282,6 +284,7 @@ class _Remote:
         self.ours = False  # we have written to it
         self.patience = Allowance(hub.config.busy_share, hub.config.busy_seconds_at_once)
         self._refused_until = 0.0
+        self._told_at = -math.inf
         self._openings = Allowance(hub.config.streams_per_second, hub.config.streams_at_once)
         self.traffic = Traffic()
         self.incoming: dict[Lane, IncomingStream] = {}
@@ -311,6 +314,7 @@ class _Remote:
         """Whether it may open one more stream."""
         now = asyncio.get_running_loop().time()
         if now < self._refused_until:
+            self._tell_unheard(now)
             return False
         if self._openings.wait_seconds(now):
             self.misbehaved(PeerError("opens streams without end"))
@@ -342,6 +346,13 @@ class _Remote:
         self._refused_until = asyncio.get_running_loop().time() + self._hub.config.refusal_seconds
         for stream in self.incoming.values():
             stream.abort()
+        self._tell_unheard(asyncio.get_running_loop().time())
+
+    def _tell_unheard(self, now: float) -> None:
+        """Whom we do not listen to is lost to us, also while its records say that it is there."""
+        if not self.retired and now >= self._told_at + UNHEARD_SECONDS:
+            self._told_at = now
+            self._hub.gone(self._peer)
 
 
 def _multiaddrs(texts: list[str], peer: PeerId) -> list[bytes]:

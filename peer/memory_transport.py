@@ -309,6 +309,7 @@ class MemoryTransport:
             return
         if not refused:
             self._refused_until[sender] = now + self.config.refusal_seconds
+            self._on_gone(sender)
         self._network.report_gone(sender, self.peer_id, 0.0)
 
     def gone(self, peer: PeerId) -> None:

@@ -113,7 +113,8 @@ class Transport(Protocol):
         """Begin to deliver. Both callbacks run in the event loop and must not block.
 
         `on_frame(sender, header, payload)`: the sender is authenticated by the connection, never read from the frame.
-        `on_gone(peer)`: an established stream broke or dialling failed; a hint about timing, never proof of anything.
+        `on_gone(peer)`: an established stream broke, dialling failed, or what the peer sends is refused for a while; a
+        hint about timing, never proof of anything.
         """
         ...
 

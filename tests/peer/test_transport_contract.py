@@ -361,6 +361,7 @@ def test_who_sends_more_than_we_allow_is_cut_off_alone(harness: Harness) -> None
         await strict.frames_are(1)
         greedy.transport.post(strict.peer_id, b"too much", bytes(1001))
         await greedy.peer_is_gone(strict.peer_id)
+        await strict.peer_is_gone(greedy.peer_id)
         greedy.gone.clear()
         greedy.transport.post(strict.peer_id, b"refused")
         await greedy.peer_is_gone(strict.peer_id)
