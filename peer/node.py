@@ -175,8 +175,7 @@ class Node:
         pace = manifest.config.pace
         self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
         if manifest.config.trust.network_share < 1:
-            origins = OriginsLoop(lambda: self.network.dht.daemon.hosts(), self.pump.feed)
-            self._chores.spawn(origins.run(pace.presence_seconds))
+            self._chores.spawn(OriginsLoop(self.network.dht.daemon.hosts, self.pump.feed).run(pace.presence_seconds))
         if learning is not None:
             await learning
             await self._begin_training(held)
