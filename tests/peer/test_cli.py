@@ -23,7 +23,7 @@ from dht.invite import Invite
 from dht.locks import IdentityLock
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from peer import cli, cli_home, cli_join, cli_settings
-from peer.cli_log import CHATTY, LOG_NAME, configure, record_crash, silence_libraries
+from peer.cli_log import LOG_NAME, configure, record_crash, silence_libraries
 from peer.cli_run import app
 from peer.run_state import RunDirectory
 from tests.peer.homely import manifest
@@ -36,22 +36,6 @@ COMMANDS = (
     *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
     *("export", "verify", "credit", "doctor", "limits", "logs", "version"),
 )
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Commands configure logging for a whole process; a test run has to go on as it was."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(False)
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
