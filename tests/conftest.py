@@ -1,12 +1,17 @@
-"""Rules for every test: which examples Hypothesis draws, and that nothing is skipped quietly where it counts."""
+"""Rules for every test: which examples Hypothesis draws, that nothing is skipped quietly where it counts, and that no
+command which a test runs in this process leaves its log behind.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from peer.cli_log import CHATTY
 
 # How fast an example runs depends on who else uses the machine, so no profile judges by time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,3 +63,19 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"not allowed to skip without one of the markers {MARKERS_THAT_MAY_SKIP}: {reason}"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands configure logging for a whole process; a test run has to go on as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.NOTSET)
