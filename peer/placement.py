@@ -12,7 +12,7 @@ from dht.errors import UsageError
 from peer.options import AUTO
 
 TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
-PROCESSOR_TOKENS_AT_ONCE = 2048  # of more than that, what a layer hands on no longer fits into a core's caches
+PROCESSOR_TOKENS_AT_ONCE = 2048  # more take memory in proportion, and are hardly faster: tests/bench/bench_pieces.py
 
 
 @dataclass(frozen=True, slots=True)
