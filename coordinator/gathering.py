@@ -83,11 +83,14 @@ class Gathering:
         """Joined peers that bring an outer gradient."""
         return sum(join.contributes for _, join in self.joins.values())
 
+    def _asking(self) -> frozenset[PeerId]:
+        """Of the active set, who has joined with an outer gradient."""
+        active = self.chain.active_set()
+        return frozenset(peer for peer, (_, join) in self.joins.items() if join.contributes and peer in active)
+
     def is_open(self) -> bool:
         """Whether so many of the active set ask, with an outer gradient, that one of them is honest."""
-        active = self.chain.active_set()
-        asking = sum(join.contributes for peer, (_, join) in self.joins.items() if peer in active)
-        return asking > len(active) // 3
+        return len(self._asking()) > len(self.chain.active_set()) // 3
 
     def summon(self, missing: Set[PeerId]) -> list[Action]:
         """Show those of them who have no part in the newest version who asks: they cannot know when it was made.
@@ -98,10 +101,9 @@ class Gathering:
         if self.summoned or not late or not self.is_open():
             return []
         self.summoned = True
-        active = self.chain.active_set()
-        order = beacon_order(self.chain.beacon(), self.joins.keys() & active)
-        asking = [self.joins[peer][0] for peer in order if self.joins[peer][1].contributes]
-        return [action for statement in asking[: len(active) // 3 + 1] for action in self.core.to_all(late, statement)]
+        enough = len(self.chain.active_set()) // 3 + 1
+        shown = beacon_order(self.chain.beacon(), self._asking())[:enough]
+        return [action for peer in shown for action in self.core.to_all(late, self.joins[peer][0])]
 
     def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
         """Joins that a roster of these members leaves out, in beacon order as far as there is room.

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from coordinator.model_spec import BY_HOST, INSTALLED, OWN, ModelSpec
+from coordinator.model_spec import BY_HOST, OWN, Installed, ModelSpec
 from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -142,22 +142,12 @@ class OuterSpec(Wire):
     error_feedback: bool = Field(
         False, description="members add what encoding cut off one contribution to their next one"
     )
-    merge_package: str | None = Field(
-        None,
-        max_length=128,
-        pattern=INSTALLED,
-        description="`NAME==VERSION` of the installed package that brings this `merge` (docs/aggregators.md)",
-        json_schema_extra={"type": "string", "default": ""},
+    merge_package: Installed = Field(
+        None, description="`NAME==VERSION` of the installed package that brings this `merge` (docs/aggregators.md)"
     )
     merge_sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="names what that rule computes", json_schema_extra=BY_HOST
     )
-
-    @field_validator("merge_package")
-    @classmethod
-    def _unsaid(cls, value: str | None) -> str | None:
-        """One form only, which older versions know: nothing said."""
-        return value or None
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

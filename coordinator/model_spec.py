@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from dht.wire import Wire
 
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
 OWN = "own"  # the model or the data that every peer brings itself
-INSTALLED = r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$"  # a package, or nothing
 BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
+
+Installed: TypeAlias = Annotated[
+    str | None,
+    Field(
+        max_length=128,
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$",
+        json_schema_extra={"type": "string", "default": ""},
+    ),
+    AfterValidator(lambda text: text or None),
+]
+"""An installed package, `NAME==VERSION`; that there is none has one form only, which older versions know."""
 
 
 class TensorEntry(Wire):
@@ -65,19 +75,9 @@ class ModelSpec(Wire):
         description="names and shapes, for all but plain Llama models",
         json_schema_extra=BY_HOST,
     )
-    package: str | None = Field(
-        None,
-        max_length=128,
-        pattern=INSTALLED,
-        description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)",
-        json_schema_extra={"type": "string", "default": ""},
+    package: Installed = Field(
+        None, description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)"
     )
-
-    @field_validator("package")
-    @classmethod
-    def _unsaid(cls, value: str | None) -> str | None:
-        """One form only, which older versions know: nothing said."""
-        return value or None
 
     @field_validator("settings", mode="before")
     @classmethod
