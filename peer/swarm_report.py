@@ -52,8 +52,8 @@ def report_of(watch: SwarmWatch, cores: int, wall_seconds: float) -> SwarmReport
 def disagreement(watch: SwarmWatch) -> str | None:
     """Why the living honest processes do not all hold the same certified state, in words; None if they do.
 
-    They do if their tensors hash to the certified digests of the same versions, and no version of a fragment was ever
-    seen with two digests.
+    They do if their tensors hash to the certified digests of the same versions, and no version of a fragment was
+    certified twice upon one parent, but for what smaller sides of a partition certified and gave up.
     """
     finals = {name: watch.final.get(name) for name in watch.living_honest}
     told = [snapshot for snapshot in finals.values() if snapshot is not None]
@@ -62,9 +62,9 @@ def disagreement(watch: SwarmWatch) -> str | None:
         return "no peer is left"
     if silent:
         return f"{', '.join(silent)} did not say at the end what they hold"
-    if watch.conflicts:
-        fragment, version = min(watch.conflicts)
-        return f"version {version} of fragment {fragment} was seen with two digests"
+    if watch.certificates.conflicts:
+        fragment, version = min(watch.certificates.conflicts)
+        return f"version {version} of fragment {fragment} was certified twice"
     if not same_heads(told):
         return "the peers ended with different versions"
     if any(one.digests_from_tensors != tuple(part.state for part in one.fragments) for one in told):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.snapshot import FragmentStatus, PeerSnapshot
+from coordinator.snapshot import PeerSnapshot
+from peer.seen_certificates import SeenCertificates
 
-DIGESTS_KEPT = 1 << 16  # (fragment, version) pairs whose digest is remembered; old ones are forgotten first
 FINISHED = "finished"  # the state of a peer whose run is over or drained
 
 
@@ -24,13 +24,12 @@ class SwarmWatch:
     final: dict[str, PeerSnapshot] = field(default_factory=dict)
     died: dict[str, str] = field(default_factory=dict)
     past: list[PeerSnapshot] = field(default_factory=list)  # the last of every process that another one followed
-    conflicts: set[tuple[int, int]] = field(default_factory=set)
+    certificates: SeenCertificates = field(default_factory=SeenCertificates)  # that honest processes told of
     first_step_at: float | None = None
     last_step_at: float | None = None
     first_version: tuple[float, int] | None = None  # when we first saw more versions than at the start, and how many
     last_version: tuple[float, int] | None = None
     _versions_before: int | None = None
-    _digests: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
 
     def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
         """A process told about itself at this time, in seconds on any one clock."""
@@ -41,8 +40,8 @@ class SwarmWatch:
         if snapshot.steps > (before.steps if before else 0):
             self.first_step_at = now if self.first_step_at is None else self.first_step_at
             self.last_step_at = now
-        for index, fragment in enumerate(snapshot.fragments if name not in self.hostile else ()):
-            self._compare(index, fragment)
+        if name not in self.hostile:
+            self.certificates.see(snapshot.certificates, now)
         self._note_versions(now)
 
     def _note_versions(self, now: float) -> None:
@@ -137,13 +136,6 @@ class SwarmWatch:
         known = [self.latest.get(name) for name in self.living_honest]
         snapshots = [snapshot for snapshot in known if snapshot is not None]
         return len(snapshots) == len(known) and self.training_is_over and same_heads(snapshots)
-
-    def _compare(self, index: int, fragment: FragmentStatus) -> None:
-        key, digests = (index, fragment.version), (fragment.head, fragment.state)
-        if self._digests.setdefault(key, digests) != digests:
-            self.conflicts.add(key)
-        if len(self._digests) > DIGESTS_KEPT:
-            del self._digests[next(iter(self._digests))]
 
 
 def at_rest(snapshots: Sequence[PeerSnapshot]) -> bool:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.report import ChaosReport, FaultRecord, SwarmReport
 from dht.errors import UsageError
 from peer.chaos import score
-from peer.chaos.ledger import Seen
 from peer.chaos.record import ChaosWatch
 from peer.chaos.score import Window
+from peer.seen_certificates import Seen
 
 DIED = "died"  # in a timeline: a process ended, and nobody had planned it
 
@@ -44,7 +44,7 @@ class Baseline(BaseModel):
 
 def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Pace) -> ChaosReport:
     """Everything but goodput, which needs a run without faults (`against`)."""
-    lineage = watch.ledger.lineage(watch.heads())
+    lineage = watch.certificates.lineage(watch.heads())
     fragments = max(1, len(watch.heads()))
     inside = [one for one in lineage if one.seconds in window]
     peer_seconds = score.alive_seconds(watch.happenings, watch.learners, window)

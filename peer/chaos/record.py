@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.snapshot import PeerSnapshot
-from peer.chaos.ledger import Ledger
 from peer.chaos.plan import MENDING, Event
 from peer.swarm_watch import SwarmWatch
 
@@ -44,20 +43,16 @@ class Accident:
 
 @dataclass
 class ChaosWatch(SwarmWatch):
-    """A swarm's watch that also remembers each life of each peer, every certificate and every fault."""
+    """A swarm's watch that also remembers each life of each peer and every fault."""
 
-    ledger: Ledger = field(default_factory=Ledger)
     lives_of: dict[str, list[Life]] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
     accidents: list[Accident] = field(default_factory=list)
 
     def note(self, name: str, snapshot: PeerSnapshot, now: float) -> None:
-        """A process told about itself; two branches of a fork are no conflict as long as one of them is minor."""
+        """A process told about itself."""
         steps_before = self.latest[name].steps if name in self.latest else None
         super().note(name, snapshot, now)
-        if name not in self.hostile:
-            self.ledger.see(snapshot.certificates, now)
-        self.conflicts = self.ledger.conflicts
         if name != self.host:
             lives = self.lives_of.setdefault(name, [])
             if steps_before is None or lives[-1].pid != snapshot.pid:  # in a container, the pid is always the same
@@ -68,9 +63,6 @@ class ChaosWatch(SwarmWatch):
                 life.stepped_at.append(now)
             if snapshot.adoption_delays_steps and life.contributed_at is None:
                 life.contributed_at = now
-
-    def _compare(self, *_: object) -> None:
-        """The ledger knows more."""
 
     @property
     def everyone_trains(self) -> bool:

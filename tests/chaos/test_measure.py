@@ -155,7 +155,7 @@ def test_two_full_certificates_for_one_parent_are_disagreement() -> None:
     watch = story()
     rival = certificate(0, 8).model_copy(update={"digest": "ff"})
     watch.note("peer-1", told("peer-1", 16, certificates=(rival,)), 40.0)
-    assert "two digests" in str(disagreement(watch))
+    assert "certified twice" in str(disagreement(watch))
 
 
 def test_goodput_is_against_a_run_without_faults(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.evaluation import Evaluation
-from coordinator.network_view import BanView
+from coordinator.network_view import BanView, CertificateView
 from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from dht.errors import LocalError, UsageError
-from peer import swarm_watch
 from peer.swarm_report import check_writable, delays, disagreement, report_of, utilisation, write_report
 from peer.swarm_watch import SwarmWatch, at_rest
 
@@ -236,22 +235,16 @@ class TestAgreement:
             "a peer's tensors are not what was certified"
         )
 
-    def test_two_digests_of_one_version_are_remembered_although_later_ones_are_equal(self) -> None:
-        watch = watch_of(1)
-        *same, last = fragments([1, 1, 2])
-        forked = (*same, last.model_copy(update={"state": "another"}))
-        watch.note("peer-1", told("peer-1", [1, 1, 2]), 0.0)
-        watch.note("host", told("host", [1, 1, 2], fragments=forked), 0.0)
-        for name in watch.names:
-            watch.note_final(name, told(name, [8, 8, 8]), 1.0)
-        assert disagreement(watch) == "version 2 of fragment 2 was seen with two digests"
-
-    def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(swarm_watch, "DIGESTS_KEPT", 2 * FRAGMENTS)
-        watch = watch_of(1)
-        for version in range(10):
-            watch.note("peer-1", told("peer-1", [version] * FRAGMENTS), float(version))
-        assert sorted(watch._digests) == [(fragment, version) for fragment in range(FRAGMENTS) for version in (8, 9)]
+    @pytest.mark.parametrize("minor", [False, True])
+    def test_a_fork_is_remembered_although_later_versions_are_equal_unless_a_smaller_side_made_it(
+        self, minor: bool
+    ) -> None:
+        watch = ended(1, [8, 8, 8])
+        ours = CertificateView(fragment=2, version=2, digest="aa", parent="11", minor=False, tokens=1)
+        theirs = ours.model_copy(update={"digest": "bb", "minor": minor})
+        watch.note("host", told("host", [8, 8, 8], certificates=(theirs,)), 1.0)
+        watch.note("peer-1", told("peer-1", [8, 8, 8], certificates=(ours,)), 1.0)
+        assert disagreement(watch) == (None if minor else "version 2 of fragment 2 was certified twice")
 
 
 class TestProgress:

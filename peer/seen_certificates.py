@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.network_view import CertificateView
 
-CERTIFICATES_KEPT = 1 << 18
+CERTIFICATES_KEPT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +19,23 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Ledger:
+class SeenCertificates:
     """Fed with what peers tell; the sum of all, whoever dies."""
 
-    seen: dict[str, Seen] = field(default_factory=dict)  # by digest, in the order in which they came
+    by_digest: dict[str, Seen] = field(default_factory=dict)  # in the order in which they came
     _children: dict[tuple[int, str], set[str]] = field(default_factory=dict)  # full ones, by fragment and parent
     conflicts: set[tuple[int, int]] = field(default_factory=set)
-    """Fragments and versions with two full certificates for one parent, which must never be (design §6.5, 1a)."""
+    """Fragments and versions with two full certificates for one parent, which must never be (design §6.5, 1a).
+
+    Branches of which one is minor are none: the smaller side comes back (§6.3).
+    """
 
     def see(self, certificates: Iterable[CertificateView], seconds: float) -> None:
         """A peer told of these."""
         for one in certificates:
-            if one.digest in self.seen or len(self.seen) >= CERTIFICATES_KEPT:
+            if one.digest in self.by_digest or len(self.by_digest) >= CERTIFICATES_KEPT:
                 continue
-            self.seen[one.digest] = Seen(one, seconds)
+            self.by_digest[one.digest] = Seen(one, seconds)
             if not one.minor:
                 siblings = self._children.setdefault((one.fragment, one.parent), set())
                 siblings.add(one.digest)
@@ -45,7 +48,7 @@ class Ledger:
         What nobody showed is missing, and below such a gap a version counts only if no other branch has one too.
         """
         versions: dict[tuple[int, int], list[Seen]] = {}
-        for one in self.seen.values():
+        for one in self.by_digest.values():
             versions.setdefault((one.certificate.fragment, one.certificate.version), []).append(one)
         found = []
         for fragment, (newest, head) in heads.items():

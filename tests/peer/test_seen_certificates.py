@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.network_view import CertificateView
-from peer.chaos.ledger import Ledger
+from peer.seen_certificates import SeenCertificates
 
 
 def view(version: int, branch: str = "a", parent: str | None = None, minor: bool = False) -> CertificateView:
@@ -31,36 +31,36 @@ def test_only_one_branch_counts_whatever_was_seen_when(length: int, data: st.Dat
     trunk, branch = forked(length, data.draw(st.integers(1, length - 1)))
     told = [*trunk, *branch]
     Random(data.draw(st.integers(0, 2**32))).shuffle(told)
-    ledger = Ledger()
+    seen = SeenCertificates()
     for seconds, one in enumerate(told):
-        ledger.see([one, one], float(seconds))
-    ledger.see(told, 1e9)  # again: the first time counts
-    lineage = ledger.lineage({0: (length, trunk[-1].digest)})
+        seen.see([one, one], float(seconds))
+    seen.see(told, 1e9)  # again: the first time counts
+    lineage = seen.lineage({0: (length, trunk[-1].digest)})
     assert sorted(one.certificate.version for one in lineage) == list(range(1, length + 1))
     assert {one.certificate.tokens for one in lineage} == {10}
     assert [one.seconds for one in lineage] == sorted(one.seconds for one in lineage)
     assert max(one.seconds for one in lineage) < 1e9
-    assert ledger.conflicts == set()
+    assert seen.conflicts == set()
 
 
 def test_two_full_certificates_for_one_parent_are_a_conflict() -> None:
     trunk, branch = forked(5, 2, minor=False)
-    ledger = Ledger()
-    ledger.see([*trunk, *branch], 0.0)
-    assert ledger.conflicts == {(0, 3)}
+    seen = SeenCertificates()
+    seen.see([*trunk, *branch], 0.0)
+    assert seen.conflicts == {(0, 3)}
 
 
 def test_below_a_gap_a_version_counts_only_if_there_is_no_other() -> None:
     trunk, branch = forked(6, 2)
-    ledger = Ledger()
-    ledger.see([one for one in [*trunk, *branch] if (one.version, one.tokens) != (5, 10)], 0.0)
-    lineage = ledger.lineage({0: (6, trunk[-1].digest)})
+    seen = SeenCertificates()
+    seen.see([one for one in [*trunk, *branch] if (one.version, one.tokens) != (5, 10)], 0.0)
+    lineage = seen.lineage({0: (6, trunk[-1].digest)})
     assert sorted(one.certificate.version for one in lineage) == [1, 2, 6]  # 5 was not seen, 3 and 4 might be either
 
 
 def test_what_lies_above_the_head_was_given_up() -> None:
     trunk, branch = forked(4, 2)
-    ledger = Ledger()
-    ledger.see([*trunk, *branch], 0.0)
-    lineage = ledger.lineage({0: (3, branch[0].digest)})
+    seen = SeenCertificates()
+    seen.see([*trunk, *branch], 0.0)
+    lineage = seen.lineage({0: (3, branch[0].digest)})
     assert {one.certificate.digest for one in lineage} == {trunk[0].digest, trunk[1].digest, branch[0].digest}
