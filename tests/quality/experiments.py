@@ -10,9 +10,10 @@ SMALL = "tests/quality/small.toml"
 EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
-PARITY_TOKENS = "12288"  # where a learner's own noise no longer decides (docs/experiments.md)
-PARITY_OUTER = ("--outer-lr", "0.8", "--outer-momentum", "0.5")  # for 20 periods; 0.5 and 0.8 want more of them
-PARITY_RATES = ("3e-3", "4.5e-3", "6.75e-3")
+PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
+PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
+PARITY_RATES = ("2e-3", "3e-3", "4.5e-3")
+PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 DELAYS = ("0", "2", "8", "16")
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
@@ -38,7 +39,7 @@ class Experiment:
 
 def _parity(learners: int, steps: int) -> tuple[Experiment, ...]:
     """Every rate of the grid for both methods, at equal tokens, on paired seeds."""
-    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS, *PARITY_OUTER)
+    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS, *PARITY_PACE)
     return tuple(
         Experiment(
             f"parity-m{learners}-s{seed}-lr{rate}",
@@ -131,6 +132,30 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         "noniid",
         (*EIGHT, "--noniid", "0.3", "--speeds", "octaves", "--late-joins"),
         {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
+    ),
+    "pace": _variants(
+        "pace",
+        (*SHORT, "--inner-lr", "3e-3", *PARITY_PACE),
+        {
+            f"h{period}-p{cuts}": ("--period", period, "--fragments", cuts)
+            for period in PERIODS
+            for cuts in CUTS
+            if int(period) >= int(cuts)
+        },
+    ),
+    "outer": _variants(
+        "outer",
+        (*SHORT, "--inner-lr", "3e-3", *PARITY_PACE),
+        {
+            "0.65-0": (),
+            "0.5-0": ("--outer-lr", "0.5"),
+            "0.8-0": ("--outer-lr", "0.8"),
+            "1-0": ("--outer-lr", "1"),
+            "0.5-0.3": ("--outer-lr", "0.5", "--outer-momentum", "0.3"),
+            "mean-1-0": ("--merge", "mean", "--outer-lr", "1"),
+            "overlap1": ("--overlap", "1"),
+            "overlap4": ("--overlap", "4"),
+        },
     ),
     "ablation": _variants(
         "ablation",

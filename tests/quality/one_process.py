@@ -111,8 +111,7 @@ def train(config: RunConfig, data: TokenData) -> tuple[list[Tensor], int]:
 def configured(path: Path, steps: int, seed: int, changes: Sequence[str]) -> RunConfig:
     """The run file with `section.key=value` changes; values are read as JSON, else as text."""
     raw = RunConfig.from_toml(path).model_dump()
-    raw["seed"], raw["versions"] = seed, steps * raw["pace"]["fragments"] // raw["pace"]["steps_per_version"]
-    raw["data"]["evaluation_tokens"] = 131072
+    raw["seed"], raw["data"]["evaluation_tokens"] = seed, 131072
     for change in changes:
         name, _, text = change.partition("=")
         section, _, key = name.partition(".")
@@ -120,6 +119,7 @@ def configured(path: Path, steps: int, seed: int, changes: Sequence[str]) -> Run
             raw[section][key] = json.loads(text)
         except json.JSONDecodeError:
             raw[section][key] = text
+    raw["versions"] = steps * raw["pace"]["fragments"] // raw["pace"]["steps_per_version"]  # the schedule follows it
     return RunConfig.model_validate(raw)
 
 

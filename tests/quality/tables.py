@@ -9,10 +9,12 @@ from statistics import mean, stdev
 from typing import Any
 
 from tests.quality.experiments import (
+    CUTS,
     DELAYS,
     GROUPS,
     HARD,
     PARITY_RATES,
+    PERIODS,
     REUNIONS,
     ROUNDS_APART,
     RULES,
@@ -104,6 +106,12 @@ def adoption(reports: Reports) -> str:
         for rule in ("overwrite", "carry", "blend0.5")
     ]
     return markdown(["rule", *(f"{delay} steps late" for delay in DELAYS)], rows)
+
+
+def pace(reports: Reports) -> str:
+    """Held-out loss by period and number of fragments."""
+    rows = [[period, *(shown(loss_of(reports.get(f"pace-h{period}-p{cuts}"))) for cuts in CUTS)] for period in PERIODS]
+    return markdown(["H", *(f"P = {cuts}" for cuts in CUTS)], rows)
 
 
 def against(group: str, reference: str) -> Callable[[Reports], str]:
@@ -207,6 +215,8 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "merges-m8": paired("merges-m8", "mean"),
     "merges-m16": paired("merges-m16", "mean"),
     "noniid": paired("noniid", "rda"),
+    "pace": pace,
+    "outer": against("outer", "0.65-0"),
     "ablation": against("ablation", "default"),
     "quorum": against("quorum", "km"),
     "attacks": against("attacks", "none"),
