@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.network_view import CertificateView
 
-CERTIFICATES_KEPT = 1 << 16
+CERTIFICATES_KEPT = 1 << 18  # the oldest are forgotten first; what they contradicted is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SeenCertificates:
     def see(self, certificates: Iterable[CertificateView], seconds: float) -> None:
         """A peer told of these."""
         for one in certificates:
-            if one.digest in self.by_digest or len(self.by_digest) >= CERTIFICATES_KEPT:
+            if one.digest in self.by_digest:
                 continue
             self.by_digest[one.digest] = Seen(one, seconds)
             if not one.minor:
@@ -41,6 +41,9 @@ class SeenCertificates:
                 siblings.add(one.digest)
                 if len(siblings) > 1:
                     self.conflicts.add((one.fragment, one.version))
+            if len(self.by_digest) > CERTIFICATES_KEPT:
+                oldest = self.by_digest.pop(next(iter(self.by_digest))).certificate
+                self._children.pop((oldest.fragment, oldest.parent), None)
 
     def lineage(self, heads: Mapping[int, tuple[int, str]]) -> list[Seen]:
         """The certificates that lead to these heads (version and digest, by fragment), in the order they were seen.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.network_view import CertificateView
+from peer import seen_certificates
 from peer.seen_certificates import SeenCertificates
 
 
@@ -64,3 +66,16 @@ def test_what_lies_above_the_head_was_given_up() -> None:
     seen.see([*trunk, *branch], 0.0)
     lineage = seen.lineage({0: (3, branch[0].digest)})
     assert {one.certificate.digest for one in lineage} == {trunk[0].digest, trunk[1].digest, branch[0].digest}
+
+
+def test_what_is_remembered_is_bounded_and_conflicts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_certificates, "CERTIFICATES_KEPT", 4)
+    trunk, branch = forked(30, 2, minor=False)
+    seen = SeenCertificates()
+    seen.see([*trunk[:3], branch[0]], 0.0)
+    seen.see(trunk[3:], 1.0)
+    assert [one.certificate.version for one in seen.by_digest.values()] == [27, 28, 29, 30]
+    assert len(seen._children) == 4
+    assert seen.conflicts == {(0, 3)}
+    seen.see([view(30, "b", trunk[-1].parent)], 2.0)
+    assert seen.conflicts == {(0, 3), (0, 30)}, "later ones are still found"
