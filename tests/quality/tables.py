@@ -99,19 +99,17 @@ def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> str:
     return with_error([ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
 
 
-def adoption(reports: Reports) -> str:
-    """Held-out loss by rule and delay in steps."""
-    rows = [
-        [rule, *(shown(loss_of(reports.get(f"adoption-{rule}-{delay}"))) for delay in DELAYS)]
-        for rule in ("overwrite", "carry", "blend0.5")
-    ]
-    return markdown(["rule", *(f"{delay} steps late" for delay in DELAYS)], rows)
+def grid(corner: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> Callable[[Reports], str]:
+    """Held-out losses by what a row and a column vary; each row and each head with its part of a report's name."""
 
+    def table(reports: Reports) -> str:
+        lines = [
+            [row, *(shown(loss_of(reports.get(start + end))) for end in columns.values())]
+            for row, start in rows.items()
+        ]
+        return markdown([corner, *columns], lines)
 
-def pace(reports: Reports) -> str:
-    """Held-out loss by period and number of fragments."""
-    rows = [[period, *(shown(loss_of(reports.get(f"pace-h{period}-p{cuts}"))) for cuts in CUTS)] for period in PERIODS]
-    return markdown(["H", *(f"P = {cuts}" for cuts in CUTS)], rows)
+    return table
 
 
 def against(group: str, reference: str) -> Callable[[Reports], str]:
@@ -148,15 +146,6 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
         return markdown(["variant", "held out", f"against {reference}, paired"], rows)
 
     return table
-
-
-def rules(reports: Reports) -> str:
-    """Rules in rows, attacks in columns; `robust_rda` comes from the group of all attacks."""
-    rows = [
-        [rule, *(shown(loss_of(reports.get(f"{group}-{attack}"))) for attack in HARD)]
-        for rule, group in (*((rule, f"rules-{rule}") for rule in RULES), ("robust_rda", "attacks"))
-    ]
-    return markdown(["merge", *HARD], rows)
 
 
 def partition(reports: Reports) -> str:
@@ -210,19 +199,27 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
     "parity-m16": parity(16),
-    "adoption": adoption,
+    "adoption": grid(
+        "rule",
+        {rule: f"adoption-{rule}-" for rule in ("overwrite", "carry", "blend0.5")},
+        {f"{delay} steps late": delay for delay in DELAYS},
+    ),
     "codecs": paired("codecs", "bf16"),
     "merges-m8": paired("merges-m8", "mean"),
     "merges-m16": paired("merges-m16", "mean"),
     "noniid": paired("noniid", "rda"),
-    "pace": pace,
+    "pace": grid("H", {period: f"pace-h{period}-" for period in PERIODS}, {f"P = {cuts}": f"p{cuts}" for cuts in CUTS}),
     "outer": against("outer", "0.65-0"),
     "ablation": against("ablation", "default"),
     "quorum": against("quorum", "km"),
     "attacks": against("attacks", "none"),
     "attacks-three": against("attacks-three", "none"),
     "attacks-sixteen": against("attacks-sixteen", "none"),
-    "rules": rules,
+    "rules": grid(
+        "merge",
+        {**{rule: f"rules-{rule}-" for rule in RULES}, "robust_rda": "attacks-"},  # the default has a group of its own
+        {attack: attack for attack in HARD},
+    ),
     "partition": partition,
     "failures": against("failures", "none"),
 }
