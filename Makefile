@@ -44,6 +44,7 @@ bench: $(INSTALLED) ## run the benchmarks, one after the other
 	@for script in $(sort $(wildcard tests/bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…; hours of CPU)
+	$(BIN)/pip install -q -c constraints.txt -e '.[plots]'
 	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) $(GROUPS)
 
 fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mutated inputs each

@@ -1,4 +1,4 @@
-"""`make results`: run the experiments that have no result yet, then fill the tables of docs/results.md.
+"""`make results`: run the experiments that have no result yet, then make the tables and pictures of docs/results.md.
 
 `python -m tests.quality.results [GROUP …] [--jobs N]`; without a group all of them. Each result is one JSON file,
 written when its run has ended, so whoever stops it may go on later.
@@ -17,11 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.quality import sorting
 from tests.quality.experiments import GROUPS, Experiment
-from tests.quality.tables import fill
+from tests.quality.plots import PLOTS
+from tests.quality.tables import Reports, fill
 
 RESULTS = Path("docs/results")
 PAGE = Path("docs/results.md")
+TASK = Path("build/sorting.txt")  # as tests/quality/sorting.toml has it
 BULKY = ("state_digests", "run_id")  # what nobody compares between runs
 LIBRARIES = ("torch", "bitsandbytes", "transformers", "numpy")
 
@@ -70,6 +73,18 @@ def reports() -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8"))["report"] for path in RESULTS.glob("*.json")}
 
 
+def picture(name: str) -> Path:
+    """Where a plot goes."""
+    return Path(f"docs/img/results-{name}.png")
+
+
+def publish(kept: Reports) -> None:
+    """Make the page's tables and pictures anew."""
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    for name, plot in PLOTS.items():
+        plot.draw(kept, picture(name))
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
@@ -78,10 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     unknown = sorted(set(given.groups) - set(GROUPS))
     if unknown:
         parser.error(f"there is no group {unknown[0]}; choose from {', '.join(GROUPS)}")
+    sorting.write(TASK)
     wanted = [one for group in given.groups or GROUPS for one in GROUPS[group] if cached(one) is None]
     with ThreadPoolExecutor(given.jobs) as pool:
         fine = list(pool.map(make, wanted))
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), reports()), encoding="utf-8")
+    publish(reports())
     return 0 if all(fine) else 1
 
 

@@ -9,8 +9,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from tests.quality.experiments import (
+    ADOPTIONS,
     CUTS,
     DELAYS,
+    FAILING,
     GROUPS,
     HARD,
     PARITY_RATES,
@@ -18,10 +20,14 @@ from tests.quality.experiments import (
     REUNIONS,
     ROUNDS_APART,
     RULES,
+    SCAVENGED_STEPS,
+    SCAVENGERS,
     SEEDS,
     SPLITS,
     healed_at,
+    helped_steps,
     parting,
+    scavenged_steps,
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
@@ -148,6 +154,44 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
     return table
 
 
+def failures(reports: Reports) -> str:
+    """On text and task: loss and accuracy without failures and with them, and what elastic data-parallel keeps."""
+    rows = []
+    for what in FAILING:
+        none, half = ([reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in ("none", "half"))
+        elastic = [one["baseline"]["elastic"] for one in half if one is not None]
+        rows += [
+            [f"{what}, none", _mean_of(none, "eval_loss_last"), _mean_of(none, "next_token_accuracy"), "—", "—"],
+            [
+                f"{what}, half",
+                _mean_of(half, "eval_loss_last"),
+                _mean_of(half, "next_token_accuracy"),
+                _ratio([(loss_of(one), loss_of(other)) for one, other in zip(half, none, strict=True)]),
+                _mean_of(elastic, "goodput"),
+            ],
+        ]
+    return markdown(["what, failures", "held out", "top-1", "against none, paired", "elastic's goodput"], rows)
+
+
+def scavenging(reports: Reports) -> str:
+    """How long the same certified tokens take with learners that come for half of the work, and the loss there."""
+    alone = reports.get("scavenging-0")
+    rows = []
+    for more in SCAVENGERS:
+        helped = reports.get(f"scavenging-{more}")
+        ideal = scavenged_steps(more) / SCAVENGED_STEPS
+        row = [f"{more} for {helped_steps(more)} of {scavenged_steps(more)} steps", f"{ideal:.3f}", MISSING, MISSING]
+        if alone is not None and helped is not None:
+            took = ideal * alone["tokens_certified"] / helped["tokens_certified"]
+            row[2:] = [f"{took:.3f}", f"{helped['eval_loss_last'] / alone['eval_loss_last']:.4f}"]
+        rows.append(row)
+    return markdown(["scavengers", "ideal", "measured", "loss against none"], rows)
+
+
+def _mean_of(reports: Sequence[Mapping[str, Any] | None], field: str) -> str:
+    return with_error([float(one[field]) for one in reports if one is not None])
+
+
 def partition(reports: Reports) -> str:
     """What carrying is worth beside dropping, soon after the sides have met and 100 rounds later; ratios by seed."""
     rows = []
@@ -201,7 +245,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m16": parity(16),
     "adoption": grid(
         "rule",
-        {rule: f"adoption-{rule}-" for rule in ("overwrite", "carry", "blend0.5")},
+        {rule: f"adoption-{name}-" for rule, name in ADOPTIONS.items()},
         {f"{delay} steps late": delay for delay in DELAYS},
     ),
     "codecs": paired("codecs", "bf16"),
@@ -221,5 +265,6 @@ TABLES: dict[str, Callable[[Reports], str]] = {
         {attack: attack for attack in HARD},
     ),
     "partition": partition,
-    "failures": against("failures", "none"),
+    "failures": failures,
+    "scavenging": scavenging,
 }

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 
 from tests.quality.experiments import GROUPS
-from tests.quality.results import PAGE, RESULTS, reports
+from tests.quality.plots import PLOTS
+from tests.quality.results import PAGE, RESULTS, picture, reports
 from tests.quality.tables import TABLES, fill, with_error
 
 
@@ -18,6 +19,15 @@ def test_the_tables_are_those_of_the_kept_reports():
 def test_every_table_has_its_place_in_the_page():
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in TABLES if f"<!-- table {name} -->" not in page] == []
+
+
+def test_pictures_are_of_listed_experiments_and_the_page_shows_those_that_there_are():
+    known = {one.name for group in GROUPS.values() for one in group}
+    drawn = {name for plot in PLOTS.values() for names in plot.lines.values() for name in names.values()}
+    page = PAGE.read_text(encoding="utf-8")
+    shown = {name for name in PLOTS if f"img/{picture(name).name}" in page}
+    assert drawn <= known
+    assert shown == {name for name in PLOTS if picture(name).exists()}
 
 
 def test_kept_results_were_made_by_the_commands_that_are_listed():
