@@ -11,6 +11,7 @@ EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
+MOMENTUM = (*SHORT, "--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
 PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
 PARITY_RATES = ("3e-3", "4.5e-3", "6.75e-3")
@@ -141,7 +142,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "adoption": _adoption(),
     "codecs": _seeded(
         "codecs",
-        SHORT,
+        PLAIN,
         {
             "bf16": ("--codec", "bf16"),
             "int8": ("--codec", "int8"),
@@ -182,7 +183,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "ablation": _variants(
         "ablation",
-        SHORT,
+        MOMENTUM,
         {
             "default": (),
             "h12": ("--period", "12"),
@@ -220,7 +221,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "quorum": _variants(
         "quorum",
         # the slowest 18 % behind, as in the paper's Table 5
-        (*SHORT, "--speeds", "1,0.94,0.88,0.82", "--late-joins", "--min-share", "0"),
+        (*MOMENTUM, "--speeds", "1,0.94,0.88,0.82", "--late-joins", "--min-share", "0"),
         {
             "k1": ("--quorum", "1", "--grace", "0"),
             "k1-grace": ("--quorum", "1", "--grace", "0.5"),
