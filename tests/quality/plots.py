@@ -18,8 +18,8 @@ class Plot:
     across: str
     lines: Mapping[str, Mapping[float, str]]
 
-    def draw(self, reports: Reports, path: Path) -> bool:
-        """Whether there was anything to draw; whatever has not been run is left out."""
+    def draw(self, reports: Reports, path: Path) -> None:
+        """Write the picture; what has not been run is left out, and there is none of nothing."""
         import altair
 
         points = [
@@ -29,12 +29,11 @@ class Plot:
             if (loss := loss_of(reports.get(name))) is not None
         ]
         if not points:
-            return False
+            return
         chart = altair.Chart({"values": points}, width=WIDTH, height=HEIGHT).mark_line(point=True)
         loss_axis = altair.Y("loss:Q", title="held-out loss, nats per byte", scale=altair.Scale(zero=False))
         colour = altair.Color("line:N", sort=None, title=None)
         write(chart.encode(x=altair.X("x:Q", title=self.across), y=loss_axis, color=colour), path)
-        return True
 
 
 PLOTS: Mapping[str, Plot] = {

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 LETTERS, LENGTH, LINES = "abcdefghijklmnop", 6, 100_000
-BEST_ACCURACY = (LENGTH / len(LETTERS) + LENGTH + 2) / (2 * LENGTH + 2)
 
 
 def text(seed: int = 0) -> str:

@@ -146,9 +146,7 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
         for variant in (one.name.removesuffix(suffix) for one in GROUPS[group] if one.name.endswith(suffix)):
             own = losses(variant)
             ratio = _ratio(list(zip(own, base, strict=True)))
-            rows.append(
-                [variant.removeprefix(f"{group}-"), with_error([loss for loss in own if loss is not None]), ratio]
-            )
+            rows.append([variant.removeprefix(f"{group}-"), _mean_of(own), ratio])
         return markdown(["variant", "held out", f"against {reference}, paired"], rows)
 
     return table
@@ -159,16 +157,12 @@ def failures(reports: Reports) -> str:
     rows = []
     for what in FAILING:
         none, half = ([reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in ("none", "half"))
-        elastic = [one["baseline"]["elastic"] for one in half if one is not None]
+        losses = {how: [loss_of(one) for one in runs] for how, runs in (("none", none), ("half", half))}
+        goodput = _mean_of([one["baseline"]["elastic"]["goodput"] for one in half if one is not None])
+        ratio = _ratio(list(zip(losses["half"], losses["none"], strict=True)))
         rows += [
-            [f"{what}, none", _mean_of(none, "eval_loss_last"), _mean_of(none, "next_token_accuracy"), "—", "—"],
-            [
-                f"{what}, half",
-                _mean_of(half, "eval_loss_last"),
-                _mean_of(half, "next_token_accuracy"),
-                _ratio([(loss_of(one), loss_of(other)) for one, other in zip(half, none, strict=True)]),
-                _mean_of(elastic, "goodput"),
-            ],
+            [f"{what}, none", _mean_of(losses["none"]), _accuracy(none), "—", "—"],
+            [f"{what}, half", _mean_of(losses["half"]), _accuracy(half), ratio, goodput],
         ]
     return markdown(["what, failures", "held out", "top-1", "against none, paired", "elastic's goodput"], rows)
 
@@ -176,20 +170,27 @@ def failures(reports: Reports) -> str:
 def scavenging(reports: Reports) -> str:
     """How long the same certified tokens take with learners that come for half of the work, and the loss there."""
     alone = reports.get("scavenging-0")
+    loss_alone = loss_of(alone)
     rows = []
     for more in SCAVENGERS:
         helped = reports.get(f"scavenging-{more}")
+        loss = loss_of(helped)
         ideal = scavenged_steps(more) / SCAVENGED_STEPS
         row = [f"{more} for {helped_steps(more)} of {scavenged_steps(more)} steps", f"{ideal:.3f}", MISSING, MISSING]
-        if alone is not None and helped is not None:
+        if alone is not None and helped is not None and loss is not None and loss_alone is not None:
             took = ideal * alone["tokens_certified"] / helped["tokens_certified"]
-            row[2:] = [f"{took:.3f}", f"{helped['eval_loss_last'] / alone['eval_loss_last']:.4f}"]
+            row[2:] = [f"{took:.3f}", f"{loss / loss_alone:.4f}"]
         rows.append(row)
     return markdown(["scavengers", "ideal", "measured", "loss against none"], rows)
 
 
-def _mean_of(reports: Sequence[Mapping[str, Any] | None], field: str) -> str:
-    return with_error([float(one[field]) for one in reports if one is not None])
+def _accuracy(reports: Sequence[Mapping[str, Any] | None]) -> str:
+    return _mean_of([None if one is None else one["next_token_accuracy"] for one in reports])
+
+
+def _mean_of(values: Sequence[float | None]) -> str:
+    """Of those seeds that were run."""
+    return with_error([value for value in values if value is not None])
 
 
 def partition(reports: Reports) -> str:
