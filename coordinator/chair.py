@@ -12,6 +12,7 @@ from coordinator.exchange import Exchange
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Proposal, Redo
 from coordinator.outcome import Checked, agreed_results, missed_partitions, partitions_to_redo
+from coordinator.patience import Patience
 from coordinator.refutations import Refutations
 from coordinator.timeline import BUNDLE_SHARE, PROPOSE_SHARES, REDO_SHARE, REFUTE_SHARE, Timeline
 from dht.identity import PeerId
@@ -32,7 +33,16 @@ class Chair:
     checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest of each member
     redo: Statement | None = None
     proposal: Statement | None = None
+    for_commits: Patience = field(init=False)
+    for_checks: tuple[Patience, Patience] = field(init=False)  # before and after a redo
     announced_at: float | None = None  # when we first waited for a refutation that a check announced
+
+    def __post_init__(self) -> None:
+        self.for_commits = Patience(self.timeline, self.group.probation)
+        self.for_checks = (
+            Patience(self.timeline, self.group.probation),
+            Patience(self.timeline, self.group.probation),
+        )
 
     @property
     def leads(self) -> bool:
@@ -61,17 +71,19 @@ class Chair:
             again = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
             again |= self.refutations.partitions
             urgent = bool(missed_partitions(self.group, checks))
-            if again and checks and (urgent or self._heard_enough(checks, REDO_SHARE, gone, now)):
+            if again and checks and (urgent or self._heard_enough(checks, phase, REDO_SHARE, gone, now)):
                 return self._order_redo(inputs, tuple(sorted(again)), checks)
-        return self._propose(inputs, checks) if self._heard_enough(checks, PROPOSE_SHARES[phase], gone, now) else []
+        enough = self._heard_enough(checks, phase, PROPOSE_SHARES[phase], gone, now)
+        return self._propose(inputs, checks) if enough else []
 
-    def _heard_enough(self, checks: list[Checked], share: float, gone: Set[PeerId], now: float) -> bool:
+    def _heard_enough(self, checks: list[Checked], phase: int, share: float, gone: Set[PeerId], now: float) -> bool:
         """Whether everybody has checked, or time is up, and every refutation that they announce has been looked into.
 
         For one that does not come we wait once, and not long: anybody can announce.
         """
         checkers = frozenset(checked.sender for checked in checks)
-        if self.group.voters - checkers - gone and now < self.timeline.at(share):
+        awaited, end = self.group.voters - checkers - gone, self.timeline.at(share)
+        if self.for_checks[phase].lasts(awaited, end, now):
             return False
         announced = [one for one in checks if one.check.accused and not self.refutations.resolved(one.sender)]
         if not announced and not self.refutations.examined:
@@ -80,8 +92,8 @@ class Chair:
         return now >= self.announced_at + REFUTE_SHARE * self.timeline.deadline_seconds
 
     def _make_bundle(self, gone: Set[PeerId], now: float) -> list[Action]:
-        waiting = self.group.contributors - self.commits.keys() - gone
-        if waiting and now < self.timeline.at(BUNDLE_SHARE):
+        awaited = self.group.contributors - self.commits.keys() - gone
+        if self.for_commits.lasts(awaited, self.timeline.at(BUNDLE_SHARE), now):
             return []
         if len(self.commits) < self.core.pace.min_group:
             return []

@@ -15,6 +15,7 @@ from coordinator.events import Encoded, Reduced
 from coordinator.group import Group, InputSet, read_input_set
 from coordinator.messages import NONCE_BYTES, Commit, NeedNote, PartNote, Result
 from coordinator.outcome import nonce_hash
+from coordinator.patience import Patience
 from coordinator.reducer import ReducerDuty
 from coordinator.timeline import INPUTS_SHARE, REDO_INPUTS_SHARE, Timeline
 from dht.errors import PeerError
@@ -98,7 +99,9 @@ class Exchange:
         actions: list[Action] = []
         for partition in partitions:
             if self.group.reducer(partition, turn) == self.core.me:
-                duty = ReducerDuty(self.group, self.inputs, partition, turn, self.core.pace.min_group, deadline)
+                patience = Patience(self.timeline, self.group.probation)
+                least = self.core.pace.min_group
+                duty = ReducerDuty(self.group, self.inputs, partition, turn, least, deadline, patience)
                 self.duties[partition, turn] = duty
                 for peer in gone:
                     duty.lose(peer)

@@ -230,8 +230,8 @@ class TrustSpec(Wire):
     )
 
     @property
-    def needs_founders(self) -> bool:
-        """Whether a run can only begin with founders that train: others are too few, or count for nothing."""
+    def bounds_newcomers(self) -> bool:
+        """Whether strangers are few in any group: then a run can only begin with founders that train."""
         return self.newcomers_share < 1
 
     @model_validator(mode="after")
@@ -267,7 +267,7 @@ class RunConfig(Wire):
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
-        if self.pace.cells and self.trust.newcomers_share < 1:  # as probation needs it to be
+        if self.pace.cells and self.trust.bounds_newcomers:  # as probation needs it to be
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
             raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import Reduce, ReduceInput
 from coordinator.group import Group, InputSet
 from coordinator.messages import Commit
+from coordinator.patience import Patience
 from coordinator.weights import weights_of
 from dht.identity import PeerId
 
@@ -48,6 +49,7 @@ class ReducerDuty:
     turn: int
     inputs_min: int
     deadline: float
+    patience: Patience
     arrived: set[int] = field(default_factory=set)
     hopeless: set[int] = field(default_factory=set)
     started: bool = False
@@ -72,7 +74,7 @@ class ReducerDuty:
 
     def decide(self, now: float) -> Reduce | None:
         """Reduce once everything that can come has come, or time is up and enough is there."""
-        if self.started or (self.missing() and now < self.deadline):
+        if self.started or self.patience.lasts(frozenset(self.missing()), self.deadline, now):
             return None
         if len(self.arrived) < self._needed:
             return None

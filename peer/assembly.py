@@ -124,7 +124,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
 def check_founders(config: RunConfig, training: Set[str]) -> None:
     """Raises UsageError if a run cannot begin with these founders, because others count for little at first."""
     needed = config.pace.min_group
-    if config.trust.needs_founders and len(training) < needed:
+    if config.trust.bounds_newcomers and len(training) < needed:
         raise UsageError(
             f"a run with these [trust] keys begins with founders that train, and {len(training)} of at least {needed} "
             "(pace.min_group) are named; name the keys of your first learners, each with --founder"

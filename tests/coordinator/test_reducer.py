@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.actions import Reduce
+from coordinator.patience import Patience
 from coordinator.reducer import ReducerDuty, reduce_inputs
+from coordinator.timeline import Timeline
 from coordinator.weights import TRUNCATION, contribution_weight, truncated, weights_of
 from tests.coordinator.rigs import PEERS, chain_of, core, group_of, inputs_of
 
@@ -19,7 +21,7 @@ INPUTS = inputs_of(CHAIN, GROUP)
 
 
 def duty(inputs_min: int = 2) -> ReducerDuty:
-    return ReducerDuty(GROUP, INPUTS, partition=1, turn=0, inputs_min=inputs_min, deadline=10.0)
+    return ReducerDuty(GROUP, INPUTS, 1, 0, inputs_min, 10.0, Patience(Timeline(0.0, 25.0), frozenset()))
 
 
 def arrive(reducing: ReducerDuty, *members: int) -> None:

@@ -1,30 +1,92 @@
-"""`python -m tests.sim.crowding`: versions that eight peers make while a hundred silent keys ask into every group.
+"""`python -m tests.sim.crowding`: versions that eight peers make while a hundred idle keys ask into every group.
 
-One line for each way to bound strangers: versions after 60 intervals of virtual time, one figure per seed.
+One line for each way to bound strangers: versions after 60 intervals of virtual time, one figure per seed. Keys that
+promise commit to something in every group that takes them in; none ever sends a part, a check or a vote.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from coordinator.actions import Action, Send
+from coordinator.group import read_group
 from coordinator.manifest import TrustSpec
+from coordinator.messages import Commit
+from coordinator.outcome import nonce_hash
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.statement import Context, Statement, digest_of, make_statement
 from tests.sim.test_limits import FARM, HONEST, OPEN, SYBILS, SybilFarm
-from tests.sim.worlds import INTERVAL_SECONDS, swarm, version
+from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm, version
 
 INTERVALS = 60
-WAYS: Mapping[str, tuple[TrustSpec, int, tuple[bytes, ...]]] = {
-    "nobody asks": (TrustSpec(), 0, ()),
-    "newcomers 0.15": (TrustSpec(newcomers_share=0.15), SYBILS, ()),
-    "newcomers 0.25, one network 0.25": (TrustSpec(newcomers_share=0.25, network_share=0.25), SYBILS, (FARM,)),
-    "newcomers 0.25, probation 3": (TrustSpec(newcomers_share=0.25, probation_rounds=3), SYBILS, ()),
+
+
+@dataclass(frozen=True)
+class Way:
+    """How strangers are bounded, and what they do."""
+
+    trust: TrustSpec
+    keys: int = SYBILS
+    networks: tuple[bytes, ...] = ()
+    promise: bool = False
+
+
+WAYS: Mapping[str, Way] = {
+    "nobody asks": Way(TrustSpec(), keys=0),
+    "newcomers 0.15": Way(TrustSpec(newcomers_share=0.15)),
+    "newcomers 0.25, one network 0.25": Way(TrustSpec(newcomers_share=0.25, network_share=0.25), networks=(FARM,)),
+    "newcomers 0.25, probation 3": Way(TrustSpec(newcomers_share=0.25, probation_rounds=3)),
+    "the same, and they promise": Way(TrustSpec(newcomers_share=0.25, probation_rounds=3), promise=True),
 }
 
 
-def versions(trust: TrustSpec, keys: int, networks: tuple[bytes, ...], seed: int) -> int:
+class Promising:
+    """Commits in the name of the farm's keys to parts that nobody will ever get."""
+
+    def __init__(self, world: World, farm: SybilFarm) -> None:
+        self.world = world
+        self.signers = {signer.peer_id: signer for signer in farm.signers}
+        self.promised: set[bytes] = set()
+        world.listener = self.listen
+
+    def listen(self, peer: VirtualPeer, action: Action) -> None:
+        if not isinstance(action, Send) or not statement_of(action.message, "roster"):
+            return
+        assert isinstance(action.message, Statement)
+        if action.message.sender == peer.me and action.message.digest not in self.promised:
+            self.promised.add(action.message.digest)
+            self._promise(peer, action.message)
+
+    def _promise(self, leader: VirtualPeer, roster: Statement) -> None:
+        chain = machine(leader).chain
+        group = read_group(roster, chain, 0.0)
+        run_id, key = self.world.manifest.run_id, group.key
+        context = Context(run_id=run_id, kind="commit", fragment=key.fragment, version=key.version, group=key.roster_id)
+        for member in group.probation & self.signers.keys():
+            body = Commit(
+                tokens=chain.rules.tokens_per_step,
+                steps=1,
+                window_first=0,
+                window_count=1,
+                codec=self.world.manifest.config.outer.contribution_codec,
+                part_roots=tuple(digest_of(member.encode(), bytes([part])) for part in range(group.partitions)),
+                squared_norms=(1.0,) * group.partitions,
+                nonce_hashes=(nonce_hash(bytes(32)), nonce_hash(bytes(32))),
+                probation=True,
+            )
+            statement = make_statement(self.signers[member], context, body)
+            self.world.network.send(member, leader.me, statement, None)
+
+
+def versions(way: Way, seed: int) -> int:
     """What the first peer holds in the end."""
-    world = swarm(HONEST, OPEN, trust=trust, seed=seed)
-    SybilFarm(world, networks, keys)
+    world = swarm(HONEST, OPEN, trust=way.trust, seed=seed)
+    farm = SybilFarm(world, way.networks, way.keys)
+    if way.promise:
+        Promising(world, farm)
     world.run(INTERVALS * INTERVAL_SECONDS)
     return version(world.peers[0])
 
@@ -34,7 +96,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     options = parser.parse_args()
     for name, way in WAYS.items():
-        print(f"{name}: {' '.join(str(versions(*way, seed)) for seed in range(options.seeds))}", flush=True)
+        print(f"{name}: {' '.join(str(versions(way, seed)) for seed in range(options.seeds))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,16 @@ def test_keys_that_nobody_knows_get_a_quarter_of_a_group() -> None:
     assert any(one.outcome.roster_ids & farm.keys for one in chain.certificates)
 
 
+def test_silent_keys_on_probation_cost_no_version() -> None:
+    """Neither do their joins begin a round before its time, nor does anybody wait long for what they never send."""
+    world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.25, probation_rounds=3))
+    farm = SybilFarm(world, ())
+    run_to_version(world, VERSIONS, (VERSIONS + 1) * INTERVAL_SECONDS)
+    for one in machine(world.peers[0]).chain.certificates:
+        assert (one.outcome.attempt, len(one.outcome.included())) == (0, HONEST)
+    assert most(world, farm.keys) > 0
+
+
 def test_without_bounds_they_would_have_most_of_every_group() -> None:
     """So the tests above can fail."""
     world = swarm(HONEST, OPEN)
