@@ -22,7 +22,7 @@ BASE = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),
     data=DataSpec(context_tokens=16, sequences_per_step=2, evaluation_tokens=256),
     inner=InnerSpec(optimizer="adamw", warmup_steps=0, learning_rate=1e-2),
-    outer=OuterSpec(merge="mean", contribution_codec="fp32", result_codec="fp32"),
+    outer=OuterSpec(learning_rate=0.5, momentum=0.8, merge="mean", contribution_codec="fp32", result_codec="fp32"),
     pace=PaceSpec(fragments=2, steps_per_version=4, quorum=2, min_group=1),
 )
 

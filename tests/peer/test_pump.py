@@ -421,7 +421,8 @@ def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
 
 def test_one_peer_alone_is_local_training_with_the_outer_step(tmp_path: Path) -> None:
     """M = 1 (DiLoCo 2604.21428 §3): bit for bit what a plain loop computes from the same windows."""
-    config = config_of(quorum=1, overlap=1)
+    outer = OuterSpec(learning_rate=0.5, momentum=0.8, merge="mean", contribution_codec="fp32", result_codec="fp32")
+    config = config_of(quorum=1, overlap=1).model_copy(update={"outer": outer})
 
     async def main() -> Swarm:
         swarm = Swarm(config, 1, tmp_path)
