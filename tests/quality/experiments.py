@@ -11,7 +11,7 @@ EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
-MOMENTUM = (*SHORT, "--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
+BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
 PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
 PARITY_RATES = ("3e-3", "4.5e-3", "6.75e-3")
@@ -95,7 +95,7 @@ def _scavenging() -> tuple[Experiment, ...]:
         Experiment(
             f"scavenging-{more}",
             (
-                *(SMALL, "--learners", "4", "--steps", f"{scavenged_steps(more)}"),
+                *(SMALL, *BEFORE, "--learners", "4", "--steps", f"{scavenged_steps(more)}"),
                 *(("--scavenge", f"{more}:0:{helped_steps(more)}") if more else ()),
             ),
         )
@@ -183,7 +183,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "ablation": _variants(
         "ablation",
-        MOMENTUM,
+        (*SHORT, *BEFORE),
         {
             "default": (),
             "h12": ("--period", "12"),
@@ -221,7 +221,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "quorum": _variants(
         "quorum",
         # the slowest 18 % behind, as in the paper's Table 5
-        (*MOMENTUM, "--speeds", "1,0.94,0.88,0.82", "--late-joins", "--min-share", "0"),
+        (*SHORT, *BEFORE, "--speeds", "1,0.94,0.88,0.82", "--late-joins", "--min-share", "0"),
         {
             "k1": ("--quorum", "1", "--grace", "0"),
             "k1-grace": ("--quorum", "1", "--grace", "0.5"),
