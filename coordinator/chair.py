@@ -34,15 +34,12 @@ class Chair:
     redo: Statement | None = None
     proposal: Statement | None = None
     for_commits: Patience = field(init=False)
-    for_checks: tuple[Patience, Patience] = field(init=False)  # before and after a redo
+    for_checks: tuple[Patience, ...] = field(init=False)  # by phase
     announced_at: float | None = None  # when we first waited for a refutation that a check announced
 
     def __post_init__(self) -> None:
         self.for_commits = Patience(self.timeline, self.group.probation)
-        self.for_checks = (
-            Patience(self.timeline, self.group.probation),
-            Patience(self.timeline, self.group.probation),
-        )
+        self.for_checks = tuple(Patience(self.timeline, self.group.probation) for _ in PROPOSE_SHARES)
 
     @property
     def leads(self) -> bool:

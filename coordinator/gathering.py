@@ -64,7 +64,7 @@ class Gathering:
         if known is None and len(self.joins) >= JOINS_MAX and not self._make_room(sender):
             return False
         self.joins[sender] = (statement, join)
-        if self.first_at is None and self._counts(sender):
+        if self.first_at is None and sender in self._counting():
             self.first_at = now
         if self.quorum_at is None and self.contributors() >= quorum_size(self.core.pace, len(self.chain.active_set())):
             self.quorum_at = now
@@ -81,11 +81,12 @@ class Gathering:
 
     def contributors(self) -> int:
         """Joined peers that bring an outer gradient, and have a say in when a round begins."""
-        return sum(join.contributes and self._counts(peer) for peer, (_, join) in self.joins.items())
+        return sum(self.joins[peer][1].contributes for peer in self._counting())
 
-    def _counts(self, peer: PeerId) -> bool:
-        """Whether a join moves our clocks: where newcomers are bounded, theirs do not (docs/adr/0030)."""
-        return not self.chain.rules.trust.bounds_newcomers or peer in self.chain.known()
+    def _counting(self) -> Set[PeerId]:
+        """Whose joins move our clocks: where newcomers are bounded, theirs do not (docs/adr/0030)."""
+        joined = self.joins.keys()
+        return joined & self.chain.known() if self.chain.rules.trust.bounds_newcomers else joined
 
     def _asking(self) -> frozenset[PeerId]:
         """Of the active set, who has joined with an outer gradient."""

@@ -124,10 +124,11 @@ def group_of(chain: Chain, members: Sequence[PeerId], attempt: int = 0) -> Group
     return read_group(roster(chain, members, attempt), chain, UNIX_SECONDS)
 
 
-def commit(
-    chain: Chain, group: Group, sender: PeerId, tokens: int = 100, steps: int = 1, windows: int | None = None
-) -> Statement:
-    body = Commit(
+def commit_body(
+    group: Group, sender: PeerId, tokens: int = 100, steps: int = 1, windows: int | None = None, probation: bool = False
+) -> Commit:
+    """What a member may commit to; there are no bytes behind it."""
+    return Commit(
         tokens=tokens,
         steps=steps,
         window_first=0,
@@ -136,7 +137,14 @@ def commit(
         part_roots=tuple(digest_of(sender.encode(), bytes([j])) for j in range(group.partitions)),
         squared_norms=(1.0,) * group.partitions,
         nonce_hashes=(nonce_hash(NONCES[0]), nonce_hash(NONCES[1])),
+        probation=probation,
     )
+
+
+def commit(
+    chain: Chain, group: Group, sender: PeerId, tokens: int = 100, steps: int = 1, windows: int | None = None
+) -> Statement:
+    body = commit_body(group, sender, tokens, steps, windows)
     return say(sender, "commit", chain, group.key.roster_id, body)
 
 

@@ -10,18 +10,23 @@ from hypothesis import strategies as st
 from coordinator.actions import Reduce
 from coordinator.patience import Patience
 from coordinator.reducer import ReducerDuty, reduce_inputs
-from coordinator.timeline import Timeline
+from coordinator.timeline import PROBATION_SHARE, Timeline
 from coordinator.weights import TRUNCATION, contribution_weight, truncated, weights_of
+from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, group_of, inputs_of
 
 FIVE = PEERS[:5]
 CHAIN = chain_of(core())
 GROUP = group_of(CHAIN, FIVE)
 INPUTS = inputs_of(CHAIN, GROUP)
+TIMELINE = Timeline(0.0, 10.0)
 
 
-def duty(inputs_min: int = 2) -> ReducerDuty:
-    return ReducerDuty(GROUP, INPUTS, 1, 0, inputs_min, 10.0, Patience(Timeline(0.0, 25.0), frozenset()))
+def duty(inputs_min: int = 2, *probation: PeerId) -> ReducerDuty:
+    patience = Patience(TIMELINE, frozenset(probation))
+    return ReducerDuty(
+        GROUP, INPUTS, partition=1, turn=0, inputs_min=inputs_min, deadline=TIMELINE.end, patience=patience
+    )
 
 
 def arrive(reducing: ReducerDuty, *members: int) -> None:
@@ -50,6 +55,16 @@ def test_it_waits_for_nobody_whose_part_cannot_come() -> None:
     action = reducing.decide(0.0)
     assert action is not None
     assert [one.member for one in action.inputs] == [0, 1, 2]
+
+
+def test_it_waits_only_a_moment_for_the_part_of_somebody_on_probation() -> None:
+    """Who has committed and sends nothing cannot hold the others up (docs/adr/0030)."""
+    reducing = duty(2, INPUTS.peers[4])
+    arrive(reducing, 0, 1, 2, 3)
+    assert reducing.decide(1.0) is None
+    action = reducing.decide(1.0 + TIMELINE.at(PROBATION_SHARE))
+    assert action is not None
+    assert [one.member for one in action.inputs] == [0, 1, 2, 3]
 
 
 def test_a_part_that_was_given_up_counts_if_it_comes_all_the_same() -> None:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from coordinator.actions import Action, Send
 from coordinator.group import read_group
 from coordinator.manifest import TrustSpec
-from coordinator.messages import Commit
-from coordinator.outcome import nonce_hash
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
-from dht.statement import Context, Statement, digest_of, make_statement
+from dht.statement import Context, Statement, make_statement
+from tests.coordinator.rigs import commit_body
 from tests.sim.test_limits import FARM, HONEST, OPEN, SYBILS, SybilFarm
 from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm, version
 
@@ -66,17 +65,7 @@ class Promising:
         run_id, key = self.world.manifest.run_id, group.key
         context = Context(run_id=run_id, kind="commit", fragment=key.fragment, version=key.version, group=key.roster_id)
         for member in group.probation & self.signers.keys():
-            body = Commit(
-                tokens=chain.rules.tokens_per_step,
-                steps=1,
-                window_first=0,
-                window_count=1,
-                codec=self.world.manifest.config.outer.contribution_codec,
-                part_roots=tuple(digest_of(member.encode(), bytes([part])) for part in range(group.partitions)),
-                squared_norms=(1.0,) * group.partitions,
-                nonce_hashes=(nonce_hash(bytes(32)), nonce_hash(bytes(32))),
-                probation=True,
-            )
+            body = commit_body(group, member, probation=True)
             statement = make_statement(self.signers[member], context, body)
             self.world.network.send(member, leader.me, statement, None)
 
