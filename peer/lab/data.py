@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sysconfig
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,17 @@ from peer.data import is_heldout, source_files
 
 
 def learner_texts(
-    config: RunConfig, train: Tensor, learners: int, alpha: float | None, second_side: int = 0
+    config: RunConfig,
+    train: Tensor,
+    learners: int,
+    alpha: float | None,
+    second_side: int = 0,
+    hostile: Container[int] = (),
 ) -> list[Tensor]:
     """What each learner draws its windows from: all text, or `dirichlet_texts` with this α.
 
-    Or `side_texts`, where so many of the last learners are a side of their own.
+    Or `side_texts`, where so many of the last learners are a side of their own. With α the `hostile` have all text, and
+    the honest what they would have without them.
     """
     if second_side:
         first, second = side_texts(config.data)
@@ -34,7 +41,9 @@ def learner_texts(
         return [train] * learners
     if config.data.source != "stdlib":
         raise UsageError('--noniid deals out the standard library\'s packages; it needs data.source = "stdlib"')
-    return dirichlet_texts(config.data, learners, alpha, config.seed)
+    honest = [number for number in range(learners) if number not in hostile]
+    dealt = dict(zip(honest, dirichlet_texts(config.data, len(honest), alpha, config.seed), strict=True))
+    return [dealt.get(number, train) for number in range(learners)]
 
 
 @dataclass(frozen=True, slots=True)

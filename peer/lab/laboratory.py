@@ -57,7 +57,8 @@ class Laboratory:
         self.absences: Absences = plan_absences(options)
         self._data = data
         alpha, second_side = options.dirichlet_alpha, options.second_side
-        self._texts = learner_texts(config, data.train, options.total_learners, alpha, second_side)
+        hostile = options.hostile
+        self._texts = learner_texts(config, data.train, options.total_learners, alpha, second_side, hostile)
         self.pool = ThreadPoolExecutor(options.threads, "learner", partial(torch.set_num_threads, 1))
         self.shop = Workshop(
             config,
@@ -126,10 +127,8 @@ class Laboratory:
         )
 
     def _attackers(self) -> dict[PeerId, AttackChoice]:
-        """The last of the learners."""
         attacks = [order.choice for order in self.options.attacks for _ in range(order.count)]
-        first = self.options.learners - len(attacks)
-        return {self.world.peers[first + number].me: attack for number, attack in enumerate(attacks)}
+        return {self.world.peers[at].me: attack for at, attack in zip(self.options.hostile, attacks, strict=True)}
 
     def _head(self) -> TapeLine:
         """The first line of the tape: everything that does not happen in time."""

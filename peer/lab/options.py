@@ -145,6 +145,11 @@ class LabOptions:
         return sum(order.count for order in self.attacks)
 
     @property
+    def hostile(self) -> range:
+        """The numbers of the attackers: the last of the learners, before those that scavenge."""
+        return range(self.learners - self.attackers, self.learners)
+
+    @property
     def threads(self) -> int:
         return self.workers or min(len(os.sched_getaffinity(0)), self.total_learners)
 

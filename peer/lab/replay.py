@@ -57,7 +57,9 @@ class Replay:
     def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, pool: ThreadPoolExecutor) -> None:
         torch.set_num_threads(1)
         config, peers = manifest.config, [PeerId(peer) for peer in head["peers"]]
-        dealt = learner_texts(config, data.train, len(peers), head["dirichlet_alpha"], head.get("second_side", 0))
+        hostile = {number for number, peer in enumerate(peers) if peer in head["attacks"]}
+        alpha, second_side = head["dirichlet_alpha"], head.get("second_side", 0)
+        dealt = learner_texts(config, data.train, len(peers), alpha, second_side, hostile)
         texts = dict(zip(peers, dealt, strict=True))
 
         def windows(peer: PeerId) -> Batches:

@@ -11,7 +11,7 @@ from coordinator.manifest import DataSpec, RunConfig
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
 from peer.lab.baseline import REGROUP_STEPS, JointBatches, elastic_schedule, full_schedule
-from peer.lab.data import dirichlet_texts
+from peer.lab.data import dirichlet_texts, learner_texts
 from peer.lab.faults import plan_absences
 from peer.lab.options import STEP_SECONDS, Failures, Scavenge, lab_config, parse_speeds, sequences_per_step
 from tests.lab import small
@@ -138,3 +138,12 @@ def test_text_is_dealt_out_whole_and_the_more_evenly_the_larger_alpha(alpha: flo
     assert total > 1_000_000
     largest = max(text.numel() for text in texts) / total
     assert largest < 0.3 if alpha == 100.0 else largest > 0.26
+
+
+def test_attackers_read_everything_and_leave_the_honest_their_slices() -> None:
+    train = torch.zeros(7, dtype=torch.uint8)
+    config = small.options(3, 20).config
+    alone = learner_texts(config, train, 3, 0.3)
+    first, liar, second, third = learner_texts(config, train, 4, 0.3, hostile=range(1, 2))
+    assert liar is train
+    assert all(map(torch.equal, (first, second, third), alone))

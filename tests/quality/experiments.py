@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from peer.attacks.zoo import ATTACKS
 
 SMALL = "tests/quality/small.toml"
+SIX = (SMALL, "--learners", "6", "--steps", "480")  # the honest of eight, alone
 EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
+UNEVEN = ("--noniid", "0.3")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
@@ -160,7 +162,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "merges-m16": _seeded("merges-m16", SIXTEEN, {rule: ("--merge", rule) for rule in ("mean", "rda")}),
     "noniid": _seeded(
         "noniid",
-        (*EIGHT, "--noniid", "0.3", "--speeds", "octaves", "--late-joins"),
+        (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins"),
         {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
     ),
     "pace": _variants(
@@ -202,7 +204,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         },
     ),
     "attacks": (
-        Experiment("attacks-none", (SMALL, "--learners", "6", "--steps", "480")),
+        Experiment("attacks-none", SIX),
         *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
     "attacks-three": (
@@ -212,6 +214,17 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "attacks-sixteen": (
         Experiment("attacks-sixteen-none", (SMALL, "--learners", "12", "--steps", "480")),
         *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in HARD}),
+    ),
+    "attacks-seeds": tuple(
+        one
+        for what, learners in (("none", SIX), ("sign_flip", EIGHT))
+        for one in _seeded("attacks-seeds", learners, {what: () if what == "none" else ("--attack", f"{what}:2")})
+    ),
+    "attacks-noniid": (
+        Experiment("attacks-noniid-none", (*SIX, *UNEVEN)),
+        *_variants(
+            "attacks-noniid", (*EIGHT, *UNEVEN), {name: ("--attack", f"{name}:2") for name in (*HARD, "min_max")}
+        ),
     ),
     "rules": tuple(
         Experiment(f"rules-{rule}-{attack}", (*EIGHT, "--merge", rule, "--attack", f"{attack}:2"))

@@ -260,6 +260,8 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "attacks": against("attacks", "none"),
     "attacks-three": against("attacks-three", "none"),
     "attacks-sixteen": against("attacks-sixteen", "none"),
+    "attacks-seeds": paired("attacks-seeds", "none"),
+    "attacks-noniid": against("attacks-noniid", "none"),
     "rules": grid(
         "merge",
         {**{rule: f"rules-{rule}-" for rule in RULES}, "robust_rda": "attacks-"},  # the default has a group of its own
