@@ -17,9 +17,10 @@ import numpy as np
 from peer.merge import weight_shares
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
+from peer.robust.opposed import bounds
 from peer.robust.segments import TensorInputs, tensor_scales
 from peer.robust.selection import tolerated
-from peer.robust.stack import Floats, Singles
+from peer.robust.stack import Singles
 
 ELEMENTS_MIN = 512  # of a segment: a smaller sample says too little about distances
 EXCESS_MAX = (
@@ -69,7 +70,7 @@ def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:
 
 
 def excess(rule: str, sample: Sample) -> float:
-    """The largest difference between a published coefficient and the sample's, in shares of its member's weight."""
+    """How far the furthest published coefficient is from what the sample allows, in shares of its member's weight."""
     weights = np.array(sample.inputs.weights)
     counted = weights > 0
     if len(sample.pieces[0]) < ELEMENTS_MIN or counted.sum() < 3:
@@ -78,14 +79,15 @@ def excess(rule: str, sample: Sample) -> float:
     arrays = [piece for piece, used in zip(sample.pieces, counted, strict=True) if used]
     scales = tensor_scales(rule, sample.inputs)[counted]
     try:
-        products = centred_products(arrays, inner_products(arrays), scales, shares)
+        products = inner_products(arrays)
+        centred = centred_products(arrays, products, scales, shares)
     except ValueError:
         return math.inf  # longer than any input that an honest reducer admits
-    expected = _coefficients(rule, products, shares)
-    return float((np.abs(np.array(sample.coefficients)[counted] - expected) / shares).max())
-
-
-def _coefficients(rule: str, products: Floats, shares: Floats) -> Floats:
     if rule == "geometric_median":
-        return clipping.geometric_median(products, shares)
-    return clipping.centered_clip(products, shares)[0]
+        low = high = clipping.geometric_median(centred, shares)
+    else:
+        low = high = clipping.centered_clip(centred, shares)[0]
+    if rule == "robust_rda":
+        low, high = bounds(low, products * np.outer(scales, scales))
+    published = np.array(sample.coefficients)[counted]
+    return float((np.maximum(low - published, published - high) / shares).max())

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from peer.merge import DIRECTION_MIN
 from peer.robust.medians import weighted_median
-from peer.robust.rules import centered_clip, mean, unit_scales
+from peer.robust.rules import mean, robust_directions, unit_scales
 from peer.robust.stack import Aggregate, Floats, Singles, Stack
 
 
 def merge_rows(rule: str, pieces: Sequence[Tensor], weights: Sequence[float], row_elements: int) -> Aggregate:
     """Per row: mean of the lengths × direction of the mean of unit rows (`rda`), or weighted median of the lengths ×
-    direction of CenteredClip over all unit rows together (`robust_rda`): float32[k] from pieces of whole rows.
+    direction of `robust_shares` of all unit rows together (`robust_rda`): float32[k] from pieces of whole rows.
 
     Rows that are zero have no direction and count as zero; rows whose directions cancel become zero. O(n²k).
     Raises ValueError as the rules do.
@@ -29,7 +29,7 @@ def merge_rows(rule: str, pieces: Sequence[Tensor], weights: Sequence[float], ro
     rows = [array.reshape(-1, row_elements) for array in stack.arrays()]
     lengths = np.stack([_lengths(one) for one in rows])
     units = [one * unit_scales(own).astype(np.float32)[:, None] for one, own in zip(rows, lengths, strict=True)]
-    average = mean if rule == "rda" else centered_clip
+    average = mean if rule == "rda" else robust_directions
     direction = average([torch.from_numpy(one.reshape(-1)) for one in units], stack.weights.tolist())
     radii = stack.weights @ lengths if rule == "rda" else weighted_median(lengths.T, stack.weights)
     merged: Singles = direction.vector.numpy().reshape(-1, row_elements)

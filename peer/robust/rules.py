@@ -23,6 +23,7 @@ from peer.merge import DIRECTION_MIN, NORM_MIN
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products, squared_distances
 from peer.robust.medians import weighted_median, weighted_trimmed_mean
+from peer.robust.opposed import without_opposed
 from peer.robust.selection import krum_order, nearest_mixing, tolerated
 from peer.robust.stack import Aggregate, Aggregator, Floats, Singles, Stack, aggregate, combination
 
@@ -49,34 +50,48 @@ def rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
 
 
 def robust_rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
-    """The default, for one tensor: weighted median of norms × direction of CenteredClip over unit vectors (design §7).
+    """The default, for one tensor: weighted median of norms × direction of `robust_shares` of unit vectors (design §7).
 
-    `med‖x‖ · φ(v)`, v the fixed point of `clipped_direction`. O(n²d). Breaks down at half of the weight, in length and
-    in direction; a member's own length changes nothing but the median. Directions that cancel give 0. Embeddings are
-    merged by `robust_embedding` instead.
+    `med‖x‖ · φ(Σ share_i φ(x_i))`. O(n²d). Breaks down at half of the weight, in length and in direction; a member's
+    own length changes nothing but the median. Directions that cancel give 0. Embeddings are merged by
+    `robust_embedding` instead.
     """
     stack = Stack.of(vectors, weights)
-    arrays = stack.arrays()
-    products = inner_products(arrays)
+    products = inner_products(stack.arrays())
     norms = np.sqrt(products.diagonal())
-    scales = unit_scales(norms)
-    shares, clip = clipping.centered_clip(centred_products(arrays, products, scales, stack.weights), stack.weights)
+    shares, clip = robust_shares(stack, products, unit_scales(norms))
     radius = float(weighted_median(norms, stack.weights))
     return aggregate(stack, vectors, _rescaled(shares, products, radius), clip)
 
 
 def robust_embedding(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
-    """CenteredClip over vectors shortened to at most 1.25 × the weighted median norm: `robust_rda` for embeddings.
+    """`robust_shares` of vectors shortened to at most 1.25 × the weighted median norm: `robust_rda` for embeddings.
 
     Embeddings keep their length, because rows that few members saw differ in it (DiLoCo 2604.21428 §D.2). O(n²d).
     Breaks down at half of the weight.
     """
     stack = Stack.of(vectors, weights)
-    arrays = stack.arrays()
-    products = inner_products(arrays)
+    products = inner_products(stack.arrays())
     scales = clip_scales(np.sqrt(products.diagonal()), stack.weights)
-    shares, clip = clipping.centered_clip(centred_products(arrays, products, scales, stack.weights), stack.weights)
+    shares, clip = robust_shares(stack, products, scales)
     return aggregate(stack, vectors, shares * scales, clip)
+
+
+def robust_directions(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
+    """`robust_shares` of vectors as they are, for those that have been given a length already. O(n²d)."""
+    stack = Stack.of(vectors, weights)
+    shares, clip = robust_shares(stack, inner_products(stack.arrays()), np.ones(stack.count))
+    return aggregate(stack, vectors, shares, clip)
+
+
+def robust_shares(stack: Stack, products: Floats, scales: Floats) -> tuple[Floats, float]:
+    """What `robust_rda` takes of each y_i = scale_i · x_i, summing to 1, and CenteredClip's ρ; `products` of the x_i.
+
+    CenteredClip, and of that less of whoever points away from its result (docs/adr/0031).
+    """
+    centred = centred_products(stack.arrays(), products, scales, stack.weights)
+    shares, clip = clipping.centered_clip(centred, stack.weights)
+    return without_opposed(shares, products * np.outer(scales, scales)), clip
 
 
 def centered_clip(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:

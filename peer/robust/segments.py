@@ -15,12 +15,11 @@ import numpy as np
 from torch import Tensor
 
 from peer.merge import MERGES, NORM_MIN, MergeRule, weighted_mean
-from peer.robust import centered_clip as clipping
 from peer.robust.brought import merge_brought
-from peer.robust.gram import centred_products, inner_products
+from peer.robust.gram import inner_products
 from peer.robust.medians import weighted_median
 from peer.robust.rows import merge_rows
-from peer.robust.rules import AGGREGATORS, clip_scales, mean, unit_scales
+from peer.robust.rules import AGGREGATORS, clip_scales, mean, robust_shares, unit_scales
 from peer.robust.stack import Aggregate, Floats, Stack, finite_sum
 
 BY_COORDINATE = frozenset({"median", "trimmed_mean"})
@@ -93,10 +92,8 @@ def tensor_radius(rule: str, inputs: TensorInputs) -> float:
 
 def _robust(pieces: Sequence[Tensor], inputs: TensorInputs) -> Aggregate:
     stack = Stack.of(pieces, inputs.weights)
-    arrays = stack.arrays()
     scales = tensor_scales("robust_rda", inputs)[list(stack.places)]
-    products = centred_products(arrays, inner_products(arrays), scales, stack.weights)
-    shares, radius = clipping.centered_clip(products, stack.weights)
+    shares, radius = robust_shares(stack, inner_products(stack.arrays()), scales)
     return _combined("robust_rda", pieces, stack.spread(shares), inputs, radius)
 
 

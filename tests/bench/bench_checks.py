@@ -117,8 +117,9 @@ def hostile_of(members: int) -> list[int]:
     return list(range(1, members, 4))
 
 
-def with_factor(chosen: Sequence[int], factor: float) -> Change:
-    return lambda own: [alpha * factor if member in chosen else alpha for member, alpha in enumerate(own)]
+def raised(hostile: Sequence[int]) -> Change:
+    """The hostile, of whom the rule leaves nothing, get as much as the first."""
+    return lambda own: [own[0] if member in hostile else alpha for member, alpha in enumerate(own)]
 
 
 def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
@@ -129,9 +130,11 @@ def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
         "noise of 10 % in 5 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.05, 0.1, seed),
         "noise of 100 % in 5 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.05, 1.0, seed),
         "noise of 10 % in 10 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.1, 0.1, seed),
+        "noise of 100 % in 1 % of the leaves": lambda one, honest, seed: one.perturbed(honest, 0.01, 1.0, seed),
+        "noise of 100 % in one leaf": lambda one, honest, seed: one.perturbed(honest, 1e-9, 1.0, seed),
         "plain mean": change(lambda own: [1.0] * len(own)),
-        "an honest input without weight": change(with_factor([0], 0.0)),
-        "attackers' coefficients × 5": change(with_factor(hostile, 5.0)),
+        "an honest input without weight": change(lambda own: [0.0, *own[1:]]),
+        "attackers' coefficients raised": change(raised(hostile)),
     }
 
 

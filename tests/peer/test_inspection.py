@@ -36,8 +36,9 @@ def attacked(rule: str = "robust_rda", codecs: tuple[str, str] = ("int8", "int8"
     return Reduction(LAYOUT, vectors, MERGES[rule], codecs, partitions=2, partition=1)
 
 
-def changed(members: tuple[int, ...], factor: float) -> Change:
-    return lambda own: [alpha * factor if member in members else alpha for member, alpha in enumerate(own)]
+def as_much_as_the_first(own: list[float]) -> list[float]:
+    """For the hostile, of whom the rule leaves nothing."""
+    return [own[0] if member in HOSTILE else alpha for member, alpha in enumerate(own)]
 
 
 @pytest.mark.parametrize("codecs", [("fp32", "fp32"), ("bf16", "int4"), ("int8", "int8"), ("int4", "fp32")], ids=str)
@@ -48,6 +49,18 @@ def test_honest_results_pass(codecs: tuple[str, str], partition: int) -> None:
     assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
     fewer = reduction.honest(included=[0, 2, 3, 4, 5, 7])
     assert set(reduction.findings(fewer, range(VOTERS))) == {Finding.CONFIRMED}
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+@pytest.mark.parametrize("cosine", [-0.25, -0.15, -0.05])
+def test_honest_results_pass_whatever_is_left_of_who_points_away(codec: str, cosine: float) -> None:
+    vectors = alike(LAYOUT, VOTERS, 0.5, 2)
+    common = sum(vectors)
+    for member in HOSTILE:
+        own = alike(LAYOUT, 1, 0.0, member)[0]
+        vectors[member] = cosine * common / common.norm() + math.sqrt(1 - cosine**2) * own / own.norm()
+    reduction = Reduction(LAYOUT, vectors, codecs=(codec, codec), partitions=2, partition=1)
+    assert set(reduction.findings(reduction.honest(), range(VOTERS))) == {Finding.CONFIRMED}
 
 
 @pytest.mark.parametrize("rule", [*MERGES.values(), replace(MERGES["robust_rda"], by_row=True)], ids=str)
@@ -102,8 +115,8 @@ def test_a_refutation_of_an_honest_result_is_not_believed() -> None:
     ("name", "change"),
     [
         ("plain mean", lambda own: [1.0] * len(own)),
-        ("an honest input without weight", changed((0,), 0.0)),
-        ("attackers raised", changed(HOSTILE, 5.0)),
+        ("an honest input without weight", lambda own: [0.0, *own[1:]]),
+        ("attackers raised", as_much_as_the_first),
     ],
 )
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])

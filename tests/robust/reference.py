@@ -70,14 +70,23 @@ def centered_clip(x, w):
     return centre
 
 
+def robust_mean(x, w):
+    """CenteredClip, then the mean with its weights once more, in which whoever points away has less: none at −¼."""
+    centre = centered_clip(x, w)
+    away = lengths(x - centre)
+    radius = median_of(lengths(x - geometric_median(x, w)), w)
+    cosines = x @ centre / np.maximum(lengths(x) * np.linalg.norm(centre), 1e-300)
+    return mean(x, w * np.minimum(1, radius / np.maximum(away, 1e-300)) * np.clip(1 + 4 * cosines, 0, 1))
+
+
 def robust_rda(x, w):
-    direction = centered_clip(units(x), w)
+    direction = robust_mean(units(x), w)
     return median_of(lengths(x), w) * direction / np.linalg.norm(direction)
 
 
 def robust_embedding(x, w):
     longest = 1.25 * median_of(lengths(x), w)
-    return centered_clip(x * np.minimum(1, longest / lengths(x))[:, None], w)
+    return robust_mean(x * np.minimum(1, longest / lengths(x))[:, None], w)
 
 
 def median(x, w):
