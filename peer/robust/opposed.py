@@ -15,7 +15,6 @@ from peer.merge import DIRECTION_MIN
 from peer.robust.stack import Floats
 
 OPPOSED = -0.25  # cosine with the merge at which an input has no say; honest outer gradients have 0.3 and more
-SAMPLE_ERROR = 0.25  # of a cosine that is taken from the leaves that one voter has opened
 
 
 def without_opposed(shares: Floats, products: Floats) -> Floats:
@@ -30,10 +29,10 @@ def say(cosines: Floats) -> Floats:
     return np.asarray(np.clip(1 - cosines / OPPOSED, 0, 1))
 
 
-def bounds(shares: Floats, products: Floats) -> tuple[Floats, Floats]:
-    """Per input the least and the most that `without_opposed` can give for cosines within `SAMPLE_ERROR` of these."""
+def bounds(shares: Floats, products: Floats, error: float) -> tuple[Floats, Floats]:
+    """Per input the least and the most that `without_opposed` can give for cosines within `error` of these."""
     cosines = _cosines(shares, products)
-    least, most = shares * say(cosines - SAMPLE_ERROR), shares * say(cosines + SAMPLE_ERROR)
+    least, most = shares * say(cosines - error), shares * say(cosines + error)
     return _among(least, most), _among(most, least)
 
 

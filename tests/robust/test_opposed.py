@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.robust.opposed import OPPOSED, SAMPLE_ERROR, bounds, without_opposed
+from peer.robust.opposed import OPPOSED, bounds, without_opposed
 
 ELEMENTS = 64
+ERROR = 0.25
 
 
 def fan(cosines: list[float], seed: int = 0) -> np.ndarray:
@@ -49,7 +50,7 @@ def test_shares_are_shares_whatever_the_inputs(cosines: list[float], weights: li
     left = without_opposed(shares, products)
     assert left.sum() == pytest.approx(1)
     assert (left >= 0).all()
-    low, high = bounds(shares, products)
+    low, high = bounds(shares, products, ERROR)
     assert (low <= left + 1e-12).all()
     assert (left <= high + 1e-12).all()
     assert (high <= 1 + 1e-12).all()
@@ -64,7 +65,7 @@ def test_bounds_hold_what_a_sample_with_other_cosines_would_leave(cosines: list[
     merged, moved = shares @ vectors, shares @ sampled
     if min(np.linalg.norm(merged), np.linalg.norm(moved)) < 0.2:
         return  # hardly anything in common, and no cosine with it to be told
-    low, high = bounds(shares, sampled @ sampled.T)
+    low, high = bounds(shares, sampled @ sampled.T, ERROR)
     left = without_opposed(shares, vectors @ vectors.T)
     assert (low <= left + 1e-9).all()
     assert (left <= high + 1e-9).all()
@@ -73,7 +74,7 @@ def test_bounds_hold_what_a_sample_with_other_cosines_would_leave(cosines: list[
 def test_bounds_are_exact_where_no_cosine_is_near_the_ramp() -> None:
     vectors = fan([0.9, 0.9, 0.9, 0.9, -0.95])
     products, shares = vectors @ vectors.T, np.full(5, 0.2)
-    low, high = bounds(shares, products)
-    assert OPPOSED - SAMPLE_ERROR > -0.9
+    low, high = bounds(shares, products, ERROR)
+    assert OPPOSED - ERROR > -0.9
     assert low == pytest.approx(high)
     assert low == pytest.approx(without_opposed(shares, products))
