@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.robust.centered_clip import centered_clip
 from peer.robust.opposed import OPPOSED, bounds, without_opposed
 
 ELEMENTS = 64
@@ -78,3 +79,23 @@ def test_bounds_are_exact_where_no_cosine_is_near_the_ramp() -> None:
     assert OPPOSED - ERROR > -0.9
     assert low == pytest.approx(high)
     assert low == pytest.approx(without_opposed(shares, products))
+
+
+@given(
+    st.integers(0, 10_000), st.integers(4, 16), st.floats(0.5, 0.95), st.lists(st.floats(-2, 2), min_size=4, max_size=4)
+)
+def test_fewer_than_a_third_cannot_silence_an_honest_member(
+    seed: int, members: int, cosine: float, aims: list[float]
+) -> None:
+    """The honest have a cosine of a half or more with each other; the hostile agree on one vector, knowing them all."""
+    draw = np.random.default_rng(seed)
+    hostile = (members - 1) // 3
+    honest = fan([cosine**0.5] * (members - hostile), seed)
+    mean = honest.mean(0) / np.linalg.norm(honest.mean(0))
+    lie = aims[0] * mean + aims[1] * honest[0] + aims[2] * honest[1] + aims[3] * draw.standard_normal(ELEMENTS) / 8
+    vectors = np.concatenate([honest, np.tile(lie / max(np.linalg.norm(lie), 1e-9), (hostile, 1))])
+    products = vectors @ vectors.T
+    weights = np.full(members, 1 / members)
+    shares = centered_clip(products, weights)[0]
+    left = without_opposed(shares, products)
+    assert (left >= shares - 1e-12)[: members - hostile].all()
