@@ -13,6 +13,7 @@ from coordinator.credit import CreditReport
 from coordinator.presence import Presence
 from dht.errors import MusterError
 from peer.credit_book import CreditBook
+from peer.freed_memory import give_back_freed
 from peer.pump import Pump
 from peer.run_state import Captured, RunDirectory
 from peer.training import Training
@@ -64,6 +65,7 @@ class Checkpointer:
             chains = self._follow_credit()
             await asyncio.to_thread(self._directory.save, captured, learner_file)
             await asyncio.to_thread(self._credit.save, chains)
+            await asyncio.to_thread(give_back_freed)
             return self._directory.path
 
     async def credit(self) -> CreditReport:

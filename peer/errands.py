@@ -19,6 +19,7 @@ from torch import Tensor
 
 from peer.crossings import Arrival, Crossings, at_once
 from peer.fragments import FragmentLayout
+from peer.freed_memory import give_back_freed
 from peer.learner_channel import Channel
 from peer.learner_messages import TEXT_MAX, Adopt, Command, Done, LoadAll, Refused, Save, SnapshotTaken, TakeSnapshot
 from peer.local_count import Counters
@@ -126,6 +127,7 @@ class Errands:
 
     def _save(self, command: Save) -> Done:
         save_file(self._learner.export_state(), command.path)
+        give_back_freed()
         return self._done(command)
 
     def _done(self, command: Command) -> Done:

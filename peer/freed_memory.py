@@ -15,14 +15,15 @@ def give_back_freed() -> None:
     """Hand it to the system, in some milliseconds.
 
     glibc keeps the large pieces that a model's pass frees, in as many places as they happened to lie: a host that
-    evaluates now and then comes to hold them several times over.
+    evaluates now and then comes to hold them several times over. So whoever evaluates calls this afterwards, and whoever
+    trains, with every checkpoint.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what one step frees for the next: giving it back costs up to 6 % of a step in page faults."""
+    """Let glibc keep what one step frees for the next: giving it back each time costs up to 6 % in page faults."""
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
