@@ -1,0 +1,57 @@
+"""What is reduced: seeded pseudo outer gradients, in the layout of a small Llama of about so many parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coordinator.model_spec import ModelSpec
+from peer.fragments import split_fragments
+from peer.model import parameter_specs
+
+SCALE = 1e-3
+OWN_SHARE = 1.0  # length of what a peer's gradient has alone, in units of what all have in common
+EMBEDDING_SHARE = 0.2
+
+
+def model_of(parameters: int) -> ModelSpec:
+    """A plain Llama: as many layers as four fifths of the parameters fill, and the rest is vocabulary."""
+    width, heads = (256, 8) if parameters >= 4_000_000 else (64, 4)
+    inner = 11 * width // 4
+    per_layer = 4 * width**2 + 3 * width * inner + 2 * width
+    layers = max(1, int((1 - EMBEDDING_SHARE) * parameters / per_layer))
+    vocabulary = max(2, round((parameters - layers * per_layer - width) / width))
+    return ModelSpec(hidden_size=width, layers=layers, heads=heads, intermediate_size=inner, vocabulary=vocabulary)
+
+
+def elements_of(model: ModelSpec) -> int:
+    """Parameters of the model, all of them in one fragment."""
+    (layout,) = split_fragments(parameter_specs(model), 1)
+    return layout.elements
+
+
+def outer_gradient(elements: int, number: int) -> Tensor:
+    """float32[elements] of peer `number`, the same in every process."""
+    common, own = _normal(elements, 0), _normal(elements, number + 1)
+    return common.add_(own, alpha=OWN_SHARE).mul_(SCALE)
+
+
+def true_mean(elements: int, peers: int) -> Tensor:
+    """Of all peers' outer gradients, float32[elements]."""
+    total = torch.zeros(elements, dtype=torch.float64)
+    for number in range(peers):
+        total += outer_gradient(elements, number)
+    return total.div_(peers).float()
+
+
+def likeness(found: Tensor, wanted: Tensor) -> dict[str, float]:
+    """Cosine, and L2 distance over the length of `wanted`."""
+    found, wanted = found.double(), wanted.double()
+    return {
+        "cosine": float(found @ wanted / (found.norm() * wanted.norm())),
+        "relative_error": float((found - wanted).norm() / wanted.norm()),
+    }
+
+
+def _normal(elements: int, seed: int) -> Tensor:
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,227 @@
+"""One peer of the Muster side: `python -m tests.bench.allreduce.muster_peer FOLDER PARAMETERS PEER_ID …`.
+
+Everything a round takes is what `peer.node` puts together: daemon, transport, engine, pump, tensor work, vote log. Left
+out are the learner, whose place `Gradient` takes, the record store's loops (who is there is told by command), and
+checkpoints. A round begins when the command tells everybody that the learners have made their steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coordinator.core import Core
+from coordinator.events import PresenceSeen, Progress
+from coordinator.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
+from coordinator.presence import Presence
+from dht.identity import KeyVerifier, PeerId
+from dht.statement import digest_of
+from peer import cli_log
+from peer.anchors import genesis_states
+from peer.assembly import build_pump, open_network, prepare
+from peer.clock import unix_seconds
+from peer.genesis import digests_of
+from peer.local_count import Counters
+from peer.network import Network
+from peer.options import NodeOptions
+from peer.pump import Pump
+from peer.run_state import RunDirectory
+from tests.bench.allreduce.commands import Answer, serve
+from tests.bench.allreduce.gradients import likeness, model_of, outer_gradient, true_mean
+
+STEPS = 20  # between two versions
+STEPS_PER_SECOND = 200.0
+TOKENS_PER_STEP = 1000
+ROUND_SECONDS = 60.0  # a deadline that no round here comes near, on whatever machine
+
+
+def config_of(parameters: int, peers: int) -> RunConfig:
+    """A run with one fragment, in which nobody is left out; merge and checks are the defaults."""
+    return RunConfig(
+        name="allreduce",
+        model=model_of(parameters),
+        outer=OuterSpec(merge="robust_rda", contribution_codec="int4", result_codec="int4"),
+        pace=PaceSpec(
+            fragments=1,
+            steps_per_version=STEPS,
+            quorum=peers,
+            min_group=peers,
+            round_seconds=ROUND_SECONDS,
+            presence_seconds=150.0,
+            presence_lifetime_seconds=300.0,
+        ),
+    )
+
+
+class Gradient:
+    """In the learner's place: gives the outer gradient to the round, and is told what came of it."""
+
+    def __init__(self, peer: BenchPeer, gradient: Tensor) -> None:
+        self._peer = peer
+        self._gradient = gradient
+        self.steps = 0
+        self.theta: Tensor
+        self.began = self.ended = 0.0
+        self.done = asyncio.Event()
+
+    def prepare(self, anchor: Tensor) -> None:
+        """Make the steps of another version: afterwards Θ − θ is the gradient."""
+        self.theta = anchor - self._gradient
+        self.steps += STEPS
+        self.done.clear()
+
+    async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
+        self.began = time.monotonic()
+        self._peer.see_everybody(steps_per_second=0.0)  # so that no round follows by itself
+        return self.theta, Counters(STEPS, STEPS * TOKENS_PER_STEP, self.steps - STEPS, STEPS, self.steps)
+
+    async def adopt(self, fragment: int, new: Tensor, *_: Any) -> int:
+        self.ended = time.monotonic()
+        self.done.set()
+        return self.steps
+
+
+class BenchPeer:
+    """The parts of `peer.node.Node` that a round takes."""
+
+    def __init__(self, network: Network, pump: Pump, number: int, gradient: Tensor) -> None:
+        self.network, self.pump, self.number = network, pump, number
+        self.gradient = Gradient(self, gradient)
+        pump.learner = self.gradient  # type: ignore[assignment]
+        pump.failed = self._fail
+        self._boots: dict[PeerId, bytes] = {}
+        self._beat = 0
+        self._failure: BaseException | None = None
+        self._before = self._anchor
+
+    @classmethod
+    async def start(cls, folder: Path, config: RunConfig, peers: list[PeerId], places: dict[PeerId, str]) -> BenchPeer:
+        """`places` may be filled later."""
+        options = NodeOptions(data_directory=folder)
+        identity = prepare(options)
+        manifest = Manifest(
+            config=config,
+            organiser=peers[0],
+            founders=tuple(peers),
+            data_digest=digest_of(b"no data"),
+            genesis=digests_of(genesis_states(config)),
+            created_unix_seconds=0,
+        )
+        loop = asyncio.get_running_loop()
+        network = await open_network(
+            options, manifest.run_id, (), lambda peer: [places[peer]] if peer in places else []
+        )
+        core = Core(manifest, identity, KeyVerifier(), os.urandom, unix_seconds() - loop.time())
+        directory = RunDirectory(folder, manifest.run_id)
+        held = directory.load(manifest, core.rules)
+        pump = build_pump(core, held, network, directory, options)
+        number = peers.index(identity.peer_id)
+        peer = cls(network, pump, number, outer_gradient(held.anchors.layouts[0].elements, number))
+        network.expect_payloads(pump.work.payload_bytes_max)
+        await network.start(pump.on_frame, pump.on_gone)
+        return peer
+
+    @property
+    def _anchor(self) -> Tensor:
+        return self.pump.anchors.current(0).anchor
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self.gradient.done.set()
+
+    def know(self, boots: dict[PeerId, bytes]) -> None:
+        """Who the others are, in this life."""
+        self._boots = {peer: boot for peer, boot in boots.items() if peer != self.network.peer_id}
+
+    def see_everybody(self, steps_per_second: float) -> None:
+        """What presence records and our learner would tell: all have made as many steps, and go on at this rate."""
+        self._beat += 1
+        self.pump.feed(Progress(self.gradient.steps, steps_per_second))  # first: whoever has made no step brings none
+        versions, heads = self.pump.engine.heads()
+        for peer, boot in self._boots.items():
+            presence = Presence(
+                boot=boot,
+                state="training",
+                steps=self.gradient.steps,
+                steps_per_second=steps_per_second,
+                tokens=0,
+                versions=versions,
+                heads=heads,
+                addresses=(),
+                beat=self._beat,
+            )
+            self.pump.feed(PresenceSeen(peer, presence))
+
+    async def prepare(self) -> Answer:
+        await self.pump.settle_adoptions()
+        self._before = self._anchor
+        self.gradient.prepare(self._before)
+        return {}
+
+    async def reduce(self) -> Answer:
+        """One round, from the news that it is due to the version's adoption."""
+        asked = time.monotonic()
+        self.see_everybody(STEPS_PER_SECOND)
+        await self.gradient.done.wait()
+        if self._failure is not None:
+            raise self._failure
+        view = self.pump.traces.views(1)[0]
+        phases = {
+            one.name: one.end_unix_seconds - one.start_unix_seconds
+            for one in view.phases
+            if one.end_unix_seconds is not None
+        }
+        return {"asked": asked, "began": self.gradient.began, "ended": self.gradient.ended, "phases": phases}
+
+    async def verify(self, peers: int) -> Answer:
+        """What everybody must agree on, and how much the step is like the plain mean of all outer gradients."""
+        machine, outer = self.pump.engine.machines[0], self.pump.engine.core.manifest.config.outer
+        merged = (self._before - self._anchor) / outer.learning_rate
+        certificate = machine.chain.certificates[-1]
+        return {
+            "state": machine.chain.state.hex(),
+            "holds_it": self.pump.anchors.digest(0) == machine.chain.state,
+            "included": len(certificate.outcome.included()),
+            "void_partitions": sum(one is None for one in certificate.outcome.partitions),
+            "rounds_void": self.pump.book.events["round_void"],
+            "bytes_sent": self.network.traffic.bytes_sent,
+            **likeness(merged, true_mean(merged.numel(), peers)),
+        }
+
+    async def close(self) -> None:
+        await self.pump.close()
+        await self.network.close()
+
+
+async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
+    cli_log.configure(folder)
+    cli_log.silence_libraries()
+    places: dict[PeerId, str] = {}
+    peer = await BenchPeer.start(folder, config_of(parameters, len(peers)), peers, places)
+
+    async def tell() -> Answer:
+        (address, *_) = await peer.network.dht.daemon.visible_addresses()
+        return {"peer": peer.network.peer_id, "address": str(address), "boot": peer.pump.engine.core.boot.hex()}
+
+    async def meet(told: list[Answer]) -> Answer:
+        places.update({PeerId(one["peer"]): one["address"] for one in told})
+        peer.know({PeerId(one["peer"]): bytes.fromhex(one["boot"]) for one in told})
+        return {}
+
+    async def verify() -> Answer:
+        return await peer.verify(len(peers))
+
+    try:
+        await serve({"tell": tell, "meet": meet, "prepare": peer.prepare, "reduce": peer.reduce, "verify": verify})
+    finally:
+        await peer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), [PeerId(one) for one in sys.argv[3:]]))

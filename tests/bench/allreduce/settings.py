@@ -1,0 +1,31 @@
+"""How hivemind's averager may be set: what the yardstick was chosen from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMPRESSIONS = ("none", "float16", "blockwise", "uniform8bit")
+PART_BYTES = (1 << 17, 1 << 19, 1 << 21)  # hivemind's own is the second
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`tensors`: into how many equal ones the vector is cut, which are averaged one after the other."""
+
+    compression: str = "none"
+    part_bytes: int = 1 << 19
+    tensors: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.compression}, parts of {self.part_bytes >> 10} KiB, {self.tensors} tensors"
+
+
+YARDSTICK = Setting()
+"""The fastest of `--tune`."""
+
+ALL = tuple(
+    Setting(compression, part_bytes, tensors)
+    for compression in COMPRESSIONS
+    for part_bytes in PART_BYTES
+    for tensors in (1, 16)
+)

@@ -1,0 +1,176 @@
+"""An all-reduce of 10 million float32 parameters by four peers on loopback, beside hivemind's plain mean.
+
+`python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--tune]`; prints one JSON object. The sides take
+turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments, robust_rda, spot
+checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what every peer holds;
+`whole_seconds` has finding the group in it. `--tune` tries hivemind's settings instead, of which
+`tests.bench.allreduce.settings` names the best. Linux only, for the CPU times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dht.identity import Identity
+from tests.bench.allreduce.commands import Answer, Process, ask_all
+from tests.bench.allreduce.cpu import cpu_seconds
+from tests.bench.allreduce.figures import Round, phase_medians, ratios, span, summary
+from tests.bench.allreduce.settings import ALL, YARDSTICK, Setting
+
+PEERS = 4
+WARM_UP_ROUNDS = 1
+TUNING_ROUNDS = 3
+PARAMETERS = 10_000_000
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # four peers share the cores
+
+
+class MusterSide:
+    """Four peers of one run."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self.rounds: list[Round] = []
+        self.answers: list[Answer] = []
+
+    @classmethod
+    async def start(cls, stack: AsyncExitStack, folder: Path, parameters: int) -> MusterSide:
+        identities = [Identity.load_or_create(_folder(folder, number) / "identity.key") for number in range(PEERS)]
+        names = [identity.peer_id for identity in identities]
+        processes = [
+            await _started(stack, "muster_peer", str(_folder(folder, number)), str(parameters), *names)
+            for number in range(PEERS)
+        ]
+        await ask_all(processes, "meet", told=await ask_all(processes, "tell"))
+        return cls(processes)
+
+    async def round(self, counts: bool) -> None:
+        await ask_all(self._processes, "prepare")
+        pids = [process.pid for process in self._processes]
+        before = cpu_seconds(pids)
+        answers = await ask_all(self._processes, "reduce")
+        whole, seconds = span(answers, "asked", "ended"), span(answers, "began", "ended")
+        if counts:
+            self.rounds.append(Round(whole - seconds, seconds, cpu_seconds(pids) - before))
+            self.answers += answers
+
+    async def report(self) -> dict[str, Any]:
+        """Raises RuntimeError unless all agree on a whole result."""
+        found = await ask_all(self._processes, "verify")
+        states = {one["state"] for one in found}
+        if len(states) > 1 or not all(one["holds_it"] and one["included"] == PEERS for one in found):
+            raise RuntimeError(f"the peers do not hold one result: {found}")
+        return {
+            **summary(self.rounds),
+            "phase_seconds": phase_medians(self.answers),
+            **{name: found[0][name] for name in ("void_partitions", "rounds_void", "cosine")},
+        }
+
+
+class HivemindSide:
+    """Four averagers."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self.rounds: list[Round] = []
+        self._setups = 0
+
+    @classmethod
+    async def start(cls, stack: AsyncExitStack, parameters: int) -> HivemindSide:
+        processes: list[Process] = []
+        addresses: list[str] = []
+        for number in range(PEERS):
+            arguments = (str(parameters), str(number), str(PEERS), *addresses)
+            processes.append(await _started(stack, "hivemind_peer", *arguments))
+            addresses = addresses or [one["address"] for one in await ask_all(processes, "tell")]
+        return cls(processes)
+
+    async def setup(self, setting: Setting) -> None:
+        self._setups += 1
+        self.rounds = []
+        await ask_all(self._processes, "setup", prefix=f"bench{self._setups}", **asdict(setting))
+
+    async def round(self, counts: bool) -> None:
+        await ask_all(self._processes, "prepare")
+        matched = await ask_all(self._processes, "match")
+        pids = [process.pid for process in self._processes]
+        before = cpu_seconds(pids)
+        answers = await ask_all(self._processes, "reduce")
+        if any(one["group"] != PEERS for one in answers):
+            raise RuntimeError("hivemind formed a smaller group")
+        if counts:
+            gathering, seconds = span(matched, "asked", "ended"), span(answers, "began", "ended")
+            self.rounds.append(Round(gathering, seconds, cpu_seconds(pids) - before))
+
+    async def report(self, setting: Setting) -> dict[str, Any]:
+        found = await ask_all(self._processes, "verify")
+        return {"setting": str(setting), **summary(self.rounds), **found[0]}
+
+
+def _folder(folder: Path, number: int) -> Path:
+    path = folder / str(number)
+    path.mkdir(exist_ok=True)
+    return path
+
+
+async def _started(stack: AsyncExitStack, module: str, *arguments: str) -> Process:
+    process = await Process.start(f"tests.bench.allreduce.{module}", *arguments, environment=ONE_THREAD)
+    stack.push_async_callback(process.stop)
+    return process
+
+
+async def compare(parameters: int, rounds: int) -> dict[str, Any]:
+    """Both sides, taking turns."""
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        muster = await MusterSide.start(stack, Path(folder), parameters)
+        hivemind = await HivemindSide.start(stack, parameters)
+        await hivemind.setup(YARDSTICK)
+        for number in range(WARM_UP_ROUNDS + rounds):
+            await muster.round(number >= WARM_UP_ROUNDS)
+            await hivemind.round(number >= WARM_UP_ROUNDS)
+        return {
+            "peers": PEERS,
+            "parameters": parameters,
+            "muster": await muster.report(),
+            "hivemind": await hivemind.report(YARDSTICK),
+            "muster_over_hivemind": ratios(muster.rounds, hivemind.rounds),
+        }
+
+
+async def tune(parameters: int) -> list[dict[str, Any]]:
+    """All of hivemind's settings, the fastest first."""
+    found = []
+    async with AsyncExitStack() as stack:
+        hivemind = await HivemindSide.start(stack, parameters)
+        for setting in ALL:
+            await hivemind.setup(setting)
+            for number in range(WARM_UP_ROUNDS + TUNING_ROUNDS):
+                await hivemind.round(number >= WARM_UP_ROUNDS)
+            found.append(await hivemind.report(setting))
+            sys.stderr.write(f"{json.dumps(found[-1])}\n")
+    return sorted(found, key=lambda one: one["seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
+    parser.add_argument("--parameters", type=int, default=PARAMETERS)
+    parser.add_argument("--tune", action="store_true", help="try hivemind's settings instead")
+    options = parser.parse_args()
+    work = tune(options.parameters) if options.tune else compare(options.parameters, options.rounds)
+    print(json.dumps(asyncio.run(work), indent=2))
+
+
+if __name__ == "__main__":
+    main()
