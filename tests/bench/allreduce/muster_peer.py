@@ -142,7 +142,7 @@ class BenchPeer:
     def see_everybody(self, steps_per_second: float) -> None:
         """What presence records and our learner would tell: all have made as many steps, and go on at this rate."""
         self._beat += 1
-        self.pump.feed(Progress(self.gradient.steps, steps_per_second))  # first: whoever has made no step brings none
+        self.pump.feed(Progress(self.gradient.steps, steps_per_second))
         versions, heads = self.pump.engine.heads()
         for peer, boot in self._boots.items():
             presence = Presence(
@@ -162,6 +162,7 @@ class BenchPeer:
         await self.pump.settle_adoptions()
         self._before = self._anchor
         self.gradient.prepare(self._before)
+        self.pump.feed(Progress(self.gradient.steps, 0.0))  # so that we bring something if others ask us first
         return {}
 
     async def reduce(self) -> Answer:
