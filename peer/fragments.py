@@ -98,6 +98,11 @@ class Partitioning:
     def elements(self, partition: int) -> int:
         return self.bounds[partition + 1] - self.bounds[partition]
 
+    @property
+    def spans(self) -> list[slice]:
+        """`span` of every partition, in order."""
+        return [self.span(partition) for partition in range(self.partitions)]
+
     def segment_span(self, partition: int) -> slice:
         """Which entries of a list "per segment" belong to this partition; its segments lie side by side."""
         first = sum(segment.partition < partition for segment in self.segments)

@@ -8,10 +8,10 @@ and that order is the order of every sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from peer.fragments import Partitioning
 from peer.merge import MergeRule, direction_scale, squared_norm, weighted_median
 from peer.outer_optimizer import OuterState, outer_step
 from peer.robust.segments import TensorInputs, merge_segment, segment_factors, tensor_radius
+from peer.robust.stack import Singles
 
 FLOAT_BYTES = 4
 NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
@@ -40,24 +41,29 @@ class Member(Protocol):
     def squared_norms(self) -> tuple[float, ...]: ...
 
 
-class PartitionResult(Protocol):
-    """A reduced partition as everybody holds it: encoded bytes, and the members included."""
-
-    @property
-    def data(self) -> Buffer: ...
-
-    @property
-    def included(self) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A member's encoded outer gradient: one part and Merkle root per partition; `decoded` is what the others see."""
+    """A member's encoded outer gradient: one part and Merkle root per partition; norms of what the others see."""
 
     parts: tuple[bytes, ...]
     part_roots: tuple[bytes, ...]
     squared_norms: tuple[float, ...]
-    decoded: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A partition that counts: decoded, float32[its elements], with the squared norms of its segments as found here."""
+
+    vector: Tensor
+    squared_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResult:
+    """A reduced partition as everybody holds it, and the members included."""
+
+    admitted: Admitted
+    included: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +82,39 @@ class ReducedPartition:
     encoding_error: float
 
 
-def encode_contribution(outer_gradient: Tensor, partitioning: Partitioning, codec: Codec) -> Contribution:
-    """Encode float32[elements] part by part; raises LocalError if it is not finite or absurdly long."""
-    parts = tuple(codec.encode(outer_gradient[partitioning.span(j)]) for j in range(partitioning.partitions))
-    decoded = torch.empty_like(outer_gradient)
-    for j, part in enumerate(parts):
-        decoded[partitioning.span(j)] = codec.decode(part, partitioning.elements(j))
-    squared_norms = tuple(squared_norm(decoded[segment.start : segment.stop]) for segment in partitioning.segments)
+def encode_contribution(
+    gradients: Iterable[Tensor], partitioning: Partitioning, codec: Codec, left: Tensor | None = None
+) -> Contribution:
+    """Encode the outer gradient, of which `gradients` has one partition after the other, float32[its elements].
+
+    They are taken one at a time, so the whole need never be in memory. What encoding cuts off is written to `left`,
+    float32[elements], if given. Raises LocalError if a value is not finite or the vector absurdly long.
+    """
+    parts: list[bytes] = []
+    squared_norms: list[float] = []
+    for partition, gradient in enumerate(gradients):
+        parts.append(codec.encode(gradient))
+        seen = codec.decode(parts[-1], len(gradient))
+        squared_norms += _segment_norms(seen, partitioning, partition)
+        if left is not None:
+            torch.sub(gradient, seen, out=left[partitioning.span(partition)])
     if any(value > SQUARED_NORM_MAX for value in squared_norms):
         raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
-    return Contribution(parts, tuple(merkle_root(part, codec.leaf_bytes) for part in parts), squared_norms, decoded)
+    roots = tuple(merkle_root(part, codec.leaf_bytes) for part in parts)
+    return Contribution(tuple(parts), roots, tuple(squared_norms))
 
 
 def admit(
-    data: Buffer, root: bytes, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
-) -> Tensor | str:
+    data: Buffer, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
+) -> Admitted | str:
     """Decode partition `partition` of a contribution or result, or say why it does not count.
 
-    It counts if length, Merkle root and the squared norms of its segments are as committed and every value is finite.
-    What does not count is left out, never replaced by zeros (design §6.2 step 6).
+    `data` has the committed root: that is the name under which it was kept. It counts if its length and the squared
+    norms of its segments are as committed, too, and every value is finite. What does not count is left out, never
+    replaced by zeros (design §6.2 step 6).
     """
     if len(data) != codec.encoded_bytes(partitioning.elements(partition)):
         return "wrong length"
-    if merkle_root(data, codec.leaf_bytes) != root:
-        return "bytes do not match the committed root"
     try:
         vector = codec.decode(data, partitioning.elements(partition))
     except PeerError as error:
@@ -109,7 +124,7 @@ def admit(
         return "wrong number of norms"
     if not all(map(_norm_matches, measured, squared_norms)):
         return "a norm is not as committed"
-    return vector
+    return Admitted(vector, measured)
 
 
 def reduce_partition(
@@ -210,26 +225,35 @@ def merge_plan(
     )
 
 
-def merged_gradient(
-    partitioning: Partitioning,
-    results: Sequence[PartitionResult | None],
-    members: Mapping[int, Member],
-    rule: MergeRule,
-    codec: Codec,
-) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.float32]]]:
-    """The merged outer gradient, float32[elements], from one result per partition; None is void and stays zero.
+def tensor_scales(
+    partitioning: Partitioning, results: Sequence[HeldResult | None], members: Mapping[int, Member], rule: MergeRule
+) -> Singles:
+    """What each tensor is multiplied by to get its length, from one result per partition; None is void.
 
-    Also returns what each tensor was multiplied by to get its length. `members` is the whole input set; a tensor's
-    length counts members that some live partition of it includes. Lengths of merged directions are measured here, not
-    taken from the reducers: `squared_norm` is the same on every machine, and nobody can tell two members two numbers.
-    Raises PeerError if a result does not decode: `admit` it first.
+    `members` is the whole input set; a tensor's length counts members that some live partition of it includes. Lengths
+    of merged directions are those found here, not those that the reducers tell: `squared_norm` is the same on every
+    machine, and nobody can tell two members two numbers.
     """
-    merged = _decoded([None if result is None else result.data for result in results], partitioning, codec)
     scales = np.ones(len(partitioning.layout.tensors), np.float32)
+    found = _found_norms(partitioning, results)
     for index, tensor in enumerate(partitioning.layout.tensors):
         if rule.is_directional(tensor):
-            scales[index] = _tensor_scale(index, merged, partitioning, results, members, rule)
-    return _scaled(merged, scales, partitioning), scales
+            scales[index] = _tensor_scale(index, partitioning, (results, found), members, rule)
+    return scales
+
+
+def scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:
+    """One partition of the merged outer gradient, in place; a tensor whose scale is one keeps its bits."""
+    first = partitioning.bounds[partition]
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        piece = vector[segment.start - first : segment.stop - first].numpy()
+        piece *= scales[segment.tensor]
+    return vector
+
+
+def joined(gradients: Sequence[Tensor | None], partitioning: Partitioning) -> Tensor:
+    """The merged outer gradient in one piece, float32[elements]; what is void is zero."""
+    return torch.cat([torch.zeros(partitioning.elements(j)) if own is None else own for j, own in enumerate(gradients)])
 
 
 def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> int:
@@ -239,52 +263,42 @@ def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec)
     return FLOAT_BYTES * len(partitioning.layout.tensors) + sum(sizes)
 
 
-def told_gradient(told: Buffer, partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> Tensor:
-    """The merged outer gradient that a told step is about; raises PeerError if it does not decode."""
+def told_gradients(
+    told: Buffer, partitioning: Partitioning, void: AbstractSet[int], codec: Codec
+) -> list[Tensor | None]:
+    """The merged outer gradient that a told step is about, by partition; raises PeerError if it does not decode."""
     start = FLOAT_BYTES * len(partitioning.layout.tensors)
     scales = np.frombuffer(told[:start], "<f4").astype(np.float32)
     if not np.isfinite(scales).all():
         raise PeerError("the step gives a tensor a length that is not finite")
-    parts: list[Buffer | None] = []
+    gradients: list[Tensor | None] = []
     for partition in range(partitioning.partitions):
-        stop = start + codec.encoded_bytes(partitioning.elements(partition)) * (partition not in void)
-        parts.append(None if partition in void else told[start:stop])
+        elements = partitioning.elements(partition)
+        stop = start + codec.encoded_bytes(elements) * (partition not in void)
+        own = None if partition in void else codec.decode(told[start:stop], elements)
+        gradients.append(None if own is None else scaled(own, scales, partitioning, partition))
         start = stop
-    return _scaled(_decoded(parts, partitioning, codec), scales, partitioning)
+    return gradients
 
 
 def apply_merged(
-    state: OuterState, merged: Tensor, partitioning: Partitioning, void: AbstractSet[int], rates: tuple[float, float]
+    state: OuterState, gradients: Sequence[Tensor | None], partitioning: Partitioning, rates: tuple[float, float]
 ) -> OuterState:
-    """The outer step with `rates` = (η, μ); void partitions are frozen: anchor and momentum stay bit for bit."""
+    """The outer step with `rates` = (η, μ), by partition.
+
+    Where there is no gradient the partition is void and frozen: anchor and momentum stay bit for bit.
+    """
     new = OuterState.empty_like(state.anchor)
-    for partition in range(partitioning.partitions):
+    for partition, gradient in enumerate(gradients):
         span = partitioning.span(partition)
         own = OuterState(state.anchor[span], state.momentum[span])
         out = OuterState(new.anchor[span], new.momentum[span])
-        if partition in void:
+        if gradient is None:
             out.anchor.copy_(own.anchor)
             out.momentum.copy_(own.momentum)
         else:
-            outer_step(own, merged[span], *rates, out=out)
+            outer_step(own, gradient, *rates, out=out)
     return new
-
-
-def _decoded(parts: Sequence[Buffer | None], partitioning: Partitioning, codec: Codec) -> Tensor:
-    merged = torch.zeros(partitioning.layout.elements)
-    for partition, part in enumerate(parts):
-        if part is not None:
-            merged[partitioning.span(partition)] = codec.decode(part, partitioning.elements(partition))
-    return merged
-
-
-def _scaled(merged: Tensor, scales: np.ndarray[Any, np.dtype[np.float32]], partitioning: Partitioning) -> Tensor:
-    """In place; a tensor whose scale is one keeps its bits."""
-    offsets = partitioning.layout.offsets
-    for index, scale in enumerate(scales):
-        piece = merged[offsets[index] : offsets[index + 1]].numpy()
-        piece *= scale
-    return merged
 
 
 def _segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
@@ -305,9 +319,8 @@ def _tensor_norms(member: Member, partitioning: Partitioning) -> list[float]:
 
 def _tensor_scale(
     tensor: int,
-    merged: Tensor,
     partitioning: Partitioning,
-    results: Sequence[PartitionResult | None],
+    held: tuple[Sequence[HeldResult | None], Sequence[float]],
     members: Mapping[int, Member],
     rule: MergeRule,
 ) -> np.float32:
@@ -316,6 +329,7 @@ def _tensor_scale(
     A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
     they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
     """
+    results, found = held
     own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
     live = [(at, segment) for at, segment in own if results[segment.partition] is not None]
     kept = [result for _, segment in own if (result := results[segment.partition]) is not None]
@@ -324,10 +338,19 @@ def _tensor_scale(
     squares = [sum(member.squared_norms[at] for at, _ in own) for member in counted]
     share = 1.0
     if len(live) < len(own):
-        held = [sum(member.squared_norms[at] for at, _ in live) for member in counted]
-        shares = [part / square if square > 0 else 0.0 for part, square in zip(held, squares, strict=True)]
+        living = [sum(member.squared_norms[at] for at, _ in live) for member in counted]
+        shares = [part / square if square > 0 else 0.0 for part, square in zip(living, squares, strict=True)]
         share = weighted_median(shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)])
     norms = tuple(math.sqrt(square) for square in squares)
     radius = tensor_radius(rule.name, TensorInputs(norms, tuple(weights), embedding=False)) if counted else 0.0
-    squared_length = sum(squared_norm(merged[segment.start : segment.stop]) for _, segment in live)
+    squared_length = sum(found[at] for at, _ in live)
     return direction_scale(radius, squared_length, share)
+
+
+def _found_norms(partitioning: Partitioning, results: Sequence[HeldResult | None]) -> list[float]:
+    """Squared norms per segment as this member has found them, 0 where there is no result."""
+    found: list[float] = []
+    for partition, result in enumerate(results):
+        own = partitioning.segment_span(partition)
+        found += [0.0] * (own.stop - own.start) if result is None else result.admitted.squared_norms
+    return found

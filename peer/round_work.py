@@ -7,11 +7,11 @@ one worker thread so that the event loop, and with it every vote, never waits be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -36,14 +36,17 @@ from peer.merge import MergeRule
 from peer.outer_optimizer import OuterState, state_digest
 from peer.reduction import (
     Contribution,
+    HeldResult,
     ReducedPartition,
     admit,
     apply_merged,
     encode_contribution,
-    merged_gradient,
+    joined,
     reduce_partition,
+    scaled,
     step_bytes,
-    told_gradient,
+    tensor_scales,
+    told_gradients,
 )
 from peer.robust.brought import RuleError
 
@@ -65,9 +68,11 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldResult:
-    data: bytes
-    included: tuple[int, ...]
+class _Merged:
+    """The merged outer gradient of a group or cell by partition, and the step as it is told to others."""
+
+    gradients: list[Tensor | None]
+    step: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +143,14 @@ class RoundWork:
     def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
         """Encode the outer gradient Θ - θ of a snapshot; the parts wait in the blob store."""
         partitioning = self._partitioning(action.key.fragment, action.partitions)
-        gradient = self._anchors.current(action.key.fragment).anchor - vector
-        residue = self.residues.get(action.key.fragment)
-        if residue is not None:
-            gradient += residue
-        contribution = self._encode(gradient, partitioning)
-        left = gradient - contribution.decoded if self._config.outer.error_feedback else None
+        anchor, residue = self._anchors.current(action.key.fragment).anchor, self.residues.get(action.key.fragment)
+
+        def gradient(span: slice) -> Tensor:
+            difference = anchor[span] - vector[span]
+            return difference if residue is None else difference.add_(residue[span])
+
+        left = torch.empty_like(vector) if self._config.outer.error_feedback else None
+        contribution = self._encode(map(gradient, partitioning.spans), partitioning, left)
         self._snapshots[action.key] = Snapshot(vector, counters, left)
         return Encoded(
             action.key,
@@ -155,8 +162,10 @@ class RoundWork:
             contribution.squared_norms,
         )
 
-    def _encode(self, gradient: Tensor, partitioning: Partitioning) -> Contribution:
-        contribution = encode_contribution(gradient, partitioning, self._contribution_codec)
+    def _encode(
+        self, gradients: Iterable[Tensor], partitioning: Partitioning, left: Tensor | None = None
+    ) -> Contribution:
+        contribution = encode_contribution(gradients, partitioning, self._contribution_codec, left)
         for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
             self._blobs.put(root, part)
         return contribution
@@ -170,8 +179,9 @@ class RoundWork:
         merged = self._merged(action.merged)
         if merged is None:
             return None
+        whole = joined(merged.gradients, self._partitioning(action.key.fragment, len(merged.gradients)))
         partitioning = self._partitioning(action.key.fragment, action.partitions)
-        contribution = self._encode(merged[0], partitioning)
+        contribution = self._encode((whole[span] for span in partitioning.spans), partitioning)
         return Encoded(action.key, 0, 0, 0, 0, contribution.part_roots, contribution.squared_norms)
 
     def reduce(self, action: Reduce) -> Reduced:
@@ -185,11 +195,9 @@ class RoundWork:
             data = self._blobs.get(one.root)
             if data is None or len(one.squared_norms) != len(partitioning.segments):
                 continue
-            admitted = admit(
-                data, one.root, one.squared_norms[own], partitioning, action.partition, self._contribution_codec
-            )
-            if isinstance(admitted, Tensor):
-                vectors[one.member] = admitted
+            admitted = admit(data, one.squared_norms[own], partitioning, action.partition, self._contribution_codec)
+            if not isinstance(admitted, str):
+                vectors[one.member] = admitted.vector
             elif (leaf := self.court.find(part, data)) is not None:
                 garbage.append((one.member, leaf))
         merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec)
@@ -213,36 +221,42 @@ class RoundWork:
         merged = self._merged(action)
         if merged is None:
             return None
-        gradient, scales, held = merged
         fragment = action.key.fragment
-        void = {partition for partition, result in enumerate(held) if result is None}
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
-        partitioning = self._partitioning(fragment, len(held))
-        state = apply_merged(self._anchors.current(fragment), gradient, partitioning, void, rates)
-        parts = (bytes(one.data) for one in held if one is not None)
-        self._applied[action.key] = state, scales.astype("<f4").tobytes() + b"".join(parts)
+        partitioning = self._partitioning(fragment, len(merged.gradients))
+        state = apply_merged(self._anchors.current(fragment), merged.gradients, partitioning, rates)
+        self._applied[action.key] = state, merged.step
         return Applied(action.key, state_digest(state.anchor, state.momentum))
 
-    def _merged(
-        self, action: Apply
-    ) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.float32]], list[_HeldResult | None]] | None:
-        """The merged outer gradient of a group or cell, its scales, and the results; None as in `apply`."""
+    def _merged(self, action: Apply) -> _Merged | None:
+        """None as in `apply`."""
         partitioning = self._partitioning(action.key.fragment, len(action.results))
         included = {member for result in action.results if result is not None for member in result.included}
         if any(len(action.members[member].squared_norms) != len(partitioning.segments) for member in included):
             return None
-        held = [self._held(result, partitioning, j) for j, result in enumerate(action.results)]
-        if any(have is None and want is not None for have, want in zip(held, action.results, strict=True)):
-            return None
+        parts = [b"" if result is None else self._blobs.get(result.root) for result in action.results]
+        held: list[HeldResult | None] = []
+        for partition, (result, part) in enumerate(zip(action.results, parts, strict=True)):
+            held.append(None if result is None else self._held(result, part, partitioning, partition))
+            if held[-1] is None and result is not None:
+                return None
         members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        return *merged_gradient(partitioning, held, members, self.rule, self._result_codec), held
+        scales = tensor_scales(partitioning, held, members, self.rule)
+        return _Merged(
+            [
+                None if one is None else scaled(one.admitted.vector, scales, partitioning, j)
+                for j, one in enumerate(held)
+            ],
+            scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts),
+        )
 
-    def _held(self, result: PartitionResult | None, partitioning: Partitioning, partition: int) -> _HeldResult | None:
-        data = None if result is None else self._blobs.get(result.root)
-        if result is None or data is None:
+    def _held(
+        self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
+    ) -> HeldResult | None:
+        if data is None:
             return None
-        admitted = admit(data, result.root, result.squared_norms, partitioning, partition, self._result_codec)
-        return _HeldResult(data, result.included) if isinstance(admitted, Tensor) else None
+        admitted = admit(data, result.squared_norms, partitioning, partition, self._result_codec)
+        return None if isinstance(admitted, str) else HeldResult(admitted, result.included)
 
     # -- a round that we missed
 
@@ -263,10 +277,10 @@ class RoundWork:
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         with np.errstate(all="ignore"):  # a liar may send what no number holds
             try:
-                gradient = told_gradient(memoryview(step), partitioning, void, codec)
+                gradients = told_gradients(memoryview(step), partitioning, void, codec)
             except PeerError:
                 return None
-            state = apply_merged(state, gradient, partitioning, void, rates)
+            state = apply_merged(state, gradients, partitioning, rates)
         if state_digest(state.anchor, state.momentum) != certificate.state:
             return None
         self._followed[certificate.fragment] = certificate.digest, step  # to tell it on

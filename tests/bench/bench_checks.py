@@ -32,9 +32,10 @@ from peer.fragments import FragmentLayout, Partitioning, TensorSpec  # noqa: E40
 from peer.frames import encode_header  # noqa: E402
 from peer.inspection import Inspector  # noqa: E402
 from peer.merge import MERGES  # noqa: E402
-from peer.reduction import ReducedPartition, encode_contribution  # noqa: E402
+from peer.reduction import ReducedPartition  # noqa: E402
 from peer.transport import frame_bytes  # noqa: E402
 from tests.coordinator.builders import Club  # noqa: E402
+from tests.peer.merging import Made  # noqa: E402
 from tests.peer.reducing import KEY, OTHERS, Reduction, alike, is_caught  # noqa: E402
 
 ENCODED_BYTES = 5_000_000
@@ -62,7 +63,7 @@ def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -
     layout = layout_of(elements)
     cut, blobs = Partitioning.of(layout, members), BlobStore(1 << 32)
     inspector = Inspector(lambda *_: cut, (codec, codec), MERGES["robust_rda"], blobs)
-    made = encode_contribution(torch.randn(layout.elements), cut, codec)
+    made = Made.of(torch.randn(layout.elements), cut, codec)
     plain = openings = 0.0
     for partition, (root, part) in enumerate(zip(made.part_roots, made.parts, strict=True)):
         blobs.put(root, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,18 @@ from torch import Tensor
 from peer.codec import CODECS, Codec
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MergeRule
-from peer.reduction import Contribution, ReducedPartition, encode_contribution, merged_gradient, reduce_partition
+from peer.reduction import (
+    Contribution,
+    HeldResult,
+    Member,
+    ReducedPartition,
+    admit,
+    encode_contribution,
+    joined,
+    reduce_partition,
+    scaled,
+    tensor_scales,
+)
 
 FP32 = CODECS["fp32"]
 LAYOUT = FragmentLayout(
@@ -32,11 +43,27 @@ def draws(layout: FragmentLayout, count: int, seed: int = 0) -> list[Tensor]:
     return [torch.randn(layout.elements, generator=generator) * (index + 1) for index in range(count)]
 
 
-def contribute(vectors: Sequence[Tensor], cut: Partitioning, codec: Codec = FP32) -> list[Contribution]:
-    return [encode_contribution(vector, cut, codec) for vector in vectors]
+@dataclass(frozen=True)
+class Made:
+    """A contribution, and what the others see of it: float32[elements]."""
+
+    parts: tuple[bytes, ...]
+    part_roots: tuple[bytes, ...]
+    squared_norms: tuple[float, ...]
+    decoded: Tensor
+
+    @classmethod
+    def of(cls, vector: Tensor, cut: Partitioning, codec: Codec = FP32) -> Made:
+        made = encode_contribution((vector[span] for span in cut.spans), cut, codec)
+        seen = [codec.decode(part, cut.elements(partition)) for partition, part in enumerate(made.parts)]
+        return cls(made.parts, made.part_roots, made.squared_norms, torch.cat(seen))
 
 
-def members_of(contributions: Sequence[Contribution], weights: Sequence[float]) -> dict[int, Committed]:
+def contribute(vectors: Sequence[Tensor], cut: Partitioning, codec: Codec = FP32) -> list[Made]:
+    return [Made.of(vector, cut, codec) for vector in vectors]
+
+
+def members_of(contributions: Sequence[Contribution | Made], weights: Sequence[float]) -> dict[int, Committed]:
     return {
         index: Committed(weight, contribution.squared_norms)
         for index, (weight, contribution) in enumerate(zip(weights, contributions, strict=True))
@@ -44,7 +71,7 @@ def members_of(contributions: Sequence[Contribution], weights: Sequence[float]) 
 
 
 def reduce_all(
-    contributions: Sequence[Contribution],
+    contributions: Sequence[Made],
     members: dict[int, Committed],
     rule: MergeRule,
     cut: Partitioning,
@@ -69,12 +96,30 @@ def reduce_all(
     ]
 
 
+def merged_gradients(
+    cut: Partitioning,
+    results: Sequence[ReducedPartition | None],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    codec: Codec = FP32,
+) -> list[Tensor | None]:
+    """What every member makes of the results, by partition; None is void."""
+    held: list[HeldResult | None] = []
+    for partition, result in enumerate(results):
+        admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
+        assert not isinstance(admitted, str), admitted
+        held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
+    scales = tensor_scales(cut, held, members, rule)
+    return [None if one is None else scaled(one.admitted.vector, scales, cut, j) for j, one in enumerate(held)]
+
+
 def merge_all(
     vectors: Sequence[Tensor], weights: Sequence[float], rule: MergeRule, cut: Partitioning, codec: Codec = FP32
 ) -> Tensor:
     contributions = contribute(vectors, cut, codec)
     members = members_of(contributions, weights)
-    return merged_gradient(cut, reduce_all(contributions, members, rule, cut, codec), members, rule, codec)[0]
+    results = reduce_all(contributions, members, rule, cut, codec)
+    return joined(merged_gradients(cut, results, members, rule, codec), cut)
 
 
 def relative(one: Tensor, other: Tensor) -> float:

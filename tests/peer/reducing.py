@@ -23,7 +23,8 @@ from peer.fragments import FragmentLayout, Partitioning
 from peer.inspection import Inspector
 from peer.leaves import Leaves
 from peer.merge import MERGES, MergeRule, combine
-from peer.reduction import ReducedPartition, encode_contribution, merge_plan, reduce_partition, segment_inputs
+from peer.reduction import ReducedPartition, merge_plan, reduce_partition, segment_inputs
+from tests.peer.merging import Made
 
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 OTHERS = PeerId("others")
@@ -48,7 +49,7 @@ class Reduction:
         self.blobs = BlobStore(1 << 32)
         self.inspector = Inspector(lambda *_: self.cut, (self.contribution, self.result), self.rule, self.blobs)
         self.leaves = Leaves(self.cut.elements(self.partition), self.contribution, self.result)
-        made = [encode_contribution(vector, self.cut, self.contribution) for vector in self.vectors]
+        made = [Made.of(vector, self.cut, self.contribution) for vector in self.vectors]
         self.decoded = {member: one.decoded[self.cut.span(self.partition)] for member, one in enumerate(made)}
         self.inputs = tuple(
             ReduceInput(member, one.part_roots[self.partition], weight, one.squared_norms)

@@ -19,8 +19,8 @@ from peer.data import TrainingWindows
 from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.merge import MERGES
-from peer.reduction import encode_contribution
 from tests.lab import small
+from tests.peer.merging import Made
 
 CODEC, PARTITIONS, FRAGMENT = CODECS["fp32"], 3, 1
 BASE, PEER = b"b" * 32, PeerId("somebody")
@@ -32,7 +32,7 @@ def bench(gradient: torch.Tensor) -> tuple[Appraise, Inspector, Anchors, Apprais
     anchors, blobs = Anchors(layouts, states), BlobStore(1 << 24)
     anchors.install(FRAGMENT, BASE, states[FRAGMENT])
     cut = Partitioning.of(layouts[FRAGMENT], PARTITIONS)
-    sent = encode_contribution(gradient, cut, CODEC)
+    sent = Made.of(gradient, cut, CODEC)
     for root, part in zip(sent.part_roots, sent.parts, strict=True):
         blobs.put(root, part)
     inspector = Inspector(lambda *_: cut, (CODEC, CODEC), MERGES["mean"], blobs)

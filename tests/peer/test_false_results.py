@@ -24,8 +24,9 @@ from peer.court import TensorCourt
 from peer.fragments import FragmentLayout, TensorSpec
 from peer.merge import MERGES
 from peer.merge_package import merge_rule
-from peer.reduction import ReducedPartition, encode_contribution
+from peer.reduction import ReducedPartition
 from tests.coordinator.builders import Club, forged
+from tests.peer.merging import contribute
 from tests.peer.reducing import Reduction, alike
 
 LAYOUT = FragmentLayout(
@@ -108,7 +109,7 @@ def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor]) -> Round:
     rule, codecs = merge_rule(outer), (outer.contribution_codec, outer.result_codec)
     counters = [(100 + 7 * member, 10) for member in range(MEMBERS)]
     reduction = Reduction(LAYOUT, vectors, rule, codecs, MEMBERS, PARTITION, weights_of(counters))
-    made = [encode_contribution(vector, reduction.cut, reduction.contribution) for vector in vectors]
+    made = contribute(vectors, reduction.cut, reduction.contribution)
     commits = [
         CLUB.commit(
             member,

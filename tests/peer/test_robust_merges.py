@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coordinator.merkle import merkle_root
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MERGES, MergeRule
-from peer.reduction import admit, merged_gradient, reduce_partition
-from tests.peer.merging import FP32, contribute, members_of, merge_all, reduce_all, relative
+from peer.reduction import admit, joined, reduce_partition
+from tests.peer.merging import FP32, contribute, members_of, merge_all, merged_gradients, reduce_all, relative
 
 torch.set_num_threads(1)
 RULES = [pytest.param(rule, id=name) for name, rule in MERGES.items()]
@@ -140,19 +139,18 @@ def test_what_is_not_finite_never_reaches_a_rule(codec: str, rule: MergeRule):
         admitted = {}
         own = cut.segment_span(partition)
         for index, one in enumerate(contributions):
-            data, root = one.parts[partition], one.part_roots[partition]
+            data = one.parts[partition]
             if index in (2, 5):
                 data = struct.pack("<f", math.nan) + data[4:]
-                root = merkle_root(data, encoding.leaf_bytes)
-            vector = admit(data, root, one.squared_norms[own], cut, partition, encoding)
-            if isinstance(vector, Tensor):
-                admitted[index] = vector
+            found = admit(data, one.squared_norms[own], cut, partition, encoding)
+            if not isinstance(found, str):
+                admitted[index] = found.vector
         assert sorted(admitted) == [0, 1, 3, 4, 6, 7]
         results.append(reduce_partition(admitted, members, rule, cut, partition, encoding))
         decoded = {i: contributions[i].decoded[cut.span(partition)] for i in admitted}
         expected.append(reduce_partition(decoded, members, rule, cut, partition, encoding))
     assert results == expected
-    assert torch.isfinite(merged_gradient(cut, results, members, rule, encoding)[0]).all()
+    assert torch.isfinite(joined(merged_gradients(cut, results, members, rule, encoding), cut)).all()
 
 
 def test_plain_rules_do_leave_it():
