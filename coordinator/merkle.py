@@ -31,6 +31,11 @@ class MerkleTree:
         """The leaf digests in order; whoever holds the root can check such a list with `root_of_leaves`."""
         return self.levels[0]
 
+    @property
+    def nodes(self) -> int:
+        """How many digests it holds."""
+        return sum(map(len, self.levels))
+
     def path(self, index: int) -> tuple[bytes, ...]:
         """The siblings from leaf `index` up to the root; raises IndexError if there is no such leaf."""
         if not 0 <= index < len(self.leaves):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 
-from coordinator.merkle import MerkleTree, merkle_root, merkle_tree
+from coordinator.merkle import MerkleTree, merkle_tree
 from dht.identity import PeerId
 
 SHARES = 4
 ENTRY_BYTES = 256  # that our own books take for each; else many small ones would take much more than their bytes
+NODE_BYTES = 128  # that a node of a tree takes, with its share of what holds it
 
 
 class BlobStore:
@@ -25,23 +26,30 @@ class BlobStore:
         self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
         self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
         self._sent_bytes: Counter[PeerId] = Counter()
+        self._sizes: dict[bytes, int] = {}
         self._bytes = 0
         self._trees: dict[bytes, MerkleTree] = {}
         self._putting = threading.Lock()  # the worker puts what we make, the event loop what comes in
         self.needed: frozenset[bytes] = frozenset()  # what goes last
 
-    def put(self, root: bytes, data: bytes, sender: PeerId | None = None) -> None:
-        """Keep `data`, whose root the caller has computed; if somebody sent it, at the expense of what it sent."""
+    def put(self, root: bytes, data: bytes, sender: PeerId | None = None, tree: MerkleTree | None = None) -> None:
+        """Keep `data`, whose root the caller has computed; if somebody sent it, at the expense of what it sent.
+
+        With the tree behind the root, nobody has to build it again.
+        """
         with self._putting:
             if root in self._blobs:
                 self._blobs.move_to_end(root)
                 return
             self._blobs[root] = data
-            self._bytes += len(data) + ENTRY_BYTES
+            size_bytes = self._sizes[root] = len(data) + ENTRY_BYTES + (0 if tree is None else NODE_BYTES * tree.nodes)
+            self._bytes += size_bytes
+            if tree is not None:
+                self._trees[root] = tree
             if sender is not None:
                 self._senders[root] = sender
                 self._of.setdefault(sender, OrderedDict())[root] = None
-                self._sent_bytes[sender] += len(data) + ENTRY_BYTES
+                self._sent_bytes[sender] += size_bytes
             while self._bytes > self._bytes_max and len(self._blobs) > 1:
                 self._drop(self._oldest(sender))
 
@@ -52,7 +60,8 @@ class BlobStore:
         return next((root for root in choice if root not in self.needed), next(iter(choice)))
 
     def _drop(self, root: bytes) -> None:
-        size_bytes = len(self._blobs.pop(root)) + ENTRY_BYTES
+        del self._blobs[root]
+        size_bytes = self._sizes.pop(root)
         self._bytes -= size_bytes
         self._trees.pop(root, None)
         sender = self._senders.pop(root, None)
@@ -65,16 +74,16 @@ class BlobStore:
 
     def add(self, data: bytes, leaf_bytes: int, sender: PeerId | None = None) -> bytes | None:
         """Keep received bytes under the root that they really have; returns it, or None if they had to go at once."""
-        root = merkle_root(data, leaf_bytes)
-        self.put(root, data, sender)
-        return root if root in self._blobs else None
+        tree = merkle_tree(data, leaf_bytes)
+        self.put(tree.root, data, sender, tree)
+        return tree.root if tree.root in self._blobs else None
 
     def get(self, root: bytes) -> bytes | None:
         """The bytes with this root, or None if they never came or are gone."""
         return self._blobs.get(root)
 
     def tree(self, root: bytes, leaf_bytes: int) -> MerkleTree | None:
-        """The Merkle tree over the bytes with this root; built once, when leaves are first opened."""
+        """The Merkle tree over the bytes with this root; built now if nobody has."""
         data = self.get(root)
         if data is None:
             return None

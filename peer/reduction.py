@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.merkle import merkle_root
+from coordinator.merkle import MerkleTree, merkle_root, merkle_tree
 from coordinator.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.codec import Buffer, Codec
@@ -43,11 +43,16 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A member's encoded outer gradient: one part and Merkle root per partition; norms of what the others see."""
+    """A member's encoded outer gradient: one part and Merkle tree per partition; norms of what the others see."""
 
     parts: tuple[bytes, ...]
-    part_roots: tuple[bytes, ...]
+    trees: tuple[MerkleTree, ...]
     squared_norms: tuple[float, ...]
+
+    @property
+    def part_roots(self) -> tuple[bytes, ...]:
+        """What commits to the parts."""
+        return tuple(tree.root for tree in self.trees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,8 @@ def encode_contribution(
             torch.sub(gradient, seen, out=left[partitioning.span(partition)])
     if any(value > SQUARED_NORM_MAX for value in squared_norms):
         raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
-    roots = tuple(merkle_root(part, codec.leaf_bytes) for part in parts)
-    return Contribution(tuple(parts), roots, tuple(squared_norms))
+    trees = tuple(merkle_tree(part, codec.leaf_bytes) for part in parts)
+    return Contribution(tuple(parts), trees, tuple(squared_norms))
 
 
 def admit(
@@ -149,14 +154,15 @@ def reduce_partition(
         published.append(piece.coefficients)
     data = codec.encode(merged)
     decoded = codec.decode(data, len(merged))
-    length = math.sqrt(squared_norm(merged))
+    squared_norms, length = _segment_norms(decoded, partitioning, partition), math.sqrt(squared_norm(merged))
+    cut_off = decoded.sub_(merged)  # in place: nobody needs it any more
     return ReducedPartition(
         data=data,
         root=merkle_root(data, codec.leaf_bytes),
         included=included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
-        squared_norms=_segment_norms(decoded, partitioning, partition),
-        encoding_error=math.sqrt(squared_norm(decoded - merged)) / length if length else 0.0,
+        squared_norms=squared_norms,
+        encoding_error=math.sqrt(squared_norm(cut_off)) / length if length else 0.0,
     )
 
 

@@ -166,8 +166,8 @@ class RoundWork:
         self, gradients: Iterable[Tensor], partitioning: Partitioning, left: Tensor | None = None
     ) -> Contribution:
         contribution = encode_contribution(gradients, partitioning, self._contribution_codec, left)
-        for root, part in zip(contribution.part_roots, contribution.parts, strict=True):
-            self._blobs.put(root, part)
+        for tree, part in zip(contribution.trees, contribution.parts, strict=True):
+            self._blobs.put(tree.root, part, tree=tree)
         return contribution
 
     def encode_merged(self, action: Encode) -> Encoded | None:
