@@ -288,13 +288,17 @@ def told_gradients(
 
 
 def apply_merged(
-    state: OuterState, gradients: Sequence[Tensor | None], partitioning: Partitioning, rates: tuple[float, float]
+    state: OuterState,
+    gradients: Sequence[Tensor | None],
+    partitioning: Partitioning,
+    rates: tuple[float, float],
+    new: OuterState | None = None,
 ) -> OuterState:
-    """The outer step with `rates` = (η, μ), by partition.
+    """The outer step with `rates` = (η, μ), by partition, into `new` if given.
 
     Where there is no gradient the partition is void and frozen: anchor and momentum stay bit for bit.
     """
-    new = OuterState.empty_like(state.anchor)
+    new = OuterState.empty_like(state.anchor) if new is None else new
     for partition, gradient in enumerate(gradients):
         span = partitioning.span(partition)
         own = OuterState(state.anchor[span], state.momentum[span])

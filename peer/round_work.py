@@ -49,6 +49,7 @@ from peer.reduction import (
     told_gradients,
 )
 from peer.robust.brought import RuleError
+from peer.room import Room
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +110,7 @@ class RoundWork:
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
         self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
+        self._room = Room()
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
         self.inspector = Inspector(self._partitioning, codecs, self.rule, blobs)
@@ -224,7 +226,9 @@ class RoundWork:
         fragment = action.key.fragment
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         partitioning = self._partitioning(fragment, len(merged.gradients))
-        state = apply_merged(self._anchors.current(fragment), merged.gradients, partitioning, rates)
+        state, elements = self._anchors.current(fragment), partitioning.layout.elements
+        new = OuterState(self._room.vector(elements), self._room.vector(elements))
+        state = apply_merged(state, merged.gradients, partitioning, rates, new)
         self._applied[action.key] = state, merged.step
         return Applied(action.key, state_digest(state.anchor, state.momentum))
 

@@ -3,8 +3,8 @@
 `python tests/bench/bench_allreduce.py [--rounds 5] [--parameters N] [--tune]`; prints one JSON object. The sides take
 turns, in processes that live all the time. Muster's rounds are whole: int4 both ways, commitments, robust_rda, spot
 checks, votes, a certificate. `seconds` is from outer gradients in RAM and a group that stands to what every peer holds;
-`whole_seconds` has finding the group in it. `--tune` tries hivemind's settings instead, of which
-`tests.bench.allreduce.settings` names the best. Linux only, for the CPU times.
+`whole_seconds` has finding the group in it. hivemind's side is there twice: without compression, and with whatever
+`--tune`, which tries its settings instead, finds to be the fastest. Linux only, for the CPU times.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dht.identity import Identity
 from tests.bench.allreduce.commands import Answer, Process, ask_all
 from tests.bench.allreduce.cpu import cpu_seconds
 from tests.bench.allreduce.figures import Round, phase_medians, ratios, span, summary
-from tests.bench.allreduce.settings import ALL, YARDSTICK, Setting
+from tests.bench.allreduce.settings import ALL, YARDSTICKS, Setting
 
 PEERS = 4
 WARM_UP_ROUNDS = 1
 TUNING_ROUNDS = 3
 PARAMETERS = 10_000_000
+MEAN_ERROR_MAX = 0.05  # of the mean's length: more than eight bits a value cost
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # four peers share the cores
 
 
@@ -78,31 +79,26 @@ class MusterSide:
 
 
 class HivemindSide:
-    """Four averagers."""
+    """Four averagers of one setting, in processes that may have others."""
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[Process], setting: Setting) -> None:
         self._processes = processes
+        self._setting = setting
+        self._prefix = "".join(map(str, asdict(setting).values()))
         self.rounds: list[Round] = []
-        self._setups = 0
 
     @classmethod
-    async def start(cls, stack: AsyncExitStack, parameters: int) -> HivemindSide:
-        processes: list[Process] = []
-        addresses: list[str] = []
-        for number in range(PEERS):
-            arguments = (str(parameters), str(number), str(PEERS), *addresses)
-            processes.append(await _started(stack, "hivemind_peer", *arguments))
-            addresses = addresses or [one["address"] for one in await ask_all(processes, "tell")]
-        return cls(processes)
+    async def start(cls, processes: Sequence[Process], setting: Setting) -> HivemindSide:
+        side = cls(processes, setting)
+        await ask_all(processes, "add", prefix=side._prefix, **asdict(setting))
+        return side
 
-    async def setup(self, setting: Setting) -> None:
-        self._setups += 1
-        self.rounds = []
-        await ask_all(self._processes, "setup", prefix=f"bench{self._setups}", **asdict(setting))
+    async def stop(self) -> None:
+        await ask_all(self._processes, "remove", prefix=self._prefix)
 
     async def round(self, counts: bool) -> None:
-        await ask_all(self._processes, "prepare")
-        matched = await ask_all(self._processes, "match")
+        await ask_all(self._processes, "prepare", prefix=self._prefix)
+        matched = await ask_all(self._processes, "match", prefix=self._prefix)
         pids = [process.pid for process in self._processes]
         before = cpu_seconds(pids)
         answers = await ask_all(self._processes, "reduce")
@@ -112,9 +108,12 @@ class HivemindSide:
             gathering, seconds = span(matched, "asked", "ended"), span(answers, "began", "ended")
             self.rounds.append(Round(gathering, seconds, cpu_seconds(pids) - before))
 
-    async def report(self, setting: Setting) -> dict[str, Any]:
-        found = await ask_all(self._processes, "verify")
-        return {"setting": str(setting), **summary(self.rounds), **found[0]}
+    async def report(self) -> dict[str, Any]:
+        """Raises RuntimeError unless everybody holds about the mean."""
+        found = await ask_all(self._processes, "verify", prefix=self._prefix)
+        if any(one["relative_error"] > MEAN_ERROR_MAX for one in found):
+            raise RuntimeError(f"hivemind's result is not the mean: {found}")
+        return {"setting": str(self._setting), **summary(self.rounds), **found[0]}
 
 
 def _folder(folder: Path, number: int) -> Path:
@@ -129,22 +128,32 @@ async def _started(stack: AsyncExitStack, module: str, *arguments: str) -> Proce
     return process
 
 
+async def _hivemind_processes(stack: AsyncExitStack, parameters: int) -> list[Process]:
+    processes: list[Process] = []
+    addresses: list[str] = []
+    for number in range(PEERS):
+        arguments = (str(parameters), str(number), str(PEERS), *addresses)
+        processes.append(await _started(stack, "hivemind_peer", *arguments))
+        addresses = addresses or [one["address"] for one in await ask_all(processes, "tell")]
+    return processes
+
+
 async def compare(parameters: int, rounds: int) -> dict[str, Any]:
-    """Both sides, taking turns."""
+    """All sides, taking turns."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         muster = await MusterSide.start(stack, Path(folder), parameters)
-        hivemind = await HivemindSide.start(stack, parameters)
-        await hivemind.setup(YARDSTICK)
+        processes = await _hivemind_processes(stack, parameters)
+        theirs = {name: await HivemindSide.start(processes, setting) for name, setting in YARDSTICKS.items()}
         for number in range(WARM_UP_ROUNDS + rounds):
-            await muster.round(number >= WARM_UP_ROUNDS)
-            await hivemind.round(number >= WARM_UP_ROUNDS)
+            for side in (muster, *theirs.values()):
+                await side.round(number >= WARM_UP_ROUNDS)
         return {
             "peers": PEERS,
             "parameters": parameters,
             "muster": await muster.report(),
-            "hivemind": await hivemind.report(YARDSTICK),
-            "muster_over_hivemind": ratios(muster.rounds, hivemind.rounds),
+            **{f"hivemind_{name}": await side.report() for name, side in theirs.items()},
+            **{f"muster_over_{name}": ratios(muster.rounds, side.rounds) for name, side in theirs.items()},
         }
 
 
@@ -152,12 +161,13 @@ async def tune(parameters: int) -> list[dict[str, Any]]:
     """All of hivemind's settings, the fastest first."""
     found = []
     async with AsyncExitStack() as stack:
-        hivemind = await HivemindSide.start(stack, parameters)
+        processes = await _hivemind_processes(stack, parameters)
         for setting in ALL:
-            await hivemind.setup(setting)
+            side = await HivemindSide.start(processes, setting)
             for number in range(WARM_UP_ROUNDS + TUNING_ROUNDS):
-                await hivemind.round(number >= WARM_UP_ROUNDS)
-            found.append(await hivemind.report(setting))
+                await side.round(number >= WARM_UP_ROUNDS)
+            found.append(await side.report())
+            await side.stop()
             sys.stderr.write(f"{json.dumps(found[-1])}\n")
     return sorted(found, key=lambda one: one["seconds"])
 

@@ -10,7 +10,6 @@ import asyncio
 import sys
 import time
 import warnings
-from typing import Any
 
 import hivemind
 import torch
@@ -39,7 +38,7 @@ POLL_SECONDS = 0.005
 
 
 class HivemindPeer:
-    """One averager at a time, over one DHT."""
+    """Averagers by name, over one DHT."""
 
     def __init__(self, elements: int, number: int, peers: int, initial_peers: list[str]) -> None:
         self._gradient = outer_gradient(elements, number)
@@ -52,17 +51,15 @@ class HivemindPeer:
             startup_timeout=60,
             start=True,
         )
-        self._averager: hivemind.DecentralizedAverager | None = None
+        self._averagers: dict[str, hivemind.DecentralizedAverager] = {}
         self._step: StepControl | None = None
 
     async def tell(self) -> Answer:
         return {"address": str(self._dht.get_visible_maddrs()[0])}
 
-    async def setup(self, prefix: str, compression: str, part_bytes: int, tensors: int) -> Answer:
-        """Another averager, with these settings."""
-        if self._averager is not None:
-            self._averager.shutdown()
-        self._averager = hivemind.DecentralizedAverager(
+    async def add(self, prefix: str, compression: str, part_bytes: int, tensors: int) -> Answer:
+        """An averager with these settings."""
+        self._averagers[prefix] = hivemind.DecentralizedAverager(
             [torch.zeros_like(piece) for piece in self._gradient.tensor_split(tensors)],
             self._dht,
             start=True,
@@ -77,17 +74,22 @@ class HivemindPeer:
         )
         return {}
 
-    async def prepare(self) -> Answer:
-        with self._tensors() as tensors:
+    async def remove(self, prefix: str) -> Answer:
+        self._averagers.pop(prefix).shutdown()
+        return {}
+
+    async def prepare(self, prefix: str) -> Answer:
+        with self._averagers[prefix].get_tensors() as tensors:
             for tensor, piece in zip(tensors, self._gradient.tensor_split(len(tensors)), strict=True):
                 tensor.copy_(piece)
         return {}
 
-    async def match(self) -> Answer:
+    async def match(self, prefix: str) -> Answer:
         """Find the others, and wait for the trigger."""
-        assert self._averager is not None
         asked = time.monotonic()
-        self._step = self._averager.step(wait=False, require_trigger=True, allow_retries=True, timeout=STEP_SECONDS_MAX)
+        self._step = self._averagers[prefix].step(
+            wait=False, require_trigger=True, allow_retries=True, timeout=STEP_SECONDS_MAX
+        )
         while self._step.stage is not AveragingStage.AWAITING_TRIGGER:
             if self._step.done():
                 raise RuntimeError("hivemind found no group")
@@ -102,19 +104,15 @@ class HivemindPeer:
         gathered = self._step.result(STEP_SECONDS_MAX)
         return {"asked": began, "began": began, "ended": time.monotonic(), "group": len(gathered)}
 
-    async def verify(self) -> Answer:
+    async def verify(self, prefix: str) -> Answer:
         """How much what everybody holds now is the plain mean."""
-        with self._tensors() as tensors:
+        with self._averagers[prefix].get_tensors() as tensors:
             found = torch.cat([tensor.clone() for tensor in tensors])
         return likeness(found, true_mean(found.numel(), self._peers))
 
-    def _tensors(self) -> Any:
-        assert self._averager is not None
-        return self._averager.get_tensors()
-
     async def close(self) -> None:
-        if self._averager is not None:
-            self._averager.shutdown()
+        for averager in self._averagers.values():
+            averager.shutdown()
         self._dht.shutdown()
 
 
@@ -126,7 +124,7 @@ def repair_decoding() -> None:
 async def main(parameters: int, number: int, peers: int, initial_peers: list[str]) -> None:
     repair_decoding()
     peer = HivemindPeer(elements_of(model_of(parameters)), number, peers, initial_peers)
-    names = ("tell", "setup", "prepare", "match", "reduce", "verify")
+    names = ("tell", "add", "remove", "prepare", "match", "reduce", "verify")
     try:
         await serve({name: getattr(peer, name) for name in names})
     finally:

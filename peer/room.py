@@ -1,0 +1,42 @@
+"""Memory for long vectors, used again once nobody holds them (docs/adr/0032)."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FLOAT_BYTES = 4
+KEPT_MAX = 2  # anchor and momentum of one fragment: more than the next step needs would only lie there
+WASTE_MAX = 1.25  # fragments differ in length; a vector may take so many times its own
+
+
+class Room:
+    """Hands out vectors, and keeps the memory of the last `KEPT_MAX` that have become garbage for the next ones.
+
+    Any thread may let go of a vector at any moment, so memory is at every moment in one place only.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[bytearray] = deque(maxlen=KEPT_MAX)
+
+    def vector(self, elements: int) -> Tensor:
+        """float32[elements] on the CPU, with undefined content."""
+        memory = self._take(FLOAT_BYTES * elements)
+        array = np.frombuffer(memory, np.float32, elements)
+        weakref.finalize(array, self._kept.append, memory).atexit = False  # whatever shares the tensor holds the array
+        return torch.from_numpy(array)
+
+    def _take(self, size_bytes: int) -> bytearray:
+        for _ in range(len(self._kept)):
+            try:
+                memory = self._kept.popleft()
+            except IndexError:
+                break
+            if size_bytes <= len(memory) <= WASTE_MAX * size_bytes:
+                return memory
+            self._kept.append(memory)
+        return bytearray(size_bytes)
