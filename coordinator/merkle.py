@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 _LEAF = b"\x00"
 _NODE = b"\x01"
+_LEAF_BEGUN = hashlib.sha256(_LEAF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,8 @@ def merkle_tree(data: bytes | memoryview, leaf_bytes: int) -> MerkleTree:
     if leaf_bytes < 1:
         raise ValueError("a leaf has at least one byte")
     view = memoryview(data).cast("B")
-    sha256 = hashlib.sha256
     starts = range(0, max(len(view), 1), leaf_bytes)
-    return _tree([sha256(_LEAF + view[start : start + leaf_bytes]).digest() for start in starts])
+    return _tree([leaf_digest(view[start : start + leaf_bytes]) for start in starts])
 
 
 def merkle_root(data: bytes | memoryview, leaf_bytes: int) -> bytes:
@@ -83,7 +83,9 @@ def leaf_count(data_bytes: int, leaf_bytes: int) -> int:
 
 def leaf_digest(piece: bytes | memoryview) -> bytes:
     """The digest of one leaf."""
-    return hashlib.sha256(_LEAF + piece).digest()
+    hashed = _LEAF_BEGUN.copy()  # and updated, the piece need not be copied behind its prefix
+    hashed.update(piece)
+    return hashed.digest()
 
 
 def verify_leaf(root: bytes, piece: bytes | memoryview, index: int, leaves: int, path: Sequence[bytes]) -> bool:
