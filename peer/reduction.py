@@ -231,30 +231,26 @@ def merge_plan(
     )
 
 
-def tensor_scales(
+def merged_gradients(
     partitioning: Partitioning, results: Sequence[HeldResult | None], members: Mapping[int, Member], rule: MergeRule
-) -> Singles:
-    """What each tensor is multiplied by to get its length, from one result per partition; None is void.
+) -> tuple[list[Tensor | None], Singles]:
+    """The merged outer gradient by partition, None where it is void, and what each tensor was multiplied by.
 
-    `members` is the whole input set; a tensor's length counts members that some live partition of it includes. Lengths
-    of merged directions are those found here, not those that the reducers tell: `squared_norm` is the same on every
-    machine, and nobody can tell two members two numbers.
+    That gives a tensor its length; the vectors of `results` are scaled in place. `members` is the whole input set; a
+    length counts members that some live partition includes. Lengths of merged directions are those found here, not
+    those that the reducers tell: `squared_norm` is the same on every machine, and nobody can tell two members two
+    numbers.
     """
     scales = np.ones(len(partitioning.layout.tensors), np.float32)
     found = _found_norms(partitioning, results)
     for index, tensor in enumerate(partitioning.layout.tensors):
         if rule.is_directional(tensor):
             scales[index] = _tensor_scale(index, partitioning, (results, found), members, rule)
-    return scales
-
-
-def scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:
-    """One partition of the merged outer gradient, in place; a tensor whose scale is one keeps its bits."""
-    first = partitioning.bounds[partition]
-    for segment in partitioning.segments[partitioning.segment_span(partition)]:
-        piece = vector[segment.start - first : segment.stop - first].numpy()
-        piece *= scales[segment.tensor]
-    return vector
+    gradients = [
+        None if one is None else _scaled(one.admitted.vector, scales, partitioning, partition)
+        for partition, one in enumerate(results)
+    ]
+    return gradients, scales
 
 
 def joined(gradients: Sequence[Tensor | None], partitioning: Partitioning) -> Tensor:
@@ -282,7 +278,7 @@ def told_gradients(
         elements = partitioning.elements(partition)
         stop = start + codec.encoded_bytes(elements) * (partition not in void)
         own = None if partition in void else codec.decode(told[start:stop], elements)
-        gradients.append(None if own is None else scaled(own, scales, partitioning, partition))
+        gradients.append(None if own is None else _scaled(own, scales, partitioning, partition))
         start = stop
     return gradients
 
@@ -309,6 +305,15 @@ def apply_merged(
         else:
             outer_step(own, gradient, *rates, out=out)
     return new
+
+
+def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:
+    """In place; a tensor whose scale is one keeps its bits."""
+    first = partitioning.bounds[partition]
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        piece = vector[segment.start - first : segment.stop - first].numpy()
+        piece *= scales[segment.tensor]
+    return vector
 
 
 def _segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:

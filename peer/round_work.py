@@ -42,10 +42,9 @@ from peer.reduction import (
     apply_merged,
     encode_contribution,
     joined,
+    merged_gradients,
     reduce_partition,
-    scaled,
     step_bytes,
-    tensor_scales,
     told_gradients,
 )
 from peer.robust.brought import RuleError
@@ -245,21 +244,14 @@ class RoundWork:
             if held[-1] is None and result is not None:
                 return None
         members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        scales = tensor_scales(partitioning, held, members, self.rule)
-        return _Merged(
-            [
-                None if one is None else scaled(one.admitted.vector, scales, partitioning, j)
-                for j, one in enumerate(held)
-            ],
-            scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts),
-        )
+        gradients, scales = merged_gradients(partitioning, held, members, self.rule)
+        return _Merged(gradients, scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts))
 
     def _held(
         self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
     ) -> HeldResult | None:
-        if data is None:
-            return None
-        admitted = admit(data, result.squared_norms, partitioning, partition, self._result_codec)
+        norms = result.squared_norms
+        admitted = "gone" if data is None else admit(data, norms, partitioning, partition, self._result_codec)
         return None if isinstance(admitted, str) else HeldResult(admitted, result.included)
 
     # -- a round that we missed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from peer import reduction
 from peer.codec import CODECS, Codec
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MergeRule
@@ -20,8 +21,6 @@ from peer.reduction import (
     encode_contribution,
     joined,
     reduce_partition,
-    scaled,
-    tensor_scales,
 )
 
 FP32 = CODECS["fp32"]
@@ -109,8 +108,7 @@ def merged_gradients(
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
         assert not isinstance(admitted, str), admitted
         held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
-    scales = tensor_scales(cut, held, members, rule)
-    return [None if one is None else scaled(one.admitted.vector, scales, cut, j) for j, one in enumerate(held)]
+    return reduction.merged_gradients(cut, held, members, rule)[0]
 
 
 def merge_all(
