@@ -21,17 +21,22 @@ def standings_of(lab: Laboratory) -> dict[PeerId, list[Standing]]:
     return found
 
 
+def gains(standings: list[Standing]) -> tuple[float, float]:
+    """On other and on assigned windows, the mean of all rounds that anybody looked at: one round says little."""
+    rounds = sum(one.rounds for one in standings)
+    other = sum(one.rounds * one.other for one in standings) / rounds
+    return other, sum(one.rounds * one.assigned for one in standings) / rounds
+
+
 def test_honest_work_lowers_the_loss_and_its_opposite_raises_it() -> None:
     changes = {"trust.score_share": 1.0, "outer.merge": "robust_rda", "outer.contribution_codec": "int8"}
     lab, _ = small.run(small.options(5, STEPS, changes, attacks=(AttackOrder.parse("sign_flip:1"),)))
     (liar,) = lab.shop.attacks
     found = standings_of(lab)
     assert len(found) == 5
-    assert all(one.other < 0 and one.assigned < 0 for one in found.pop(liar))
+    assert max(gains(found.pop(liar))) < -0.1  # nats per token
     for standings in found.values():
-        rounds = sum(one.rounds for one in standings)
-        assert sum(one.rounds * one.other for one in standings) / rounds > 0
-        assert sum(one.rounds * one.assigned for one in standings) / rounds > 0
+        assert min(gains(standings)) > 0
 
 
 def test_without_a_share_nobody_looks() -> None:
