@@ -13,6 +13,10 @@ SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
+MEANS = {  # a mean of vectors that point apart is shorter than they are, so the whole of it is no longer a step
+    "mean": ("--merge", "mean"),
+    "mean-outer-1": ("--merge", "mean", "--outer-lr", "1"),
+}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
 PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
@@ -157,9 +161,9 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "merges-m8": _seeded(
         "merges-m8",
         EIGHT,
-        {rule: ("--merge", rule) for rule in ("mean", "rda", "robust_rda")},
+        MEANS | {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
     ),
-    "merges-m16": _seeded("merges-m16", SIXTEEN, {rule: ("--merge", rule) for rule in ("mean", "rda")}),
+    "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | {"rda": ("--merge", "rda")}),
     "noniid": _seeded(
         "noniid",
         (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins"),
