@@ -15,8 +15,8 @@ import pytest
 
 from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
 
-SEEDS = 100  # `make sim` drives thousands
-SEEDS_WITH_REAL_KEYS = 20
+SEEDS = 50  # `make sim` drives thousands
+SEEDS_WITH_REAL_KEYS = 10
 SEEDS_UNDER_ATTACK = 20
 SEEDS_WITH_STRANGERS = 10
 CHUNK = 5
