@@ -34,7 +34,9 @@ def test_honest_work_lowers_the_loss_and_its_opposite_raises_it() -> None:
     (liar,) = lab.shop.attacks
     found = standings_of(lab)
     assert len(found) == 5
-    assert max(gains(found.pop(liar))) < -0.1  # nats per token
+    liars = found.pop(liar)
+    assert all(one.other < 0 for one in liars)
+    assert max(gains(liars)) < -0.1  # nats per token
     for standings in found.values():
         assert min(gains(standings)) > 0
 
