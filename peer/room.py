@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FLOAT_BYTES = 4
 KEPT_MAX = 2  # anchor and momentum of one fragment: more than the next step needs would only lie there
 WASTE_MAX = 1.25  # fragments differ in length; a vector may take so many times its own
 
@@ -25,7 +24,7 @@ class Room:
 
     def vector(self, elements: int) -> Tensor:
         """float32[elements] on the CPU, with undefined content."""
-        memory = self._take(FLOAT_BYTES * elements)
+        memory = self._take(torch.float32.itemsize * elements)
         array = np.frombuffer(memory, np.float32, elements)
         weakref.finalize(array, self._kept.append, memory).atexit = False  # whatever shares the tensor holds the array
         return torch.from_numpy(array)

@@ -13,7 +13,7 @@ SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
-MEANS = {  # a mean of vectors that point apart is shorter than they are, so the whole of it is no longer a step
+MEANS = {  # a mean of vectors that point apart is shorter than they are, so it may want a whole outer step
     "mean": ("--merge", "mean"),
     "mean-outer-1": ("--merge", "mean", "--outer-lr", "1"),
 }
