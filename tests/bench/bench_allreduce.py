@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dht.identity import Identity
 from tests.bench.allreduce.commands import Answer, Process, ask_all
-from tests.bench.allreduce.cpu import cpu_seconds
 from tests.bench.allreduce.figures import Round, phase_medians, ratios, span, summary
 from tests.bench.allreduce.settings import ALL, YARDSTICKS, Setting
+from tests.bench.soak.memory import family_cpu_seconds
 
 PEERS = 4
 WARM_UP_ROUNDS = 1
@@ -58,11 +58,11 @@ class MusterSide:
     async def round(self, counts: bool) -> None:
         await ask_all(self._processes, "prepare")
         pids = [process.pid for process in self._processes]
-        before = cpu_seconds(pids)
+        before = family_cpu_seconds(pids)
         answers = await ask_all(self._processes, "reduce")
         whole, seconds = span(answers, "asked", "ended"), span(answers, "began", "ended")
         if counts:
-            self.rounds.append(Round(whole - seconds, seconds, cpu_seconds(pids) - before))
+            self.rounds.append(Round(whole - seconds, seconds, family_cpu_seconds(pids) - before))
             self.answers += answers
 
     async def report(self) -> dict[str, Any]:
@@ -100,13 +100,13 @@ class HivemindSide:
         await ask_all(self._processes, "prepare", prefix=self._prefix)
         matched = await ask_all(self._processes, "match", prefix=self._prefix)
         pids = [process.pid for process in self._processes]
-        before = cpu_seconds(pids)
+        before = family_cpu_seconds(pids)
         answers = await ask_all(self._processes, "reduce")
         if any(one["group"] != PEERS for one in answers):
             raise RuntimeError("hivemind formed a smaller group")
         if counts:
             gathering, seconds = span(matched, "asked", "ended"), span(answers, "began", "ended")
-            self.rounds.append(Round(gathering, seconds, cpu_seconds(pids) - before))
+            self.rounds.append(Round(gathering, seconds, family_cpu_seconds(pids) - before))
 
     async def report(self) -> dict[str, Any]:
         """Raises RuntimeError unless everybody holds about the mean."""

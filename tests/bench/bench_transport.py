@@ -28,6 +28,7 @@ from hivemind.proto.runtime_pb2 import ExpertRequest  # noqa: E402
 from dht.identity import Identity, PeerId  # noqa: E402
 from peer.hivemind_transport import HivemindTransport  # noqa: E402
 from peer.transport import TransportConfig  # noqa: E402
+from tests.bench.soak import memory  # noqa: E402
 
 RUN_ID = bytes(32)
 UNARY = "bench.unary"
@@ -36,7 +37,6 @@ UNARY_IN_FLIGHT = 8
 UNARY_BYTES_MAX = 2 << 20  # hivemind's own limit for unary payloads
 SETTLE_SECONDS = 3.0  # fresh daemons are busy with themselves
 TIMEOUT_SECONDS = 300.0
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 async def start(identity_path: Path) -> P2P:
@@ -75,11 +75,7 @@ async def serve(identity_path: Path) -> None:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS_PER_SECOND
+    return sum(memory.cpu_seconds(Path(f"/proc/{pid}/stat").read_text()) for pid in pids)
 
 
 class Bench:

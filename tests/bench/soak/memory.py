@@ -64,6 +64,16 @@ def cpu_seconds(stat: str) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def family_cpu_seconds(pids: Iterable[int]) -> float:
+    """Of these processes so far, with everything that they have started and that lives."""
+    total = 0.0
+    for pid in pids:
+        for one in family(pid):
+            with suppress(OSError):  # it has just ended
+                total += cpu_seconds(Path(f"/proc/{one}/stat").read_text())
+    return total
+
+
 def role_of(command_line: bytes) -> str:
     """A short word for what a child of a peer does."""
     words = command_line.decode(errors="replace").split("\0")
