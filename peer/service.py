@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from coordinator.control import Command, Request
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.snapshot import PeerSnapshot
@@ -37,6 +39,8 @@ PARENT_SECONDS_MAX = 2.0
 ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+log = structlog.get_logger(__name__)
 
 
 class Served(Protocol):
@@ -101,6 +105,7 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
     Raises whatever starting or running the node raises.
     """
     wishes = Wishes(tethered=options.parent is not None)
+    log.info("peer_begins", process=os.getpid())
 
     def try_to_say(line: str) -> None:
         with suppress(OSError):  # a full disk behind our output, or nobody left to read it, is no reason to end
