@@ -26,32 +26,30 @@ class BlobStore:
         self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
         self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
         self._sent_bytes: Counter[PeerId] = Counter()
-        self._sizes: dict[bytes, int] = {}
-        self._bytes = 0
         self._trees: dict[bytes, MerkleTree] = {}
+        self._bytes = 0
         self._putting = threading.Lock()  # the worker puts what we make, the event loop what comes in
         self.needed: frozenset[bytes] = frozenset()  # what goes last
 
-    def put(self, root: bytes, data: bytes, sender: PeerId | None = None, tree: MerkleTree | None = None) -> None:
-        """Keep `data`, whose root the caller has computed; if somebody sent it, at the expense of what it sent.
-
-        With the tree behind the root, nobody has to build it again.
-        """
+    def put(self, data: bytes, tree: MerkleTree, sender: PeerId | None = None) -> None:
+        """Keep `data` and the tree over it, which the caller has built; what is sent, at the expense of its sender."""
+        root = tree.root
         with self._putting:
             if root in self._blobs:
                 self._blobs.move_to_end(root)
                 return
-            self._blobs[root] = data
-            size_bytes = self._sizes[root] = len(data) + ENTRY_BYTES + (0 if tree is None else NODE_BYTES * tree.nodes)
+            self._blobs[root], self._trees[root] = data, tree
+            size_bytes = self._taken(root)
             self._bytes += size_bytes
-            if tree is not None:
-                self._trees[root] = tree
             if sender is not None:
                 self._senders[root] = sender
                 self._of.setdefault(sender, OrderedDict())[root] = None
                 self._sent_bytes[sender] += size_bytes
             while self._bytes > self._bytes_max and len(self._blobs) > 1:
                 self._drop(self._oldest(sender))
+
+    def _taken(self, root: bytes) -> int:
+        return len(self._blobs[root]) + NODE_BYTES * self._trees[root].nodes + ENTRY_BYTES
 
     def _oldest(self, sender: PeerId | None) -> bytes:
         """What goes first; of this sender's own if that is too much."""
@@ -60,10 +58,9 @@ class BlobStore:
         return next((root for root in choice if root not in self.needed), next(iter(choice)))
 
     def _drop(self, root: bytes) -> None:
-        del self._blobs[root]
-        size_bytes = self._sizes.pop(root)
+        size_bytes = self._taken(root)
+        del self._blobs[root], self._trees[root]
         self._bytes -= size_bytes
-        self._trees.pop(root, None)
         sender = self._senders.pop(root, None)
         if sender is None:
             return
@@ -75,21 +72,16 @@ class BlobStore:
     def add(self, data: bytes, leaf_bytes: int, sender: PeerId | None = None) -> bytes | None:
         """Keep received bytes under the root that they really have; returns it, or None if they had to go at once."""
         tree = merkle_tree(data, leaf_bytes)
-        self.put(tree.root, data, sender, tree)
+        self.put(data, tree, sender)
         return tree.root if tree.root in self._blobs else None
 
     def get(self, root: bytes) -> bytes | None:
         """The bytes with this root, or None if they never came or are gone."""
         return self._blobs.get(root)
 
-    def tree(self, root: bytes, leaf_bytes: int) -> MerkleTree | None:
-        """The Merkle tree over the bytes with this root; built now if nobody has."""
-        data = self.get(root)
-        if data is None:
-            return None
-        if root not in self._trees:
-            self._trees[root] = merkle_tree(data, leaf_bytes)
-        return self._trees[root]
+    def tree(self, root: bytes) -> MerkleTree | None:
+        """The Merkle tree over the bytes with this root, or None as in `get`."""
+        return self._trees.get(root)
 
     def __len__(self) -> int:
         return len(self._blobs)

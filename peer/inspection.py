@@ -93,7 +93,7 @@ class Inspector:
 
     def _judge(self, action: Inspect, cut: Partitioning, leaves: Leaves, chosen: tuple[int, ...]) -> Inspected:
         look = self._look(action, leaves, chosen)
-        tree = self._blobs.tree(action.root, leaves.result.leaf_bytes)
+        tree = self._blobs.tree(action.root)
         if look is None or tree is None:
             return _inspected(action, Finding.UNOPENED)
         if any(len(one.squared_norms) != len(cut.segments) for one in action.inputs):  # no honest reducer takes it
@@ -139,7 +139,7 @@ class Inspector:
     def _opened(self, one: ReduceInput, leaves: Leaves, indices: Sequence[int]) -> OpenedInput | None:
         """Leaves of an input that is in the store."""
         size = leaves.contribution.leaf_bytes
-        data, tree = self._blobs.get(one.root), self._blobs.tree(one.root, size)
+        data, tree = self._blobs.get(one.root), self._blobs.tree(one.root)
         if data is None or tree is None or len(tree.leaves) != leaves.input_count:
             return None
         pieces = tuple(bytes(data[index * size : (index + 1) * size]) for index in indices)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.merkle import MerkleTree, merkle_root, merkle_tree
+from coordinator.merkle import MerkleTree, merkle_tree
 from coordinator.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.codec import Buffer, Codec
@@ -73,18 +73,23 @@ class HeldResult:
 
 @dataclass(frozen=True, slots=True)
 class ReducedPartition:
-    """What a reducer publishes: everything but `data` is signed.
+    """What a reducer publishes: `data`, and signed all the rest, of `tree` the root.
 
     `coefficients` has one α per included member, segment after segment; none at all if a segment's merge is no
     combination of whole pieces.
     """
 
     data: bytes
-    root: bytes
+    tree: MerkleTree
     included: tuple[int, ...]
     coefficients: tuple[float, ...]
     squared_norms: tuple[float, ...]
     encoding_error: float
+
+    @property
+    def root(self) -> bytes:
+        """Under which the others find `data`."""
+        return self.tree.root
 
 
 def encode_contribution(
@@ -158,7 +163,7 @@ def reduce_partition(
     cut_off = decoded.sub_(merged)  # in place: nobody needs it any more
     return ReducedPartition(
         data=data,
-        root=merkle_root(data, codec.leaf_bytes),
+        tree=merkle_tree(data, codec.leaf_bytes),
         included=included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
         squared_norms=squared_norms,

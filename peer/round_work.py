@@ -168,7 +168,7 @@ class RoundWork:
     ) -> Contribution:
         contribution = encode_contribution(gradients, partitioning, self._contribution_codec, left)
         for tree, part in zip(contribution.trees, contribution.parts, strict=True):
-            self._blobs.put(tree.root, part, tree=tree)
+            self._blobs.put(part, tree)
         return contribution
 
     def encode_merged(self, action: Encode) -> Encoded | None:
@@ -204,7 +204,7 @@ class RoundWork:
         merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec)
         if merged is None:
             return Reduced(action.key, action.partition, action.turn, None, (), garbage=tuple(garbage))
-        self._blobs.put(merged.root, merged.data)
+        self._blobs.put(merged.data, merged.tree)
         return Reduced(
             action.key,
             action.partition,

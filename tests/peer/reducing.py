@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coordinator.actions import Inspect, Open, ReduceInput, RoundKey
 from coordinator.events import Finding, Inspected
-from coordinator.merkle import merkle_root
+from coordinator.merkle import merkle_tree
 from coordinator.messages import COEFFICIENTS_MAX
 from coordinator.openings import OpenedInput, OpeningNote, seed_of
 from dht.identity import PeerId
@@ -58,7 +58,7 @@ class Reduction:
             )
         )
         for one in made:
-            self.blobs.put(one.part_roots[self.partition], one.parts[self.partition])
+            self.blobs.add(one.parts[self.partition], self.contribution.leaf_bytes)
 
     # -- reducing
 
@@ -71,8 +71,8 @@ class Reduction:
 
     def kept(self, reduced: ReducedPartition) -> ReducedPartition:
         """With its bytes in the store, under the root that they have."""
-        reduced = replace(reduced, root=merkle_root(reduced.data, self.result.leaf_bytes))
-        self.blobs.put(reduced.root, reduced.data)
+        reduced = replace(reduced, tree=merkle_tree(reduced.data, self.result.leaf_bytes))
+        self.blobs.put(reduced.data, reduced.tree)
         return reduced
 
     def with_coefficients(

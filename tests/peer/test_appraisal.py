@@ -33,8 +33,8 @@ def bench(gradient: torch.Tensor) -> tuple[Appraise, Inspector, Anchors, Apprais
     anchors.install(FRAGMENT, BASE, states[FRAGMENT])
     cut = Partitioning.of(layouts[FRAGMENT], PARTITIONS)
     sent = Made.of(gradient, cut, CODEC)
-    for root, part in zip(sent.part_roots, sent.parts, strict=True):
-        blobs.put(root, part)
+    for part in sent.parts:
+        blobs.add(part, CODEC.leaf_bytes)
     inspector = Inspector(lambda *_: cut, (CODEC, CODEC), MERGES["mean"], blobs)
     text = small.text().train
     appraiser = Appraiser(small.BASE, lambda peer: TrainingWindows(text, small.BASE.data, b"run", peer))

@@ -147,10 +147,9 @@ def test_openings_that_are_not_what_was_committed_count_as_none() -> None:
     reduction = attacked()
     honest = reduction.honest()
     other = Reduction(LAYOUT, reduction.vectors, codecs=("int8", "int8"), partitions=2, partition=0)
-    for member in range(VOTERS):
-        reduction.blobs._trees.pop(reduction.inputs[member].root, None)
-    first = reduction.inputs[0]
-    reduction.blobs._blobs[first.root] = other.blobs.get(other.inputs[0].root) or b""
+    root, wrong = reduction.inputs[0].root, other.inputs[0].root
+    reduction.blobs._blobs[root] = other.blobs._blobs[wrong]
+    reduction.blobs._trees[root] = other.blobs._trees[wrong]
     assert reduction.look(honest, 5).finding is Finding.UNOPENED
 
 
@@ -226,9 +225,9 @@ def test_an_audit_without_an_input_cannot_tell() -> None:
     honest = reduction.honest()
     own, codecs = BlobStore(1 << 30), (reduction.contribution, reduction.result)
     for one in reduction.inputs[1:]:
-        own.put(one.root, reduction.blobs.get(one.root) or b"")
-    own.put(honest.root, honest.data)
+        own.add(reduction.blobs.get(one.root) or b"", reduction.contribution.leaf_bytes)
+    own.put(honest.data, honest.tree)
     reduction.inspector = Inspector(lambda *_: reduction.cut, codecs, reduction.rule, own)
     assert reduction.audit(honest).finding is Finding.UNOPENED
-    own.put(reduction.inputs[0].root, reduction.blobs.get(reduction.inputs[0].root) or b"")
+    own.add(reduction.blobs.get(reduction.inputs[0].root) or b"", reduction.contribution.leaf_bytes)
     assert reduction.audit(honest).finding is Finding.CONFIRMED

@@ -336,7 +336,7 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
         assert encoded is not None
         assert (encoded.tokens, encoded.steps) == (0, 0)  # whose work it is, the core says
         for root in encoded.part_roots:
-            group.blobs.put(root, cell.blobs.get(root))
+            group.blobs.add(cell.blobs.get(root), cell.members[0].leaf_bytes[0])
         group.encoded.append(encoded)
         cell.members[0]._blobs = BlobStore(1)
         assert cell.members[0].encode_merged(upper) is None  # the results' bytes are gone
