@@ -118,6 +118,8 @@ class Watcher(Observer):
             raise InvariantError(f"{peer.me} votes in a group in which it abstained")
         earlier = self.votes[peer.me, record.fragment, record.parent]
         for old in earlier:
+            if old.record not in peer.disk.votes:
+                continue  # its voter died before it was written, and so before anybody was told
             if old.record.roster_id == record.roster_id:
                 raise InvariantError(f"{peer.me} votes twice in one group")
             if self._may_certify(old):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actions import FetchState, Publish, Reduce
+from coordinator.actions import Action, FetchState, Publish, RecordVote, Reduce
 from coordinator.chain import Chain
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
@@ -16,6 +16,7 @@ from coordinator.messages import CHAIN_PAGE_MAX, CertificateNote, ChainNote, Par
 from coordinator.pacing import Tempo
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from tests.sim.worlds import (
     INTERVAL_SECONDS,
@@ -345,22 +346,52 @@ def test_a_vote_that_was_written_but_not_sent_binds_the_next_life() -> None:
     finish(world)
 
 
-def test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority() -> None:
-    """Four of seven may still certify once its vote is sent; with the three others its next life would be four, too."""
-    world = swarm(7)
-    run_to_version(world, 2)
+def seven_parted(world: World) -> tuple[VirtualPeer, list[VirtualPeer]]:
+    """Four, whose votes get lost, and three others: one of the four, and the three."""
     four = [leader(world), *(peer for peer in world.peers if peer is not leader(world))][:4]
     others = [peer for peer in world.peers if peer not in four]
     world.network.sides = {peer.me: 1 for peer in others}
     world.network.filter = Drop(lambda _, to, message: statement_of(message, "vote"))
-    victim = four[1]
-    world.traps[victim.me] = FAULT_POINTS["vote"]
-    run_until(world, lambda: not victim.alive, 30.0)
+    return four[1], others
+
+
+def join_side(world: World, victim: VirtualPeer) -> None:
+    """It comes back on the three others' side, and votes arrive again."""
     world.network.sides[victim.me] = 1
     world.network.filter = None
     victim.start()
+
+
+def test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority() -> None:
+    """Four of seven may still certify once its vote is sent; with the three others its next life would be four, too."""
+    world = swarm(7)
+    run_to_version(world, 2)
+    victim, _ = seven_parted(world)
+    world.traps[victim.me] = FAULT_POINTS["vote"]
+    run_until(world, lambda: not victim.alive, 30.0)
+    join_side(world, victim)
     world.run(2 * DEADLINE)
     assert not any(victim.me in certificate.voters for certificate in certificates(world, 3))
+    world.network.heal()
+    finish(world)
+
+
+def test_a_vote_that_was_not_yet_written_leaves_its_voter_free() -> None:
+    """If it dies while the disk is still at work, nobody has its word: it makes a majority with the three others."""
+    world = swarm(7)
+    run_to_version(world, 2)
+    victim, others = seven_parted(world)
+
+    def crash_while_it_writes(peer: VirtualPeer, action: Action) -> None:
+        if peer is victim and isinstance(action, RecordVote):
+            world.clock.after(0.0005, lambda: world.crash(victim))
+
+    world.listener = crash_while_it_writes
+    run_until(world, lambda: not victim.alive, 30.0)
+    world.listener = None
+    join_side(world, victim)
+    run_until(world, lambda: version(others[0]) == 3, 2 * DEADLINE)
+    assert any(victim.me in certificate.voters for certificate in certificates(world, 3))
     world.network.heal()
     finish(world)
 
