@@ -160,11 +160,18 @@ class Gathering:
                 peer in self.core.bans for peer in self.members
             )
             return self._issue(silent, now) if changed and self.revision < REVISIONS_MAX else []
+        self._drop_expired(now)
         for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):
             closing, self.reason = close_roster(self._gathered(expected, left_out, minor_allowed), self.core.pace, now)
             if closing:
                 return self._issue(left_out, now)
         return []
+
+    def _drop_expired(self, now: float) -> None:
+        """A roster with a join that has expired is refused by everybody."""
+        unix_seconds = self.core.unix_seconds(now)
+        for peer in [peer for peer, (_, join) in self.joins.items() if join.expires_unix_seconds < unix_seconds]:
+            del self.joins[peer]
 
     def _gathered(self, expected: Set[PeerId], left_out: Set[PeerId], minor_allowed: bool) -> Gathered:
         joined = frozenset(self._admitted(left_out)[0])

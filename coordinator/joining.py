@@ -25,6 +25,7 @@ from dht.statement import Statement
 
 LEADERS_TOLD = 3  # a join goes to the attempt's leader and the next two
 GATHERINGS_MAX = 12
+ATTEMPTS_TRIED = 10  # nothing having come of so many, the first of them is tried again
 ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
 VOID_BACKOFF_SHARE = 0.1  # of a round's deadline: lets other fragments pass
 JOIN_LIFETIME_DEADLINES = 4  # of the longest: whoever drifted apart may meet in an attempt that some tried before
@@ -101,6 +102,8 @@ class Joining:
         """Send our join, to more leaders once an attempt was void."""
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
         self._forget_oldest(now)
+        while self.attempt_number in self.said and now >= self.said[self.attempt_number][0]:
+            self.attempt_number += 1  # nobody takes our join there any more, and another would contradict it
         if self.attempt_number not in self.said:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
             self.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
@@ -156,7 +159,7 @@ class Joining:
     def void(self, now: float) -> None:
         """The attempt came to nothing: on to the next one, with a longer deadline."""
         self.since = None
-        self.attempt_number += 1
+        self.attempt_number = _next_attempt(self.attempt_number, self.said.keys() - self.spoken.keys())
         self.voids += 1
         self.not_before = now + VOID_BACKOFF_SHARE * self.core.pace.round_seconds
 
@@ -278,3 +281,13 @@ class Joining:
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
         return max(self.first_attempt, max(self.said, default=-1) + 1)
+
+
+def _next_attempt(attempt: int, asked: Set[int]) -> int:
+    """The one after this; after many in which we only asked, these again.
+
+    Whoever asks while the others are bound by a vote would else use up, alone, the numbers at which they come back.
+    """
+    if len(asked) < ATTEMPTS_TRIED:
+        return attempt + 1
+    return min((one for one in asked if one > attempt), default=min(asked))

@@ -241,6 +241,14 @@ def test_a_process_enters_no_group_that_an_earlier_life_joined():
     assert engine.machines[0].attempt is None
 
 
+def test_a_join_that_has_expired_is_in_no_roster() -> None:
+    gathered = gathering()
+    for number in EVERYONE:
+        late = {} if number != OTHERS[0] else {"expires_unix_seconds": int(NOW) + 1}
+        hear(gathered, CLUB.join(number, CHAIN, **late))
+    assert members(close(gathered, EVERYONE, now=NOW + 30)) == set(EVERYONE) - {OTHERS[0]}
+
+
 # -- what a peer hears of attempts
 
 

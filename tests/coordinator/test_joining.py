@@ -10,7 +10,7 @@ from coordinator.actions import Action, Send
 from coordinator.chain import Chain
 from coordinator.events import ReachSeen
 from coordinator.group import leader_of, read_group
-from coordinator.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, LEADERS_TOLD, Joining
+from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, LEADERS_TOLD, Joining
 from coordinator.messages import Join
 from coordinator.timeline import JOIN_SHARE
 from dht.errors import PeerError
@@ -115,6 +115,46 @@ def test_a_void_attempt_leads_to_the_next_with_more_leaders_told() -> None:
     assert {body.attempt for _, body in said} == {1}
 
 
+def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> None:
+    """Whoever is bound by a vote meanwhile comes back at the number at which it voted."""
+    asking = joining()
+    tried = []
+    for number in range(3 * ATTEMPTS_TRIED):
+        [attempt] = {body.attempt for _, body in joins(asking.open(True, 5.0 * number))}
+        tried.append(attempt)
+        asking.void(5.0 * number + 4)
+    assert tried == list(range(ATTEMPTS_TRIED)) * 3
+    assert asking.first_attempt == 0
+
+
+def test_an_attempt_in_which_we_have_spoken_is_not_tried_again() -> None:
+    asking = joining()
+    for number in range(ATTEMPTS_TRIED):
+        asking.open(True, 5.0 * number)
+        if number == 0:
+            asking.speak(group_of(asking.chain, FIVE, 0))
+        asking.void(5.0 * number + 4)
+    assert asking.attempt_number == ATTEMPTS_TRIED
+    asking.open(True, 60.0)
+    asking.void(64.0)
+    assert asking.attempt_number == 1
+
+
+def test_a_join_that_has_expired_is_not_said_again_nor_contradicted() -> None:
+    """Not even where an attempt before it, to which we came back later, is still good."""
+    asking = joining()
+    asking.attempt_number = 3
+    asking.ask(True, 0.0)
+    asking.attempt_number = 2
+    asking.ask(True, 100.0)
+    expired = asking.said[3][0]
+    assert expired < asking.said[2][0]
+    asking.attempt_number = 3
+    assert {body.attempt for _, body in joins(asking.ask(True, expired))} == {4}
+    asking.attempt_number = 2
+    assert {body.attempt for _, body in joins(asking.ask(True, expired))} == {2}
+
+
 @pytest.mark.parametrize(
     ("own", "said", "attempt", "doublings"),
     [
@@ -144,7 +184,7 @@ def test_a_leader_says_how_many_attempts_were_void() -> None:
     assert gathering is not None
     for peer in FIVE:
         leads.hear(join(leads.chain, peer), 0.0)
-    [roster, *_] = [one.message for one in leads.close(gathering, frozenset(), False, 100.0) if isinstance(one, Send)]
+    [roster, *_] = [one.message for one in leads.close(gathering, frozenset(), False, 50.0) if isinstance(one, Send)]
     assert isinstance(roster, Statement)
     assert read_group(roster, leads.chain, UNIX_SECONDS).voids == 2
 
