@@ -84,11 +84,16 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
     return fork, rival
 
 
+def signers_since(rival: Chain, fork: int) -> frozenset[PeerId]:
+    """Who of the active set at the fork signed something of the branch after it."""
+    active = rival.truncated(fork).active_set()
+    after = rival.after(fork, rival.version - fork)
+    return active & frozenset[PeerId]().union(*(certificate.voters for certificate in after))
+
+
 def majority_signed(rival: Chain, fork: int) -> bool:
     """Whether more than half of the active set at the fork signed something of the branch after it."""
-    active = rival.truncated(fork).active_set()
-    signers = claim([Branch(active, rival.after(fork, rival.version - fork))]).signers
-    return 2 * signers > len(active)
+    return 2 * len(signers_since(rival, fork)) > len(rival.truncated(fork).active_set())
 
 
 def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()) -> bool:

@@ -9,7 +9,7 @@ from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
-from coordinator.lineage import ancestor, better, continuation, known_digests, majority_signed
+from coordinator.lineage import ancestor, better, continuation, known_digests, majority_signed, signers_since
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
 from dht.identity import PeerId
 
@@ -112,11 +112,18 @@ class Rivals:
         return bool(live) and live <= self.ahead
 
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
+        """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
+
+        That is one signed by more than a third of those of the active set that are here (docs/adr/0037). Else a single
+        key could make a minor version by itself, and lead away whoever has been cut off.
+        """
         version, rival = rest
-        first = next(iter(rival.after(version, 1)))
-        if all(peer in self.bans for peer in first.voters):
-            return False  # nobody but convicted keys stands behind it
-        return majority_signed(rival, version) or machine.tempo.minor_allowed(machine.chain, now)
+        core, active = machine.core, rival.truncated(version).active_set() - self.bans.held.keys()
+        signers = signers_since(rival, version) & active
+        if majority_signed(rival, version) and signers:
+            return True
+        here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}
+        return machine.tempo.minor_allowed(machine.chain, now) and 3 * len(signers) > len(here | signers)
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
         """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""

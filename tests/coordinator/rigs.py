@@ -56,15 +56,14 @@ def say(sender: PeerId, kind: str, chain: Chain, group: bytes, body: Wire, versi
     return make_statement(BY_ID[sender], context, body)
 
 
-def certificate(
+def decided(
     chain: Chain,
     roster: Sequence[PeerId],
-    voters: Iterable[PeerId] | None = None,
     tokens: int = 100,
     salt: bytes = b"",
-    changes: dict[str, object] | None = None,
-) -> Certificate:
-    """A certificate for the next version of `chain`, signed by `voters` (all of the roster unless said otherwise)."""
+    changes: Mapping[str, object] | None = None,
+) -> Outcome:
+    """What this roster decides about the next version of `chain`."""
     active = chain.active_set()
     fields: dict[str, object] = {
         "fragment": chain.fragment,
@@ -84,14 +83,31 @@ def certificate(
         "trust": NO_TRUST_TABLE,
         **(changes or {}),
     }
-    outcome = Outcome.model_validate(fields)
+    return Outcome.model_validate(fields)
+
+
+def certified(run_id: bytes, outcome: Outcome, signers: Iterable[Signer], salt: bytes = b"") -> Certificate:
+    """The outcome with the votes of `signers`."""
     state = digest_of(b"state", salt, outcome.digest)
     vote = Vote(outcome=outcome.digest, state=state)
-    votes = tuple(
-        say(voter, "vote", chain, outcome.roster_id, vote, outcome.version - 1)
-        for voter in (roster if voters is None else voters)
+    context = Context(
+        run_id=run_id, kind="vote", fragment=outcome.fragment, version=outcome.version - 1, group=outcome.roster_id
     )
+    votes = tuple(make_statement(signer, context, vote) for signer in signers)
     return Certificate(outcome=outcome, state=state, votes=votes)
+
+
+def certificate(
+    chain: Chain,
+    roster: Sequence[PeerId],
+    voters: Iterable[PeerId] | None = None,
+    tokens: int = 100,
+    salt: bytes = b"",
+    changes: dict[str, object] | None = None,
+) -> Certificate:
+    """A certificate for the next version of `chain`, signed by `voters` (all of the roster unless said otherwise)."""
+    signers = [BY_ID[voter] for voter in (roster if voters is None else voters)]
+    return certified(chain.rules.run_id, decided(chain, roster, tokens, salt, changes), signers, salt)
 
 
 def grown(chain: Chain, versions: int, roster: Sequence[PeerId], salt: bytes = b"", tokens: int = 100) -> Chain:

@@ -26,6 +26,23 @@ PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(perio
 DELAYS = ("0", "2", "8", "16")  # τ: steps from a snapshot to its adoption
 ADOPTIONS = {"overwrite": "overwrite", "carry": "carry", "blend:0.5": "blend0.5"}  # and what files can be called
 HARD = ("sign_flip", "scaling", "alie", "ipm")
+WORST = ("stale", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
+STRENGTHS = (  # beside those that the attacks have by themselves
+    "sign_flip:2:factor=1",
+    "sign_flip:2:factor=1000",
+    "scaling:2:factor=1000",
+    "random_noise:2:factor=1",
+    "fixed_direction:2:factor=1",
+    "fixed_direction:2:factor=1000",
+    "alie:2:z=0.5",
+    "ipm:2:epsilon=0.1",
+    "ipm:2:epsilon=0.5",
+    "ipm:2:epsilon=10",
+    "stale:2:rounds=1",
+    "stale:2:rounds=20",
+    "sleeper:2:every=1",
+    "backdoor:2:share=1",
+)
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
 SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "100:20"  # MTBI and return in steps, per learner: of eight, elastic data-parallel keeps 0.52 to 0.61
@@ -141,6 +158,11 @@ def _partitions() -> tuple[Experiment, ...]:
     )
 
 
+def _strength(attack: str) -> str:
+    """`ipm:2:epsilon=10` as part of a file's name: `ipm-10`."""
+    return attack.partition(":")[0] + "-" + attack.rpartition("=")[2]
+
+
 GROUPS: dict[str, tuple[Experiment, ...]] = {
     "parity-m4": _parity(4, 480),
     "parity-m8": _parity(8, 480),
@@ -211,13 +233,17 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         Experiment("attacks-none", SIX),
         *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
+    "attacks-strengths": (
+        Experiment("attacks-strengths-none", SIX),
+        *_variants("attacks-strengths", EIGHT, {_strength(attack): ("--attack", attack) for attack in STRENGTHS}),
+    ),
     "attacks-three": (
         Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),
         *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in (*HARD, "min_max")}),
     ),
     "attacks-sixteen": (
         Experiment("attacks-sixteen-none", (SMALL, "--learners", "12", "--steps", "480")),
-        *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in HARD}),
+        *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in (*HARD, *WORST)}),
     ),
     "attacks-seeds": tuple(
         one
@@ -226,9 +252,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "attacks-noniid": (
         Experiment("attacks-noniid-none", (*SIX, *UNEVEN)),
-        *_variants(
-            "attacks-noniid", (*EIGHT, *UNEVEN), {name: ("--attack", f"{name}:2") for name in (*HARD, "min_max")}
-        ),
+        *_variants("attacks-noniid", (*EIGHT, *UNEVEN), {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
     "rules": tuple(
         Experiment(f"rules-{rule}-{attack}", (*EIGHT, "--merge", rule, "--attack", f"{attack}:2"))

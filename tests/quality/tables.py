@@ -258,6 +258,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "ablation": against("ablation", "default"),
     "quorum": against("quorum", "km"),
     "attacks": against("attacks", "none"),
+    "attacks-strengths": against("attacks-strengths", "none"),
     "attacks-three": against("attacks-three", "none"),
     "attacks-sixteen": against("attacks-sixteen", "none"),
     "attacks-seeds": paired("attacks-seeds", "none"),

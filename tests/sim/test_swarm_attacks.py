@@ -1,0 +1,114 @@
+"""Keys that nobody knows certify among themselves: nothing of that is adopted, whatever honest peers go through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from coordinator.certificate import Certificate
+from coordinator.chain import Chain
+from coordinator.events import Received
+from coordinator.manifest import PEERS_PER_GROUP_MAX
+from coordinator.messages import CertificateNote, ChainNote
+from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.identity import PeerId, Signer
+from dht.statement import digest_of
+from tests.coordinator.rigs import certified, decided
+from tests.sim.worlds import (
+    INTERVAL_SECONDS,
+    PACE,
+    Drop,
+    machine,
+    run_to_version,
+    run_until,
+    statement_of,
+    swarm,
+    version,
+)
+
+HONEST = 6
+DEADLINE = PACE.round_seconds
+
+
+def farm(world: World, count: int) -> list[KeyedSigner]:
+    """Keys of one owner."""
+    secret = digest_of(b"simulation", world.seed.to_bytes(8, "big"))
+    return [KeyedSigner(virtual_peer_id(1000 + number, world.seed), secret) for number in range(count)]
+
+
+def branch(chain: Chain, signers: Sequence[Signer], versions: int) -> list[Certificate]:
+    """What these keys certify among themselves after the newest version of `chain`."""
+    own, made = chain.truncated(chain.version), []
+    for _ in range(versions):
+        outcome = decided(own, [one.peer_id for one in signers], 10**9)
+        made.append(certified(own.rules.run_id, outcome, signers))
+        assert own.refusal(made[-1]) is None, "well formed: what is against it is who signed it"
+        own.append(made[-1])
+    return made
+
+
+def show(peer: VirtualPeer, sender: PeerId, made: list[Certificate]) -> None:
+    """The news of it, and the whole branch to whoever asks for it, as it does itself."""
+    for _ in range(2):
+        peer.handle(Received(sender, CertificateNote(certificate=made[-1]), None))
+        peer.handle(Received(sender, ChainNote(fragment=0, certificates=tuple(made)), None))
+
+
+def follows(peer: VirtualPeer, made: list[Certificate]) -> bool:
+    """Whether a peer holds anything of this branch."""
+    chain = machine(peer).chain
+    return any(chain.digest_at(one.version) == one.digest for one in made)
+
+
+@pytest.mark.parametrize("keys", [1, PEERS_PER_GROUP_MAX])
+@pytest.mark.parametrize("stalled", [False, True])
+def test_what_fresh_keys_certify_is_adopted_by_nobody(keys: int, stalled: bool) -> None:
+    """Not even while nobody honest reaches another and nothing has been certified for long."""
+    world = swarm(HONEST)
+    run_to_version(world, 3)
+    if stalled:
+        world.network.sides = {peer.me: number for number, peer in enumerate(world.peers)}
+        world.run(8 * INTERVAL_SECONDS)
+    signers = farm(world, keys)
+    made = branch(machine(world.peers[0]).chain, signers, 3)
+    for peer in world.peers:
+        show(peer, signers[0].peer_id, made)
+        assert not follows(peer, made)
+    world.run(INTERVAL_SECONDS)
+    world.network.heal()
+    before = version(world.peers[0])
+    for peer in world.peers:
+        show(peer, signers[0].peer_id, made)
+    run_to_version(world, before + 3, 12 * DEADLINE)
+    assert not any(follows(peer, made) for peer in world.peers)
+
+
+def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() -> None:
+    """Fewer than a third of those who are here may all be hostile."""
+    world = swarm(HONEST)
+    run_to_version(world, 3)
+    lose_votes = Drop(lambda _, to, message: statement_of(message, "vote"))
+    world.network.filter = lose_votes
+    world.run(8 * INTERVAL_SECONDS)
+    traitor, *honest = world.peers
+    made = branch(machine(traitor).chain, [traitor.signer, *farm(world, 3)], 3)
+    for peer in honest:
+        show(peer, traitor.me, made)
+        assert not follows(peer, made)
+
+
+def test_a_newcomer_follows_those_who_are_left() -> None:
+    """Two of six went on by themselves; one that comes back from before takes their version over."""
+    world = swarm(HONEST, PACE.model_copy(update={"quorum": 2}))
+    run_to_version(world, 3)
+    back, *others = world.peers
+    back.checkpoint()
+    for peer in (back, *others[2:]):
+        world.crash(peer)
+    run_until(world, lambda: version(others[0]) >= 6, 30 * INTERVAL_SECONDS)
+    assert any(one.outcome.minor for one in machine(others[0]).chain.certificates)
+    back.start()
+    run_until(world, lambda: machine(back).chain.digest == machine(others[0]).chain.digest, 10 * INTERVAL_SECONDS)
