@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
+from coordinator.weights import creditable
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Digest, PeerIdText, Statement, digest_of
@@ -38,7 +39,7 @@ class PartitionOutcome(Wire):
 
 
 class Contributor(Wire):
-    """One member's certified work since its previous one on this fragment; of a cell's work also whose it is."""
+    """One member's work since its previous one on this fragment, as it claims; of a cell's work also whose it is."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -81,7 +82,13 @@ class Outcome(Wire):
     @property
     def tokens(self) -> int:
         """Tokens that this version certifies: those of members whose input is in at least one partition."""
-        return sum(contributor.tokens for contributor in self.included())
+        return sum(self.credited().values())
+
+    def credited(self) -> dict[str, int]:
+        """Of these members the tokens that count in every sum: what they claimed, within bounds (docs/adr/0035)."""
+        included = self.included()
+        tokens = creditable([one.tokens for one in included])
+        return {one.peer: counted for one, counted in zip(included, tokens, strict=True)}
 
     def included(self) -> tuple[Contributor, ...]:
         """Members of the input set that went into at least one partition."""

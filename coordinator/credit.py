@@ -3,6 +3,7 @@
 A peer keeps the newest certificates only (`chain.CHAIN_KEPT`), and carries a record of what the older ones added up to.
 A record says from which version on it counts; equal records of two peers have equal digests. A token trains all
 fragments, so every fragment's certificates count it once, and sums are divided by the number of fragments at the end.
+What a member claims counts within bounds that follow from the certificate (`Outcome.credited`, docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Credit:
 
     def count(self, outcome: Outcome, sign: int = 1) -> None:
         """Include a certified outcome, or take it back (−1) because its branch was left."""
-        for one in outcome.included():
-            self.token_fragments[one.peer] += sign * one.tokens
-            self.versions[one.peer] += sign
+        for peer, tokens in outcome.credited().items():
+            self.token_fragments[peer] += sign * tokens
+            self.versions[peer] += sign
 
     def tokens_of(self, contributor: str) -> int:
         """Certified tokens of a contributor, each counted once."""

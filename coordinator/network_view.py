@@ -138,8 +138,8 @@ class ContributorView(_Frozen):
     """One member's certified work in one version."""
 
     peer_id: Id
-    tokens: int = Field(0, ge=0)
-    steps: int = Field(0, ge=0)
+    tokens: int = Field(0, ge=0, description="credited if it is included, else claimed")
+    steps: int = Field(0, ge=0, description="claimed")
     included: bool = Field(True, description="in at least one partition")
 
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from statistics import median_low
 
 TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6)
+CREDITED = 16  # × the median: what one contribution may be credited at most (docs/adr/0035)
 
 
 def is_plausible(tokens: int, steps: int, windows: int, tokens_per_step: int) -> bool:
-    """Whether a commitment can be true: one data window per step, and no more tokens than these hold."""
+    """Whether a commitment agrees with itself: one data window per step, and no more tokens than these hold.
+
+    Not whether the steps were made: nothing that a peer signs tells (docs/adr/0035).
+    """
     return 0 < steps == windows and 0 < tokens <= steps * tokens_per_step
 
 
@@ -28,3 +32,13 @@ def truncated(values: Sequence[float]) -> tuple[float, ...]:
     positive = [value for value in values if value > 0]
     limit = TRUNCATION * median_low(positive) if positive else 0.0
     return tuple(min(value, limit) for value in values)
+
+
+def creditable(tokens: Sequence[int]) -> tuple[int, ...]:
+    """What of the tokens in one version is credited to each: none above 16 × the (lower) median of those above zero.
+
+    So fewer than half, claiming whatever they like, get at most 16 times what an honest member of the version has done.
+    """
+    positive = [one for one in tokens if one > 0]
+    limit = CREDITED * median_low(positive) if positive else 0
+    return tuple(min(one, limit) for one in tokens)

@@ -79,8 +79,7 @@ def certificate_views(chains: Chains, unix_offset_seconds: float) -> tuple[Certi
 def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateView:
     """A verified certificate as people see it."""
     certificate, outcome = seen.certificate, seen.certificate.outcome
-    included = outcome.included()
-    names = {one.peer for one in included}
+    credited = outcome.credited()
     return CertificateView(
         fragment=outcome.fragment,
         version=outcome.version,
@@ -93,11 +92,16 @@ def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateV
         roster=outcome.roster,
         voters=tuple(sorted(certificate.voters)),
         contributors=tuple(
-            ContributorView(peer_id=one.peer, tokens=one.tokens, steps=one.steps, included=one.peer in names)
+            ContributorView(
+                peer_id=one.peer,
+                tokens=credited.get(one.peer, one.tokens),
+                steps=one.steps,
+                included=one.peer in credited,
+            )
             for one in outcome.contributors
         ),
         tokens=outcome.tokens,
-        steps=max((one.steps for one in included), default=0),
+        steps=max((one.steps for one in outcome.included()), default=0),
         unix_seconds=unix_seconds,
         verified=True,
     )

@@ -84,13 +84,13 @@ class Ledger:
         outcome = heard.certificate.outcome
         extras = self.crowd.members(outcome.fragment, outcome.version)
         more = tuple(one.person.peer_id for one in extras)
-        included = {one.peer for one in outcome.included()}
+        credited = outcome.credited()
         contributors = [
             ContributorView(
                 peer_id=self.names[PeerId(one.peer)],
-                tokens=one.tokens,
+                tokens=credited.get(one.peer, one.tokens),
                 steps=one.steps,
-                included=one.peer in included,
+                included=one.peer in credited,
             )
             for one in outcome.contributors
         ]

@@ -147,6 +147,18 @@ def test_work_that_is_in_no_partition_is_not_counted() -> None:
     outcome = certificate(chain, PEERS[:5], changes={"partitions": partitions}).outcome
     assert [one.peer for one in outcome.included()] == [PEERS[0], PEERS[2]]
     assert outcome.tokens == 200
+    assert outcome.credited() == {PEERS[0]: 100, PEERS[2]: 100}
     assert outcome.included_in(PEERS[0]) == (True, False)
     assert outcome.included_in(PEERS[1]) == (False, False)
     assert outcome.included_in(PEERS[9]) == (False, False)
+
+
+def test_what_is_credited_is_measured_by_those_who_are_in_the_version() -> None:
+    chain = chain_of(core())
+    claims = (100, 300, 10**9, 10**9, 10**9)
+    contributors = tuple(Contributor(peer=peer, tokens=one, steps=1) for peer, one in zip(PEERS, claims, strict=False))
+    partitions = (PartitionOutcome(reducer=PEERS[0], root=bytes(32), included=(0, 1, 2)),)
+    changes = {"contributors": contributors, "partitions": partitions}
+    outcome = certificate(chain, PEERS[:5], changes=changes).outcome
+    assert outcome.credited() == {PEERS[0]: 100, PEERS[1]: 300, PEERS[2]: 4800}
+    assert outcome.tokens == 5200

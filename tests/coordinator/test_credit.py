@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator import credit
+from coordinator.certificate import Contributor
 from coordinator.chain import Chain
 from coordinator.credit import COMPARED_EVERY_VERSIONS, Claim, Contributed, CreditRecord, report_of, team_tokens
 from coordinator.history import History
@@ -111,6 +112,20 @@ def test_peers_at_different_versions_compare_where_both_have_been() -> None:
     assert late.compared_digest != one.compared_digest
     young = report_of(b"run", CreditRecord.empty(2), [chain.truncated(common - 1) for chain in chains], {})
     assert (young.compared_version, young.compared_digest) == (0, "")
+
+
+def test_a_thousand_times_the_work_is_not_credited_at_any_peer() -> None:
+    (chain,) = grown([])
+    for _ in range(4):
+        claims = ((0, 100), (1, 100), (2, 200), (3, 100_000))
+        contributors = tuple(Contributor(peer=CLUB.ids[number], tokens=one, steps=10) for number, one in claims)
+        chain.append(CLUB.certify(chain, [0, 1, 2, 3], contributors=contributors))
+    record = CreditRecord.empty(1).extended([chain], [4])
+    counted = {one.peer: one.token_fragments for one in record.contributors}
+    assert counted == {CLUB.ids[0]: 400, CLUB.ids[1]: 400, CLUB.ids[2]: 800, CLUB.ids[3]: 6400}
+    assert report_of(b"run", CreditRecord.empty(1), [chain], {}).tokens == 8000
+    carried = CreditRecord.empty(1).extended([chain.truncated(2)], [2]).extended([tail(chain, 2)], [4])
+    assert carried.digest == record.digest
 
 
 def test_whoever_has_least_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from coordinator.actions import Reduce
 from coordinator.patience import Patience
 from coordinator.reducer import ReducerDuty, reduce_inputs
 from coordinator.timeline import PROBATION_SHARE, Timeline
-from coordinator.weights import TRUNCATION, contribution_weight, truncated, weights_of
+from coordinator.weights import TRUNCATION, contribution_weight, creditable, truncated, weights_of
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, group_of, inputs_of
 
@@ -120,3 +120,30 @@ def test_nobody_weighs_more_than_half_as_much_again_as_the_median(given_counters
 def test_truncation_is_done_once(values: list[float]) -> None:
     assert truncated(truncated(values)) == truncated(values)
     assert [cut > 0 for cut in truncated(values)] == [value > 0 for value in values]
+
+
+honest_tokens = st.lists(st.integers(1, 10**6), min_size=1, max_size=16)
+lies = st.lists(st.integers(0, 2**53), max_size=15)
+
+
+@given(honest_tokens, lies)
+def test_fewer_than_half_get_no_credit_beyond_the_honest_whatever_they_claim(
+    honest: list[int], lies: list[int]
+) -> None:
+    lies = lies[: len(honest) - 1]
+    credited = creditable([*honest, *lies])
+    assert max(credited) <= 16 * max(honest)
+    assert all(counted <= claimed for counted, claimed in zip(credited, [*honest, *lies], strict=True))
+
+
+@given(honest_tokens, lies)
+def test_fewer_than_half_take_no_credit_from_the_honest(honest: list[int], lies: list[int]) -> None:
+    credited = creditable([*honest, *lies[: len(honest) - 1]])
+    full = [own for own in honest if own <= 16 * min(honest)]
+    assert [counted for counted, own in zip(credited, honest, strict=False) if own in full] == full
+
+
+def test_whoever_has_no_weight_yet_does_not_lower_what_is_credited() -> None:
+    assert creditable([0, 0, 0, 0, 100, 1600, 1700]) == (0, 0, 0, 0, 100, 1600, 1700)
+    assert creditable([0, 0]) == (0, 0)
+    assert creditable([100, 100, 2000]) == (100, 100, 1600)

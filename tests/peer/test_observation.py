@@ -27,8 +27,7 @@ def credit_of(observed: Observed) -> dict[str, int]:
     """Certified tokens of everybody, from the certificates that the world's watcher has seen."""
     tokens: Counter[str] = Counter()
     for certificate in observed.world.watcher.certified.values():
-        for one in certificate.outcome.included():
-            tokens[one.peer] += one.tokens
+        tokens.update(certificate.outcome.credited())
     return {peer: total // observed.world.pace.fragments for peer, total in tokens.items()}
 
 
@@ -426,8 +425,7 @@ def test_the_losing_branch_of_a_partition_is_taken_back() -> None:
     tokens: Counter[str] = Counter()
     for chain in chains:
         for certificate in chain.certificates:
-            for one in certificate.outcome.included():
-                tokens[one.peer] += one.tokens
+            tokens.update(certificate.outcome.credited())
     assert {one.peer_id: one.tokens for one in view.credit} == {peer: total // 2 for peer, total in tokens.items()}
     assert {one.digest for one in view.certificates} == {c.digest.hex() for chain in chains for c in chain.certificates}
     assert view.history[-1].tokens_certified == tokens.total() // 2
