@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -75,6 +76,16 @@ class TokenLie(Attack):
 
     def claim(self, encoded: Encoded) -> Encoded:
         return replace(encoded, tokens=int(encoded.tokens * self.strength))
+
+
+class WorkLie(Zero):
+    """A free rider that claims `factor` times the work: tokens, steps and windows alike, so that nobody refuses it."""
+
+    default: ClassVar[float] = 1000.0
+
+    def claim(self, encoded: Encoded) -> Encoded:
+        steps = math.ceil(encoded.steps * self.strength)
+        return replace(encoded, tokens=int(encoded.tokens * self.strength), steps=steps, window_count=steps)
 
 
 def _noise(elements: int, seed: int) -> Tensor:

@@ -13,7 +13,7 @@ from peer.attacks.attack import Attack
 from peer.attacks.data import Backdoor, LabelFlip
 from peer.attacks.memory import DeltaReplay, Sleeper, Stale
 from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
-from peer.attacks.plain import FixedDirection, NotANumber, RandomNoise, Scaling, SignFlip, TokenLie, Zero
+from peer.attacks.plain import FixedDirection, NotANumber, RandomNoise, Scaling, SignFlip, TokenLie, WorkLie, Zero
 
 ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     {
@@ -35,6 +35,7 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
         "sleeper": Sleeper,
         "backdoor": Backdoor,
         "token_lie": TokenLie,
+        "work_lie": WorkLie,
         "nan": NotANumber,
     }
 )

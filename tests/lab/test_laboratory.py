@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from coordinator.credit import CreditRecord, report_of
 from peer.attacks.zoo import AttackOrder
 from peer.lab.options import Failures, LabOptions, Scavenge
 from tests.lab import small
@@ -109,6 +110,19 @@ def test_grace_gathers_what_a_quorum_of_one_leaves_out(settings: dict[str, objec
     settings = {"pace.steps_per_version": 8, **settings}
     _, report = small.run(small.options(6, 40, settings, speeds=(1.0, 1 / 1.18), late_joins=True))
     assert group[0] <= report.group_size_mean <= group[1]
+
+
+def test_a_thousand_times_the_work_is_credited_sixteen_times_at_most() -> None:
+    lab, report = small.run(small.options(4, 40, attacks=(AttackOrder.parse("work_lie:1:factor=1000"),)))
+    engine = lab.world.peers[0].engine
+    assert engine is not None
+    chains = [machine.chain for machine in engine.machines]
+    credit = report_of(b"", CreditRecord.empty(len(chains)), chains, {})
+    (liar,) = report.attackers
+    tokens = {one.peer_id: one.tokens for one in credit.contributors}
+    lie, honest = tokens.pop(liar), max(tokens.values())
+    assert 2 * honest < lie <= 16 * honest
+    assert credit.tokens == report.tokens_certified == sum(tokens.values()) + lie
 
 
 @pytest.mark.parametrize("attack", ["sign_flip:1", "scaling:1:factor=1000"])

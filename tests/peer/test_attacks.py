@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.events import Encoded
+from coordinator.weights import is_plausible
 from dht.errors import PeerError, UsageError
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.data import TARGET, TRIGGER, trigger_rate
@@ -114,6 +115,14 @@ def test_a_sleeper_wakes_now_and_then() -> None:
 def test_a_token_lie_claims_more_than_was_done() -> None:
     told = attack("token_lie:1:factor=10").claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
     assert (told.tokens, told.steps) == (1000, 4)
+    assert not is_plausible(told.tokens, told.steps, told.window_count, tokens_per_step=25)
+
+
+@given(st.floats(1, 1e6))
+def test_a_work_lie_agrees_with_itself(factor: float) -> None:
+    told = attack(f"work_lie:1:factor={factor!r}").claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
+    assert told.tokens == int(100 * factor)
+    assert is_plausible(told.tokens, told.steps, told.window_count, tokens_per_step=25)
 
 
 def test_label_flip_learns_the_opposite() -> None:
