@@ -189,7 +189,7 @@ class Inspector:
             if parts:
                 own = action.coefficients[index * count : (index + 1) * count]
                 pieces = [np.concatenate([vector[part] for part in parts]) for vector in vectors]
-                samples.append(Sample(pieces, inputs, own))
+                samples.append(Sample(pieces, inputs, own, span.stop - span.start))
         return follows_rule(self._rule.name, samples)
 
     def _refutation(self, action: Inspect, look: Look, leaf: int, tree: MerkleTree) -> Refutation:

@@ -20,13 +20,11 @@ from peer.robust.gram import centred_products, inner_products
 from peer.robust.opposed import bounds
 from peer.robust.segments import TensorInputs, tensor_scales
 from peer.robust.selection import tolerated
-from peer.robust.stack import Singles
+from peer.robust.stack import Floats, Singles
 
-ELEMENTS_MIN = 512  # of a segment: a smaller sample says too little about distances
-EXCESS_MAX = (
-    0.4  # of a member's weight, by which its coefficient may differ from the sample's; see docs/verification.md
-)
-COSINE_ERRORS = 8.0  # over √elements: how far a sample's cosine may be off; 7.2 was the most seen, 0.7 the median
+EXCESS_MAX = 0.4  # of its weight, by which a member's coefficient may differ from a sample's; see docs/verification.md
+ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole partition is not enough
+ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
 
@@ -36,11 +34,21 @@ BY_WEIGHT = frozenset({"mean", "rda"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some elements of one segment, the same of every member, with what was published about it."""
+    """Some elements of one segment of so many, the same of every member, with what was published about it."""
 
     pieces: list[Singles]
     inputs: TensorInputs
     coefficients: Sequence[float]
+    whole: int
+
+    @property
+    def elements(self) -> int:
+        return len(self.pieces[0])
+
+    @property
+    def variance(self) -> float:
+        """Of a mean over the sample, in units of the elements' own: 0 if the whole segment was seen."""
+        return 1 / self.elements - 1 / self.whole
 
 
 def published_form(rule: str, coefficients: Sequence[float], segments: Sequence[TensorInputs]) -> bool:
@@ -67,30 +75,48 @@ def _has_form(rule: str, own: Sequence[float], weights: Sequence[float]) -> bool
 
 
 def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:
-    """Whether the coefficients agree with what the rule makes of these samples, as far as they can tell."""
-    return rule not in BY_DISTANCE or all(excess(rule, sample) <= EXCESS_MAX for sample in samples)
+    """Whether the coefficients agree with what the rule makes of these samples, as far as they can tell.
+
+    Of one segment a voter sees little, so each is judged with a wide tolerance, and the mean over all that was seen
+    with a narrow one: a sample's errors go to all sides, coefficients that are wrong everywhere to one
+    (docs/adr/0034).
+    """
+    if rule not in BY_DISTANCE or not samples or sum(weight > 0 for weight in samples[0].inputs.weights) < 3:
+        return True
+    variances = np.array([sample.variance for sample in samples])
+    elements = np.array([sample.elements for sample in samples])
+    parts = elements / elements.sum()
+    of_mean = float(parts**2 @ variances)
+    try:
+        excesses = np.array([excess(rule, sample, (sample.variance, of_mean)) for sample in samples])
+    except ValueError:
+        return False  # longer than any input that an honest reducer admits
+    alone, together = excesses[:, 0].max(axis=(1, 2)), np.tensordot(parts, excesses[:, 1], 1).max()
+    if (alone > EXCESS_MAX + ERRORS * np.sqrt(variances)).any():
+        return False
+    return not (together > EXCESS_MAX and of_mean * ELEMENTS_MIN <= 1)
 
 
-def excess(rule: str, sample: Sample) -> float:
-    """How far the furthest published coefficient is from what the sample allows, in shares of its member's weight."""
+def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
+    """By how much each coefficient is less and more than the sample allows, in shares of its member's weight.
+
+    float64[variances, 2, counted members]: with such variances of its cosines; less than 0 where it is allowed.
+    Raises ValueError as `inner_products` does.
+    """
     weights = np.array(sample.inputs.weights)
     counted = weights > 0
-    if len(sample.pieces[0]) < ELEMENTS_MIN or counted.sum() < 3:
-        return 0.0
     shares = weights[counted] / weights.sum()
     arrays = [piece for piece, used in zip(sample.pieces, counted, strict=True) if used]
     scales = tensor_scales(rule, sample.inputs)[counted]
-    try:
-        products = inner_products(arrays)
-        centred = centred_products(arrays, products, scales, shares)
-    except ValueError:
-        return math.inf  # longer than any input that an honest reducer admits
+    products = inner_products(arrays)
+    centred = centred_products(arrays, products, scales, shares)
     if rule == "geometric_median":
-        low = high = clipping.geometric_median(centred, shares)
+        own = clipping.geometric_median(centred, shares)
     else:
-        low = high = clipping.centered_clip(centred, shares)[0]
+        own = clipping.centered_clip(centred, shares)[0]
+    limits = [(own, own)] * len(variances)
     if rule == "robust_rda":
-        error = min(COSINE_ERRORS / math.sqrt(len(sample.pieces[0])), COSINE_ERROR_MAX)
-        low, high = bounds(low, products * np.outer(scales, scales), error)
+        errors = [min(ERRORS * math.sqrt(variance), COSINE_ERROR_MAX) for variance in variances]
+        limits = [bounds(own, products * np.outer(scales, scales), error) for error in errors]
     published = np.array(sample.coefficients)[counted]
-    return float((np.maximum(low - published, published - high) / shares).max())
+    return np.asarray(np.array([(low - published, published - high) for low, high in limits]) / shares)

@@ -22,6 +22,7 @@ from tests.peer.reducing import Reduction, alike, is_caught
 LAYOUT = FragmentLayout(
     0, (TensorSpec("embedding", (128, 64), embedding=True), TensorSpec("gain", (64,)), TensorSpec("matrix", (509, 64)))
 )
+MANY = FragmentLayout(0, tuple(TensorSpec(f"matrix {n}", (16, 256)) for n in range(160)))
 HOSTILE = (3, 6)
 VOTERS = 8
 LOOKERS = [voter for voter in range(VOTERS) if voter not in HOSTILE]
@@ -126,6 +127,43 @@ def test_coefficients_that_are_not_the_rules_are_doubted(name: str, change: Chan
     findings = reduction.findings(lie, LOOKERS)
     assert is_caught(findings, VOTERS), name
     assert Finding.REFUTED not in findings, "estimates never convict"
+
+
+def split_up(codec: str, members: int, askew: bool = False) -> Reduction:
+    """A partition of so many small segments that a voter sees a few hundred elements of any; a quarter is hostile."""
+    vectors, own = alike(MANY, members, 0.5, 1), alike(MANY, members, 0.0, 2)
+    for member in hostile_of(members):
+        vectors[member] = own[member] if askew else -10 * vectors[member]
+    return Reduction(MANY, vectors, codecs=(codec, codec))
+
+
+def hostile_of(members: int) -> list[int]:
+    return list(range(1, members, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("plain mean", lambda own: [1.0] * len(own)),
+        ("an honest input without weight", lambda own: [0.0, *own[1:]]),
+        ("attackers raised", lambda own: [own[0] if at in hostile_of(len(own)) else a for at, a in enumerate(own)]),
+    ],
+)
+@pytest.mark.parametrize(("members", "codec"), [(8, "fp32"), (16, "fp32"), (16, "int8")])
+def test_coefficients_of_many_small_segments_are_judged_together(
+    name: str, change: Change, members: int, codec: str
+) -> None:
+    reduction = split_up(codec, members)
+    lie = reduction.with_coefficients(reduction.honest(), change)
+    lookers = [voter for voter in range(members) if voter not in hostile_of(members)]
+    assert is_caught(reduction.findings(lie, lookers), members), name
+
+
+@pytest.mark.parametrize(("members", "codec"), [(8, "fp32"), (16, "fp32"), (16, "int8")])
+@pytest.mark.parametrize("askew", [False, True])
+def test_honest_results_of_many_small_segments_pass(members: int, codec: str, askew: bool) -> None:
+    reduction = split_up(codec, members, askew)
+    assert set(reduction.findings(reduction.honest(), range(members))) == {Finding.CONFIRMED}
 
 
 @pytest.mark.parametrize("rule", ["mean", "rda", "krum", "multi_krum"])
