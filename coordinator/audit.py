@@ -185,12 +185,16 @@ class Auditor:
             return []
         inputs, shown = audit.exchange.inputs, event.refutation
         if shown is None or inputs is None:
-            return self._end(True if event.finding is Finding.CONFIRMED else None)
+            doubtful = event.finding is Finding.DOUBTFUL  # about its coefficients, which convicts nobody
+            return self._end(False if doubtful else True if event.finding is Finding.CONFIRMED else None, doubtful)
         evidence = false_result(audit.held.statement, inputs.statement, shown)
         return self._end(False) + ([] if evidence is None else self.tribunal.accuse([evidence], now))
 
-    def _end(self, passed: bool | None) -> list[Action]:
-        """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed."""
+    def _end(self, passed: bool | None, doubtful: bool = False) -> list[Action]:
+        """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed.
+
+        `doubtful`: the bytes are what the published coefficients give, but those are not what the rule gives.
+        """
         assert self.audit is not None
         audit, self.audit = self.audit, None
         inputs, key = audit.exchange.inputs, audit.exchange.group.key
@@ -198,6 +202,7 @@ class Auditor:
             "reducer": audit.held.reducer,
             "partition": audit.held.result.partition,
             "passed": passed,
+            "doubtful": doubtful,
             "withheld": [] if inputs is None else [inputs.peers[member] for member in sorted(audit.lacking)],
         }
         return [Tell("audited", key.fragment, key.version, details)]

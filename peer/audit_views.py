@@ -15,6 +15,7 @@ REASONS = {
     False: "what it returned is not what its inputs give",
     None: "what was committed could not be had, so nothing could be recomputed",
 }
+DOUBTFUL = "its coefficients are not those that the run's rule gives"
 
 
 def audit_views(told: Tell, unix_seconds: float) -> list[AuditView]:
@@ -39,7 +40,8 @@ def _found(told: Tell) -> Iterator[dict[str, object]]:
         yield {"kind": "complaint", "about": about, "reason": reason}
     if told.event == "audited":
         passed = cast(bool | None, told.details["passed"])
-        yield {"kind": "audit", "about": about, "passed": passed, "reason": REASONS[passed]}
+        reason = DOUBTFUL if told.details["doubtful"] else REASONS[passed]
+        yield {"kind": "audit", "about": about, "passed": passed, "reason": reason}
         for peer in cast(Sequence[str], told.details["withheld"]):
             reason = f"did not send its part of partition {partition} to an audit"
             yield {"kind": "complaint", "about": peer, "reason": reason}

@@ -32,7 +32,7 @@ from peer.merge import MergeRule
 from peer.recomputation import Recomputation, Segments
 from peer.reduction import overlaps, segment_inputs
 from peer.robust.brought import RuleError
-from peer.rule_check import Sample, follows_rule, published_form
+from peer.rule_check import Sample, follows_rule, is_merged_so, published_form
 
 AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
 
@@ -82,14 +82,24 @@ class Inspector:
         )
 
     def _audit(self, action: Inspect, cut: Partitioning, leaves: Leaves) -> Inspected:
-        """All leaves, some at a time."""
+        """All leaves, some at a time, and then whether the coefficients are those of the rule."""
         found = _inspected(action, Finding.UNOPENED)
         for start in range(0, leaves.count, AUDITED_AT_ONCE):
             chosen = tuple(range(start, min(start + AUDITED_AT_ONCE, leaves.count)))
             found = self._judge(action, cut, leaves, chosen)
             if found.finding is not Finding.CONFIRMED:
-                break
-        return found
+                return found
+        return found if self._is_merged_so(action, cut) else _inspected(action, Finding.DOUBTFUL)
+
+    def _is_merged_so(self, action: Inspect, cut: Partitioning) -> bool:
+        """Whether its coefficients are those that the rule gives, from inputs whose every leaf has been decoded."""
+        if not action.coefficients:
+            return True
+        elements = cut.elements(action.partition)
+        parts = [self._blobs.get(one.root) for one in action.inputs]
+        pieces = [self._codecs[0].decode(part, elements) for part in parts if part is not None]
+        segments = segment_inputs(action.inputs, self._rule, cut, action.partition)
+        return len(pieces) == len(parts) and is_merged_so(self._rule, segments, pieces, action.coefficients)
 
     def _judge(self, action: Inspect, cut: Partitioning, leaves: Leaves, chosen: tuple[int, ...]) -> Inspected:
         look = self._look(action, leaves, chosen)
@@ -105,7 +115,7 @@ class Inspector:
         try:
             wrong = self._first_wrong(action, look, merging)
         except RuleError:  # of our own package, which refutes nothing
-            return _inspected(action, Finding.DOUBTFUL)
+            return _inspected(action, Finding.UNOPENED if action.whole else Finding.DOUBTFUL)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
         doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments)

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
-from peer.merge import weight_shares
+from peer.merge import MergeRule, weight_shares
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
 from peer.robust.opposed import bounds
-from peer.robust.segments import TensorInputs, tensor_scales
+from peer.robust.segments import TensorInputs, merge_segment, tensor_scales
 from peer.robust.selection import tolerated
 from peer.robust.stack import Floats, Singles
 
@@ -27,6 +28,7 @@ ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole pa
 ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
+AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
 
 BY_DISTANCE = frozenset({"robust_rda", "centered_clip", "geometric_median"})
 BY_WEIGHT = frozenset({"mean", "rda"})
@@ -72,6 +74,26 @@ def _has_form(rule: str, own: Sequence[float], weights: Sequence[float]) -> bool
             sorted(own)[: len(own) - chosen]
         )
     return abs(math.fsum(own) - 1) <= SUM_TOLERANCE
+
+
+def is_merged_so(
+    rule: MergeRule, segments: Sequence[tuple[slice, TensorInputs]], pieces: Sequence[Tensor], own: Sequence[float]
+) -> bool:
+    """Whether the rule, run on the whole inputs of a partition, gives these coefficients: what an audit can tell.
+
+    Sums differ in their last digits between machines, and rules make more of that, so it proves nothing either.
+    """
+    members = len(pieces)
+    for index, (span, inputs) in enumerate(segments):
+        try:
+            due = merge_segment(rule, [piece[span] for piece in pieces], inputs).coefficients
+        except ValueError:
+            return False  # as in `follows_rule`
+        shares = np.array(inputs.weights) / math.fsum(inputs.weights)
+        away = np.array(own[index * members : (index + 1) * members]) - np.array(due)
+        if (np.abs(away) > AGREEMENT * shares).any():
+            return False
+    return True
 
 
 def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:

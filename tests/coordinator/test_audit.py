@@ -102,6 +102,17 @@ def test_it_asks_again_for_what_is_missing_and_gives_up_in_the_end() -> None:
     assert stand.auditor.tick(ENDS_AT) == []
 
 
+def test_coefficients_that_are_not_the_rules_are_told_and_ban_nobody() -> None:
+    stand = Stand()
+    stand.auditor.tick(NOW)
+    for member in stand.others:
+        stand.part(member)
+    (tell,) = stand.recomputed(Finding.DOUBTFUL)
+    assert isinstance(tell, Tell)
+    assert (tell.details["passed"], tell.details["doubtful"]) == (False, True)
+    assert stand.held.reducer not in stand.engine.core.bans
+
+
 def test_a_leaf_that_differs_bans_its_reducer() -> None:
     stand = Stand()
     stand.auditor.tick(NOW)

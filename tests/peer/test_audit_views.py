@@ -11,8 +11,9 @@ from tests.peer.observing import Observed, world_of
 REDUCER, ABSENT = "12D3KooWReducer", "12D3KooWAbsent"
 
 
-def audited(passed: bool | None, withheld: list[str]) -> Tell:
-    return Tell("audited", 1, 6, {"reducer": REDUCER, "partition": 3, "passed": passed, "withheld": withheld})
+def audited(passed: bool | None, withheld: list[str], doubtful: bool = False) -> Tell:
+    found = {"reducer": REDUCER, "partition": 3, "passed": passed, "doubtful": doubtful, "withheld": withheld}
+    return Tell("audited", 1, 6, found)
 
 
 def test_an_audit_is_told_with_who_kept_it_from_ending() -> None:
@@ -21,6 +22,13 @@ def test_an_audit_is_told_with_who_kept_it_from_ending() -> None:
     assert (complaint.kind, complaint.about) == ("complaint", ABSENT)
     assert complaint.reason == "did not send its part of partition 3 to an audit"
     assert [one.passed for one in audit_views(audited(True, []), 12.0)] == [True]
+
+
+def test_an_audit_says_what_was_wrong() -> None:
+    [false], [doubtful] = (audit_views(audited(False, [], doubted), 12.0) for doubted in (False, True))
+    assert (false.passed, doubtful.passed) == (False, False)
+    assert "inputs" in false.reason
+    assert "coefficients" in doubtful.reason
 
 
 def test_a_refuted_result_is_complained_of_and_nothing_else_is() -> None:

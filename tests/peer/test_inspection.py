@@ -258,6 +258,26 @@ def test_an_audit_finds_a_single_touched_leaf(codecs: tuple[str, str], seed: int
     assert reduction.repeat(touched, found).finding is Finding.REFUTED
 
 
+@pytest.mark.parametrize("rule", ["robust_rda", "centered_clip", "geometric_median", "krum"])
+@pytest.mark.parametrize("index", range(2))
+def test_an_audit_doubts_coefficients_that_are_wrong_in_one_segment_alone(rule: str, index: int) -> None:
+    layout = FragmentLayout(0, (TensorSpec("gain", (64,)), TensorSpec("matrix", (509, 64))))
+    vectors = alike(layout, VOTERS, 0.5, 3)
+    for member in HOSTILE:
+        vectors[member] = -10 * vectors[member]
+    reduction = Reduction(layout, vectors, MERGES[rule], partitions=1)
+    honest = reduction.honest()
+    assert reduction.audit(honest).finding is Finding.CONFIRMED
+    own = honest.coefficients[index * VOTERS : (index + 1) * VOTERS]
+    segments = iter(range(2))
+    lie = reduction.with_coefficients(
+        honest,
+        lambda due: [*own[1:], own[0]] if next(segments) == index else due,  # in turns: of the rule's form
+    )
+    found = reduction.audit(lie)
+    assert (found.finding, found.refutation) == (Finding.DOUBTFUL, None)
+
+
 def test_an_audit_without_an_input_cannot_tell() -> None:
     reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1), partitions=2)
     honest = reduction.honest()
