@@ -4,7 +4,9 @@
 counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified,
 leaves recomputed, as `peer.inspection` does it. Inputs are Gaussian rows of unequal sizes around a common direction,
 cosine 0.3 to 0.9 (`byzantine.md` §2.5); a quarter of the members sends minus ten times its own, or, in every other draw
-of honest rounds, what points away so little that the rule leaves it a part of its share (docs/adr/0031).
+of honest rounds, what points away so little that the rule leaves it a part of its share (docs/adr/0031). The fragment
+has `--matrices` equal ones, so a partition has that many over the members' segments, or is a small Llama (`--matrices
+0`). Inputs and results are drawn anew every `--repeats` trials; in between only the leaves are.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -28,12 +31,14 @@ from coordinator.messages import Abstain, Proposal  # noqa: E402
 from coordinator.openings import OpenNote, seed_of  # noqa: E402
 from peer.blobs import BlobStore  # noqa: E402
 from peer.codec import CODECS  # noqa: E402
-from peer.fragments import FragmentLayout, Partitioning, TensorSpec  # noqa: E402
+from peer.fragments import FragmentLayout, Partitioning, TensorSpec, split_fragments  # noqa: E402
 from peer.frames import encode_header  # noqa: E402
 from peer.inspection import Inspector  # noqa: E402
 from peer.merge import MERGES  # noqa: E402
+from peer.model import parameter_specs  # noqa: E402
 from peer.reduction import ReducedPartition  # noqa: E402
 from peer.transport import frame_bytes  # noqa: E402
+from tests.bench.allreduce.gradients import model_of  # noqa: E402
 from tests.coordinator.builders import Club  # noqa: E402
 from tests.peer.merging import Made  # noqa: E402
 from tests.peer.reducing import KEY, OTHERS, Reduction, alike, is_caught  # noqa: E402
@@ -42,15 +47,17 @@ ENCODED_BYTES = 5_000_000
 MATRICES = 8
 COLUMNS = 256
 CODEC_NAMES = ("fp32", "bf16", "int8", "int4")
-TRIALS_PER_DRAW = 10  # inputs are drawn anew after so many trials
 
 Change = Callable[[list[float]], list[float]]
 Cheat = Callable[[Reduction, ReducedPartition, int], ReducedPartition]
 
 
-def layout_of(elements: int) -> FragmentLayout:
-    rows = max(elements // (MATRICES * COLUMNS), 1)
-    return FragmentLayout(0, tuple(TensorSpec(f"matrix {n}", (rows, COLUMNS)) for n in range(MATRICES)))
+def layout_of(elements: int, matrices: int = MATRICES) -> FragmentLayout:
+    """Equal matrices; with none asked for, the tensors of a Llama of about that size."""
+    if not matrices:
+        return split_fragments(parameter_specs(model_of(elements)), 1)[0]
+    rows = max(elements // (matrices * COLUMNS), 1)
+    return FragmentLayout(0, tuple(TensorSpec(f"matrix {n}", (rows, COLUMNS)) for n in range(matrices)))
 
 
 # -- traffic
@@ -66,7 +73,7 @@ def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -
     made = Made.of(torch.randn(layout.elements), cut, codec)
     plain = openings = 0.0
     for partition, (root, part) in enumerate(zip(made.part_roots, made.parts, strict=True)):
-        blobs.put(root, part)
+        blobs.add(part, codec.leaf_bytes)
         inputs = tuple(ReduceInput(member, root, 1.0, made.squared_norms) for member in range(members - 1))
         seed = seed_of(bytes(16), partition, 0)
         note = inspector.open(Open(KEY, OTHERS, partition, members, 0, seed, members, inputs)).note
@@ -127,6 +134,14 @@ def raised(hostile: Sequence[int]) -> Change:
     return lambda own: [own[0] if member in hostile else alpha for member, alpha in enumerate(own)]
 
 
+def in_largest(reduction: Reduction, change: Change) -> Change:
+    """In the largest segment of the partition alone; `with_coefficients` asks for one after the other."""
+    segments = reduction.cut.segments[reduction.cut.segment_span(reduction.partition)]
+    sizes = [segment.stop - segment.start for segment in segments]
+    at = count()
+    return lambda own: change(own) if next(at) == sizes.index(max(sizes)) else own
+
+
 def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
     def change(of: Change) -> Cheat:
         return lambda reduction, honest, _: reduction.with_coefficients(honest, of)
@@ -140,18 +155,36 @@ def cheats(hostile: Sequence[int]) -> dict[str, Cheat]:
         "plain mean": change(lambda own: [1.0] * len(own)),
         "an honest input without weight": change(lambda own: [0.0, *own[1:]]),
         "attackers' coefficients raised": change(raised(hostile)),
+        "the same in one segment": lambda one, honest, _: one.with_coefficients(
+            honest, in_largest(one, raised(hostile))
+        ),
     }
 
 
-def draws(members: int, codec: str, encoded_bytes: int, numbers: Iterable[int]) -> Iterator[Reduction]:
+@dataclass(frozen=True)
+class Place:
+    """Where cheats hide."""
+
+    members: int
+    codec: str
+    encoded_bytes: int
+    matrices: int
+
+    @property
+    def layout(self) -> FragmentLayout:
+        codec = CODECS[self.codec]
+        return layout_of(int(self.encoded_bytes * codec.leaf_elements / codec.leaf_bytes), self.matrices)
+
+
+def draws(place: Place, numbers: Iterable[int]) -> Iterator[Reduction]:
     """Reductions in which a quarter is hostile: with even numbers backwards, with odd ones askew."""
-    elements = int(encoded_bytes * CODECS[codec].leaf_elements / CODECS[codec].leaf_bytes)
-    layout = layout_of(elements)
+    layout, members, codec = place.layout, place.members, place.codec
     for number in numbers:
         vectors = alike(layout, members, 0.3 + 0.6 * (number * 0.618 % 1), number)
         for member in hostile_of(members):
             vectors[member] = askew(vectors, layout, number) if number % 2 else -10 * vectors[member]
-        yield Reduction(layout, vectors, codecs=(codec, codec), partition=number % members)
+        turn = number // 2 if number % 2 else number // 2 + 1  # so that every partition has its turn
+        yield Reduction(layout, vectors, codecs=(codec, codec), partition=turn % members)
 
 
 def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tensor:
@@ -162,14 +195,14 @@ def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tenso
     return math.sqrt(1 - away**2) * own / own.norm() - away * wanted / wanted.norm()
 
 
-def found(members: int, codec: str, encoded_bytes: int, trials: int, seed: int) -> dict[str, float]:
+def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float]:
     """Shares of rounds in which a cheat is found by the honest members before anything is applied."""
-    hostile = hostile_of(members)
+    members, hostile = place.members, hostile_of(place.members)
     voters = [member for member in range(members) if member not in hostile]
     caught: dict[str, int] = {}
-    source = draws(members, codec, encoded_bytes, count(2 * seed, 2))
+    source = draws(place, count(2 * seed, 2))
     for trial in range(trials):
-        if trial % TRIALS_PER_DRAW == 0:
+        if trial % repeats == 0:
             reduction = next(source)
             honest = reduction.honest()
             lies = {name: cheat(reduction, honest, trial) for name, cheat in cheats(hostile).items()}
@@ -183,12 +216,13 @@ def found(members: int, codec: str, encoded_bytes: int, trials: int, seed: int) 
     return {name: round(count / trials, 4) for name, count in caught.items()}
 
 
-def honest_rounds(members: int, codec: str, encoded_bytes: int, trials: int, seed: int) -> dict[str, int]:
+def honest_rounds(place: Place, trials: int, repeats: int, seed: int) -> dict[str, int]:
     """How many honest results were refuted by anybody, doubted by anybody, and doubted by enough to be void."""
-    counted = {"rounds": trials, "refuted": 0, "voided": 0, "single_doubts": 0}
-    source = draws(members, codec, encoded_bytes, count(seed))
+    members = place.members
+    counted = {"rounds": trials, "results": -(-trials // repeats), "refuted": 0, "voided": 0, "single_doubts": 0}
+    source = draws(place, count(seed))
     for trial in range(trials):
-        if trial % TRIALS_PER_DRAW == 0:
+        if trial % repeats == 0:
             reduction = next(source)
             honest = reduction.honest()
         findings = reduction.findings(honest, range(members), trial)
@@ -200,25 +234,32 @@ def honest_rounds(members: int, codec: str, encoded_bytes: int, trials: int, see
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=40, help="rounds per cheat, codec and group size")
-    parser.add_argument("--honest", type=int, default=200, help="honest rounds per codec and group size")
+    parser.add_argument("--trials", type=int, default=40, help="rounds per cheat, codec, layout and group size")
+    parser.add_argument("--honest", type=int, default=100, help="honest rounds per codec, layout and group size")
     parser.add_argument("--seed", type=int, default=0, help="first seed; another one continues where this one ended")
     parser.add_argument("--codec", choices=CODEC_NAMES, action="append", help="only these")
     parser.add_argument("--encoded-bytes", type=int, default=1_000_000, help="of the fragment in which cheats hide")
     parser.add_argument("--members", type=int, action="append", help="only these group sizes")
+    parser.add_argument("--matrices", type=int, action="append", help="only such fragments; 0: a Llama")
+    parser.add_argument("--repeats", type=int, default=1, help="trials per draw of inputs and result")
     options = parser.parse_args()
     torch.set_num_threads(1)
     started = time.process_time()
     report: dict[str, object] = {
         "traffic": [traffic(members, codec) for members in (8, 16) for codec in ("int8", "int4", "fp32")],
     }
-    for members in options.members or (8, 16):
-        for codec in options.codec or CODEC_NAMES:
-            place = (members, codec, options.encoded_bytes)
-            name = f"{members} members, {codec}"
-            report[f"found: {name}"] = found(*place, options.trials, options.seed)
-            report[f"honest: {name}"] = honest_rounds(*place, options.honest, options.seed)
-            sys.stderr.write(f"{name}: {report[f'found: {name}']} {report[f'honest: {name}']}\n")
+    places = [
+        Place(members, codec, options.encoded_bytes, matrices)
+        for members in options.members or (8, 16)
+        for matrices in options.matrices or (MATRICES, 20 * members)
+        for codec in options.codec or CODEC_NAMES
+    ]
+    for place in places:
+        segments = len(Partitioning.of(place.layout, place.members).segments) / place.members
+        name = f"{place.members} members, {place.codec}, {segments:.1f} segments"
+        report[f"found: {name}"] = found(place, options.trials, options.repeats, options.seed)
+        report[f"honest: {name}"] = honest_rounds(place, options.honest, options.repeats, options.seed)
+        sys.stderr.write(f"{name}: {report[f'found: {name}']} {report[f'honest: {name}']}\n")
     report["seconds"] = round(time.process_time() - started, 1)
     sys.stdout.write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
