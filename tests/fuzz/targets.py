@@ -24,12 +24,12 @@ from dht.statement import Statement
 from dht.wire import Wire
 from peer.codec import CODECS, Codec
 from peer.export.listing import Listing
-from peer.frames import ProbeAnswer, ProbeAsk, StatusAnswer, decode_header, encode_header
+from peer.frames import StatusAnswer, decode_header
 from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
+from tests.fuzz.headers import BODIES, HEADERS, golden
 
-GOLDEN = Path(__file__).parents[1] / "wire" / "v1"
 ELEMENTS = 300  # of the vectors that codecs decode
 PAYLOAD_BYTES_MAX = 1 << 16
 
@@ -51,16 +51,10 @@ class Target:
         return True
 
 
-def _golden(pattern: str) -> tuple[bytes, ...]:
-    found = tuple(path.read_bytes() for path in sorted(GOLDEN.glob(pattern)))
-    assert found, f"no golden file is called {pattern}"
-    return found
-
-
 def _header(data: bytes) -> object:
     message = decode_header(data)
     if isinstance(message, Statement):
-        body = STATEMENT_BODIES.get(message.context.kind)
+        body = BODIES.get(message.context.kind)
         message.verify(KeyVerifier())
         return None if body is None else message.read(body)
     if isinstance(message, StatusAnswer):
@@ -91,31 +85,12 @@ def _codec(codec: Codec) -> Target:
     return Target(read, (bytes(codec.encode(vector)),))
 
 
-def _statements() -> tuple[bytes, ...]:
-    """Headers of statements with every body that there is."""
-    outer = Statement.from_wire(_golden("statement.bin")[0])
-    made = []
-    for kind, path in ((kind, GOLDEN / f"coordinator_{kind}.bin") for kind in STATEMENT_BODIES):
-        if path.exists():
-            inner = outer.model_copy(
-                update={"context": outer.context.model_copy(update={"kind": kind}), "body": path.read_bytes()}
-            )
-            made.append(encode_header(inner))
-    return tuple(made)
-
-
 def _wire(model: type[Wire], pattern: str) -> Target:
-    return Target(model.from_wire, _golden(pattern))
+    return Target(model.from_wire, golden(pattern))
 
 
-EVIDENCE = _golden("coordinator_evidence.bin") + _golden("coordinator_evidence_false_result.bin")
+EVIDENCE = golden("coordinator_evidence.bin") + golden("coordinator_evidence_false_result.bin")
 RULES = Rules(Evidence.parse(EVIDENCE[0]).statements[0].context.run_id, frozenset(), 0.5, KeyVerifier())
-HEADERS = (
-    *_statements(),
-    encode_header(StatusAnswer(status=b'{"role": "learner", "note": "a", "wall_seconds": 1.5}')),
-    encode_header(ProbeAsk(ticket=1, port=7400)),
-    encode_header(ProbeAnswer(ticket=1, unix_milliseconds=1, seen_host="203.0.113.7", reachable=True)),
-)
 
 TARGETS: Mapping[str, Target] = {
     "header": Target(_header, HEADERS, prefix_bytes=1),
@@ -125,8 +100,8 @@ TARGETS: Mapping[str, Target] = {
     "proof": _wire(Proof, "coordinator_proof.bin"),
     "listing": _wire(Listing, "export_listing.bin"),
     "presence": _wire(Presence, "coordinator_presence.bin"),
-    "record": Target(parse_record, _golden("record.bin")),
-    "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), _golden("invite.txt")),
+    "record": Target(parse_record, golden("record.bin")),
+    "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), golden("invite.txt")),
     "evidence": Target(lambda data: verify(Evidence.parse(data), RULES, VirtualCourt()), EVIDENCE),
     "vote": _wire(Vote, "coordinator_vote.bin"),
     "learner": Target(decode_frame, (b"\x09\x93\x01\x02\x03", b"\x05\x91\x01"), prefix_bytes=1),
@@ -134,10 +109,6 @@ TARGETS: Mapping[str, Target] = {
         lambda data: RunConfig.parse(data.decode("utf-8", "replace"), "a run file"),
         (Path("examples/tiny.toml").read_bytes(),),
     ),
-    **{
-        f"body_{kind}": _wire(model, f"coordinator_{kind}.bin")
-        for kind, model in STATEMENT_BODIES.items()
-        if (GOLDEN / f"coordinator_{kind}.bin").exists()
-    },
+    **{f"body_{kind}": _wire(model, f"coordinator_{kind}.bin") for kind, model in STATEMENT_BODIES.items()},
     **{f"codec_{name}": _codec(codec) for name, codec in CODECS.items()},
 }

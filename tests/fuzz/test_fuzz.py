@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import pytest
 
+from coordinator.messages import STATEMENT_BODIES, Message
+from dht.statement import Statement
+from peer.frames import Transfer, decode_header
 from tests.fuzz.mutate import mutated
 from tests.fuzz.run import fuzz
 from tests.fuzz.targets import TARGETS
@@ -23,6 +27,12 @@ def test_nothing_but_our_own_errors(name: str) -> None:
 def test_what_the_walk_starts_from_is_accepted(name: str) -> None:
     target = TARGETS[name]
     assert [target.try_input(seed) for seed in target.seeds] == [True] * len(target.seeds)
+
+
+def test_headers_of_every_kind_are_tried() -> None:
+    found = [decode_header(header) for header in TARGETS["header"].seeds]
+    assert {type(message) for message in found} == {*get_args(Message), *get_args(Transfer)}
+    assert {message.context.kind for message in found if isinstance(message, Statement)} == {*STATEMENT_BODIES, "vote"}
 
 
 def test_inputs_come_from_the_seed() -> None:
