@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
@@ -60,7 +61,10 @@ class CallGuard:
             raise PeerError("too many calls")
         calls.take(1.0, now)
         volume.take(len(request), now)
-        claimed: bytes = model.FromString(request).peer.node_id
+        try:
+            claimed: bytes = model.FromString(request).peer.node_id
+        except DecodeError:
+            raise PeerError("a call that cannot be read") from None
         if claimed and claimed != node_id_of(caller.to_base58()).to_bytes():
             raise PeerError("a node id that does not follow from the caller's key")
 

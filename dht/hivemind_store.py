@@ -62,6 +62,8 @@ class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
 
     def validate(self, record: DHTRecord) -> bool:
         """True if the record belongs under this key and subkey and its signer wrote it."""
+        if not isinstance(record.value, bytes):  # in a dictionary it may be whatever msgpack knows
+            return False
         return self._acceptable(record.key, record.subkey, record.value, record.expiration_time)
 
 

@@ -79,6 +79,11 @@ def test_a_call_for_more_than_anybody_needs_is_refused() -> None:
         guard.check(caller(), STORE, bytes(STORE_BYTES_MAX + 1), 0.0)
 
 
+def test_a_call_that_is_none_is_refused() -> None:
+    with pytest.raises(PeerError, match="cannot be read"):
+        CallGuard().check(caller(), PING, b"\xff", 0.0)
+
+
 def test_a_node_id_of_another_key_is_refused() -> None:
     guard = CallGuard()
     with pytest.raises(PeerError, match="does not follow"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hivemind.dht.crypto import DHTRecord
 from hivemind.dht.routing import DHTID
 from hivemind.utils import MSGPackSerializer
@@ -44,6 +45,12 @@ def test_the_validator_accepts_exactly_what_the_signer_filed() -> None:
     assert not verdict(value, ALICE.peer_id, expires=NOW + 61)
     assert not verdict(value[:-1], ALICE.peer_id)
     assert not verdict(MSGPackSerializer.dumps(value), ALICE.peer_id)
+
+
+@pytest.mark.parametrize("value", [7, None, [], "text"])
+def test_the_validator_refuses_what_is_no_bytes(value: Any) -> None:
+    """A dictionary that somebody hands over may hold anything that msgpack knows."""
+    assert not verdict(value, ALICE.peer_id)
 
 
 def test_the_validator_does_not_look_at_the_clock() -> None:
