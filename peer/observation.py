@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from statistics import median_low
 
 from coordinator.certificate import Conviction
@@ -25,7 +26,7 @@ from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
 from peer.observer_rounds import ToldRounds, doing
 from peer.observer_view import ban_view, certificate_views, fragment_views, seen_credit, told_audits, told_scores
-from peer.status_answer import decode_status
+from peer.status_answer import PublicStatus, decode_status
 
 GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
 ASKED_AT_ONCE = 8
@@ -134,12 +135,7 @@ class Observation:
         unix_seconds = self._unix(now)
         self._seen_unix_seconds = unix_seconds
         self.known.peers[sender].status = status.model_copy(update={"rounds": (), "evaluations": (), "bans": ()})
-        told = tuple(
-            Conviction(peer=one.peer_id, evidence=bytes.fromhex(one.digest))
-            for one in status.bans
-            if len(one.digest) == 2 * DIGEST_BYTES
-        )
-        if told:
+        if told := tuple(_convictions(status)):
             self.chains.take(sender, ConvictionsNote(convictions=told), now)
         if status.role == "host":
             self._held_out.hear(sender, status, unix_seconds)
@@ -253,3 +249,11 @@ class Observation:
             bytes_sent=sum(bounded(one.bytes_sent) for one in telling) if telling else None,
             bytes_received=sum(bounded(one.bytes_received) for one in telling) if telling else None,
         )
+
+
+def _convictions(status: PublicStatus) -> Iterator[Conviction]:
+    """The bans that a peer tells of which somebody may have evidence."""
+    for one in status.bans:
+        if len(one.digest) == 2 * DIGEST_BYTES:
+            with suppress(PeerError):  # no peer is called that
+                yield Conviction.from_plain((one.peer_id, bytes.fromhex(one.digest)))

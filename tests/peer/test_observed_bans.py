@@ -57,6 +57,18 @@ def check_two(evidence: tuple[str, ...]) -> bool:
     return signed and place_of(one) == place_of(other) is not None and one.body != other.body
 
 
+def test_a_ban_of_what_cannot_be_a_peer_is_passed_over() -> None:
+    """Whoever tells of it is heard all the same: one strange line must not end an observer."""
+    observed = Observed(world_of(3))
+    observed.run(10)
+    told = PublicStatus(role="learner", note="here", bans=(BanView(peer_id="l0O", digest="ab" * 32),))
+    liar = observed.world.peers[1].me
+    observed.observation.known.peers[liar].asked = True
+    observed.observation.hear(liar, encode_status(told), observed.now)
+    shown = {peer.peer_id: peer.note for peer in observed.view().peers}
+    assert shown[liar] == "here"
+
+
 def test_a_ban_that_nobody_proves_is_not_shown() -> None:
     observed = Observed(world_of(3))
     observed.run(5)
