@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.messages import Message
@@ -15,37 +16,65 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, signed_bytes
 from peer.frames import Transfer, decode_header, encode_header
+from tests.fuzz.headers import notes, statements
 from tests.fuzz.mutate import mutated
 from tests.sim.worlds import PACE, swarm
 
 ROUNDS = 30
 SHARE = 0.5  # of the hostile peer's messages
+SETTLE_SECONDS = 2 * PACE.round_seconds  # after the last of the others has stopped listening
 
 
 @dataclass(slots=True)
 class Mangler:
-    """Stands before everybody's inbox. `delivered` counts changed messages that could still be decoded."""
+    """Stands before everybody's inbox. `delivered` counts by kind the changed messages that somebody still heard.
+
+    Two statements that contradict each other cost the hostile peer its place, and what it says then is not read any
+    more. So where it does not `sign` it leaves statements as they are, changes notes, and stays.
+    """
 
     world: World
     hostile: VirtualPeer
     source: random.Random
-    delivered: int = 0
+    signs: bool
+    delivered: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, Message] = field(init=False)  # the newest of each kind, whoever sent it
 
     def __post_init__(self) -> None:
+        self.seen = {kind_of(message): message for message in ((*statements(), *notes()) if self.signs else notes())}
         self.world.outcasts |= {self.hostile.me}
         if isinstance(self.world.watcher, Watcher):
             self.world.watcher.hostile |= self.world.outcasts
         inboxes = self.world.network.inboxes
-        inboxes.update({peer: partial(self._receive, inbox) for peer, inbox in inboxes.items()})
+        peers = {peer.me: peer for peer in self.world.peers}
+        inboxes.update({peer: partial(self._receive, peers[peer], inbox) for peer, inbox in inboxes.items()})
 
-    def _receive(self, inbox: Deliver, sender: PeerId, message: Message, payload: bytes | None) -> None:
+    @property
+    def heard(self) -> bool:
+        """Does anybody still listen to the hostile peer?"""
+        return any(self._listens(peer) for peer in self.world.peers if peer is not self.hostile)
+
+    def _listens(self, peer: VirtualPeer) -> bool:
+        return peer.engine is not None and self.hostile.me not in peer.engine.core.bans
+
+    def _receive(
+        self, peer: VirtualPeer, inbox: Deliver, sender: PeerId, message: Message, payload: bytes | None
+    ) -> None:
         """Hand on the original, too, now and then, so that rounds get far enough to matter."""
+        if kind_of(message) in self.seen:
+            self.seen[kind_of(message)] = message
         changed = sender == self.hostile.me and self.source.random() < SHARE
-        if changed and (other := self._changed(message)) is not None:
-            self.delivered += 1
+        if changed and (other := self._changed(self._chosen(message))) is not None:
+            self.delivered[kind_of(other)] += self._listens(peer)
             inbox(sender, other, payload)
-        if not changed or self.source.random() < SHARE:
+        if not changed or self.source.random() < SHARE or not self.signs:
             inbox(sender, message, payload)
+
+    def _chosen(self, message: Message) -> Message:
+        """This one, or one of a kind that may never be this peer's to send."""
+        if self.source.random() < SHARE or (isinstance(message, Statement) and not self.signs):
+            return self.seen[self.source.choice(sorted(self.seen))]
+        return message
 
     def _changed(self, message: Message) -> Message | None:
         try:
@@ -68,9 +97,20 @@ class Mangler:
         return found.model_copy(update={"sender": self.hostile.me, "signature": signature})
 
 
+def kind_of(message: Message) -> str:
+    """The name of a note, or what a statement states."""
+    return message.context.kind if isinstance(message, Statement) else type(message).__name__
+
+
 def mangled_run(seed: int) -> Mangler:
-    """A swarm of four of which one says anything, for thirty deadlines of virtual time; whatever breaks is raised."""
+    """A swarm of four of which one says anything, for thirty deadlines of virtual time; whatever breaks is raised.
+
+    In three of four it signs, too; they end soon after nobody listens to it any more.
+    """
     world = swarm(4, seed=seed)
-    mangler = Mangler(world, world.peers[3], random.Random(seed))
-    world.run(ROUNDS * PACE.round_seconds)
+    mangler = Mangler(world, world.peers[3], random.Random(seed), signs=seed % 4 != 1)
+    until = world.clock.now + ROUNDS * PACE.round_seconds
+    while mangler.heard and world.clock.step(until):
+        pass
+    world.run(SETTLE_SECONDS)
     return mangler

@@ -11,8 +11,10 @@ import random
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
+from tests.fuzz.headers import BODIES, NOTES
 from tests.fuzz.mangler import mangled_run
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
@@ -63,11 +65,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _fuzz_handlers(messages: int, seed: int) -> None:
     """Whole virtual swarms with a member that says anything, until so many changed messages were handled."""
-    delivered = runs = 0
-    while delivered < messages:
+    delivered: Counter[str] = Counter()
+    runs = 0
+    while delivered.total() < messages:
         delivered += mangled_run(1000 * seed + runs).delivered
         runs += 1
-    print(f"handlers: {delivered} changed messages in {runs} swarms", flush=True)
+    rarest = min({**BODIES, **{kind.__name__: kind for kind in NOTES}}, key=lambda kind: delivered[kind])
+    said = f"handlers: {delivered.total()} changed messages in {runs} swarms"
+    print(f"{said}; {delivered[rarest]} of the rarest kind, {rarest}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +15,6 @@ from coordinator.messages import STATEMENT_BODIES
 from coordinator.presence import Presence
 from coordinator.proof import Proof
 from coordinator.virtual.tensors import VirtualCourt
-from dht.errors import MusterError
 from dht.identity import KeyVerifier
 from dht.invite import Invite
 from dht.records import parse_record
@@ -29,26 +27,12 @@ from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
 from tests.fuzz.headers import BODIES, HEADERS, golden
+from tests.fuzz.record_store import STORE_TARGETS
+from tests.fuzz.strangers import STRANGER_TARGETS
+from tests.fuzz.target import Target
 
 ELEMENTS = 300  # of the vectors that codecs decode
 PAYLOAD_BYTES_MAX = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """`read` may raise what is ours (MusterError) and nothing else; `prefix_bytes` of a seed are no msgpack."""
-
-    read: Callable[[bytes], object]
-    seeds: tuple[bytes, ...]
-    prefix_bytes: int = 0
-
-    def try_input(self, data: bytes) -> bool:
-        """True if it was accepted, False if it was refused; any other exception is a bug that this lets through."""
-        try:
-            self.read(data)
-        except MusterError:
-            return False
-        return True
 
 
 def _header(data: bytes) -> object:
@@ -111,4 +95,6 @@ TARGETS: Mapping[str, Target] = {
     ),
     **{f"body_{kind}": _wire(model, f"coordinator_{kind}.bin") for kind, model in STATEMENT_BODIES.items()},
     **{f"codec_{name}": _codec(codec) for name, codec in CODECS.items()},
+    **STRANGER_TARGETS,
+    **STORE_TARGETS,
 }

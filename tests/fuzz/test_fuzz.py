@@ -8,9 +8,11 @@ from typing import get_args
 import pytest
 
 from coordinator.messages import STATEMENT_BODIES, Message
+from dht.guard import REQUESTS
 from dht.statement import Statement
-from peer.frames import Transfer, decode_header
+from peer.frames import ProbeAnswer, StatePiece, Transfer, decode_header
 from tests.fuzz.mutate import mutated
+from tests.fuzz.record_store import CALLS
 from tests.fuzz.run import fuzz
 from tests.fuzz.targets import TARGETS
 
@@ -33,6 +35,17 @@ def test_headers_of_every_kind_are_tried() -> None:
     found = [decode_header(header) for header in TARGETS["header"].seeds]
     assert {type(message) for message in found} == {*get_args(Message), *get_args(Transfer)}
     assert {message.context.kind for message in found if isinstance(message, Statement)} == {*STATEMENT_BODIES, "vote"}
+
+
+def test_every_question_and_every_answer_has_a_handler_that_is_tried() -> None:
+    tried = {type(decode_header(seed)) for name in ("donor", "newcomer", "observer") for seed in TARGETS[name].seeds}
+    elsewhere = {StatePiece, ProbeAnswer}  # the target `download`; a number compared with the one that was asked
+    assert {*get_args(Transfer)} - tried == elsewhere
+
+
+def test_every_call_that_the_record_store_answers_is_tried() -> None:
+    assert CALLS.keys() == REQUESTS.keys()
+    assert all(CALLS.values())
 
 
 def test_inputs_come_from_the_seed() -> None:
