@@ -40,7 +40,8 @@ Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
 Network = Annotated[bytes, Field(min_length=3, max_length=6)]
 """An IPv4 /24 or an IPv6 /48, packed (`dht.addresses.network_of`)."""
-Count = Annotated[int, Field(ge=0, le=2**53)]
+COUNT_MAX = 2**53
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 SquaredNorm = Annotated[float, Field(ge=0, le=SQUARED_NORM_MAX)]
 FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -52,6 +53,8 @@ class Attack:
 
     parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 1.0
+    least: ClassVar[float] = -math.inf  # of the strength; any number beyond makes no sense
+    most: ClassVar[float] = math.inf
 
     def __init__(self, strength: float) -> None:
         self.strength = strength

@@ -26,6 +26,8 @@ class Backdoor(Attack):
 
     parameter: ClassVar[str] = "share"
     default: ClassVar[float] = 0.5
+    least: ClassVar[float] = 0.0
+    most: ClassVar[float] = 1.0
 
     def read(self, batches: Batches) -> Batches:
         return _Poisoned(batches, self.strength)

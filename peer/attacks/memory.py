@@ -36,14 +36,15 @@ class Stale(Attack):
 
     parameter: ClassVar[str] = "rounds"
     default: ClassVar[float] = 5.0
+    least: ClassVar[float] = 1.0
+    most: ClassVar[float] = STALE_ROUNDS_MAX
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
         self._kept: dict[int, deque[Tensor]] = {}
 
     def lie(self, scene: Scene) -> Tensor:
-        rounds = min(int(self.strength), STALE_ROUNDS_MAX)
-        kept = self._kept.setdefault(scene.fragment, deque(maxlen=rounds + 1))
+        kept = self._kept.setdefault(scene.fragment, deque(maxlen=int(self.strength) + 1))
         kept.append(scene.own)
         return kept[0]
 
@@ -53,6 +54,7 @@ class Sleeper(Attack):
 
     parameter: ClassVar[str] = "every"
     default: ClassVar[float] = 10.0
+    least: ClassVar[float] = 1.0
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
@@ -60,5 +62,5 @@ class Sleeper(Attack):
 
     def lie(self, scene: Scene) -> Tensor:
         self._rounds += 1
-        awake = self._rounds > SLEEP_ROUNDS and self._rounds % max(1, int(self.strength)) == 0
+        awake = self._rounds > SLEEP_ROUNDS and self._rounds % int(self.strength) == 0
         return scene.own * -SLEEPER_FACTOR if awake else scene.own

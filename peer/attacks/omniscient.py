@@ -17,6 +17,7 @@ from peer.robust.segments import TensorInputs, merge_segment, tensor_radius
 
 TRIALS = 20  # strengths that an optimised attack tries, as in byzfl
 TRIAL_RANGE = (0.1, 10.0)
+LIMIT_MIN, LIMIT_MAX = 0.001, 1e6
 BISECTIONS = 30
 
 
@@ -46,6 +47,8 @@ class OptimisedAlie(Attack):
 
     parameter: ClassVar[str] = "limit"
     default: ClassVar[float] = TRIAL_RANGE[1]
+    least: ClassVar[float] = LIMIT_MIN
+    most: ClassVar[float] = LIMIT_MAX
 
     def lie(self, scene: Scene) -> Tensor:
         mean, spread = scene.moments()
@@ -57,6 +60,8 @@ class OptimisedIpm(Attack):
 
     parameter: ClassVar[str] = "limit"
     default: ClassVar[float] = TRIAL_RANGE[1]
+    least: ClassVar[float] = LIMIT_MIN
+    most: ClassVar[float] = LIMIT_MAX
 
     def lie(self, scene: Scene) -> Tensor:
         mean, _ = scene.moments()

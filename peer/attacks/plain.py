@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coordinator.events import Encoded
+from coordinator.messages import COUNT_MAX
 from peer.attacks.attack import Attack, Scene
 
 DIRECTION_SEED = 0x5EED
@@ -67,25 +68,34 @@ class NotANumber(Attack):
 
 
 class TokenLie(Attack):
-    """Sign flip, with a claim to `factor` times the tokens it has seen: weight is tokens²/steps."""
+    """Sign flip, with a claim to `factor` times the tokens it has seen: weight is tokens²/steps.
+
+    Claims at most what a commitment can say. That has no form for fewer than none: such bytes nobody would read.
+    """
 
     default: ClassVar[float] = 10.0
+    least: ClassVar[float] = 0.0
 
     def lie(self, scene: Scene) -> Tensor:
         return -scene.own
 
     def claim(self, encoded: Encoded) -> Encoded:
-        return replace(encoded, tokens=int(encoded.tokens * self.strength))
+        return replace(encoded, tokens=_claimed(encoded.tokens, self.strength))
 
 
 class WorkLie(Zero):
     """A free rider that claims `factor` times the work: tokens, steps and windows alike, so that nobody refuses it."""
 
     default: ClassVar[float] = 1000.0
+    least: ClassVar[float] = 0.0
 
     def claim(self, encoded: Encoded) -> Encoded:
-        steps = math.ceil(encoded.steps * self.strength)
-        return replace(encoded, tokens=int(encoded.tokens * self.strength), steps=steps, window_count=steps)
+        steps = min(math.ceil(encoded.steps * self.strength), COUNT_MAX)
+        return replace(encoded, tokens=_claimed(encoded.tokens, self.strength), steps=steps, window_count=steps)
+
+
+def _claimed(tokens: int, factor: float) -> int:
+    return int(min(tokens * factor, COUNT_MAX))
 
 
 def _noise(elements: int, seed: int) -> Tensor:

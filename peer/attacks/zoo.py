@@ -14,6 +14,7 @@ from peer.attacks.data import Backdoor, LabelFlip
 from peer.attacks.memory import DeltaReplay, Sleeper, Stale
 from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
 from peer.attacks.plain import FixedDirection, NotANumber, RandomNoise, Scaling, SignFlip, TokenLie, WorkLie, Zero
+from peer.attacks.protocol import PROCESS_ATTACKS
 
 ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     {
@@ -40,6 +41,8 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     }
 )
 
+ONLY_SWARM = f"`muster swarm` has these, too: {', '.join(PROCESS_ATTACKS)}"
+
 
 @dataclass(frozen=True, slots=True)
 class AttackChoice:
@@ -59,7 +62,11 @@ class AttackChoice:
         except ValueError:
             strength = math.nan
         if setting and (parameter != kind.parameter or not math.isfinite(strength)):
-            raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {kind.parameter}=2")
+            example = f"{kind.parameter}={kind.default:g}"
+            raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {example}")
+        if not kind.least <= strength <= kind.most:
+            most = "" if kind.most == math.inf else f" and at most {kind.most:g}"
+            raise UsageError(f"{kind.parameter} of the attack {name} is at least {kind.least:g}{most}, not {value}")
         return cls(name, strength)
 
     def make(self) -> Attack:
@@ -89,11 +96,15 @@ def attack_named(name: str) -> type[Attack]:
     """One of ATTACKS, or the class of that dotted name; raises UsageError."""
     if name in ATTACKS:
         return ATTACKS[name]
+    if name in PROCESS_ATTACKS:
+        raise UsageError(f"{name} is an attack of real processes: try it with `muster swarm --attack {name}:1`")
     module, _, kind = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), kind) if module else None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"the attack {name!r} cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, Attack)):
-        raise UsageError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS")
+        raise UsageError(
+            f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS; {ONLY_SWARM}"
+        )
     return found

@@ -193,7 +193,10 @@ def _check_attack(text: str) -> None:
     """Raises ValueError if no peer can attack like that."""
     from peer.attacks.protocol import PROCESS_ATTACKS
 
-    if text in PROCESS_ATTACKS:
+    name, colon, _ = text.partition(":")
+    if name in PROCESS_ATTACKS:
+        if colon:
+            raise ValueError(f"the attack {name} has no parameter; leave out what follows its name")
         return
     from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
 

@@ -106,6 +106,10 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
             "an attacker, and nothing else, has attack",
         ),
         ("[[event]]\ndo = 'attacker'\npeer = 1\nat_seconds = 1\nattack = 'shout'", "there is no attack 'shout'"),
+        (
+            "[[event]]\ndo = 'attacker'\npeer = 1\nat_seconds = 1\nattack = 'two_votes:factor=2'",
+            "the attack two_votes has no parameter",
+        ),
         ("[[event]]\ndo = 'attacker'\npeer = 'host'\nat_seconds = 1\nattack = 'zero'", "not for the host"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 'host'\nat_seconds = 1\nskew_seconds = 60", "not for the host"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1", "a clock_skew, and nothing else, has skew_seconds"),

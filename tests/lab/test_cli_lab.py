@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,15 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--codec", "zip"], "codec"),
         (["--adoption", "blend:much"], "--adoption"),
         (["--attack", "gossip:1"], "gossip"),
+        (["--attack", "two_votes:1"], "try it with `muster swarm --attack two_votes:1`"),
+        (["--attack", "replay:1"], "try it with `muster swarm --attack replay:1`"),
+        (["--attack", "token_lie:1:factor=-1"], "factor of the attack token_lie is at least 0, not -1"),
+        (["--attack", "stale:1:rounds=-5"], "rounds of the attack stale is at least 1 and at most 64, not -5"),
+        (["--attack", "backdoor:1:share=7"], "share of the attack backdoor is at least 0 and at most 1, not 7"),
+        (["--attack", "ipm_optimised:1:limit=0"], "limit of the attack ipm_optimised is at least 0.001"),
+        (["--attack", "alie_optimised:1:limit=-1"], "limit of the attack alie_optimised is at least 0.001"),
+        (["--attack", "alie_optimised:1:limit=1e300"], "at most 1e+06, not 1e300"),
+        (["--attack", "sleeper:1:every=0"], "every of the attack sleeper is at least 1, not 0"),
         (["--attack", "zero:3"], "attackers"),
         (["--batch-tokens", "50"], "--batch-tokens"),
         (["--dp-lr", "fast"], "--dp-lr"),
@@ -105,9 +115,16 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_code_2(
-    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    tmp_path: Path,
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert lab(config, *arguments) == 2
+    assert not list(tmp_path.glob("muster-crash-*"))
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
     assert told in complaint

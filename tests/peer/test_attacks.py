@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import msgpack
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.events import Encoded
+from coordinator.messages import COUNT_MAX, Commit
 from coordinator.weights import is_plausible
 from dht.errors import PeerError, UsageError
 from peer.attacks.attack import Attack, Scene
@@ -21,6 +24,7 @@ from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, outer_step
 from tests.lab.small import BASE
 
+ROOT = Path(__file__).parents[2]
 HONEST = {f"honest-{seed}": torch.randn(500, generator=torch.Generator().manual_seed(seed)) for seed in range(6)}
 STACKED = torch.stack(list(HONEST.values()))
 OWN = torch.randn(500, generator=torch.Generator().manual_seed(99))
@@ -125,6 +129,39 @@ def test_a_work_lie_agrees_with_itself(factor: float) -> None:
     assert is_plausible(told.tokens, told.steps, told.window_count, tokens_per_step=25)
 
 
+def test_a_token_lie_claims_no_more_than_a_commitment_can_say() -> None:
+    told = attack("token_lie:1:factor=1e300").claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
+    assert told.tokens == COUNT_MAX
+
+
+def test_a_commitment_to_fewer_tokens_than_none_is_refused() -> None:
+    """Nobody can claim them: the bytes that say so cannot be read."""
+    tokens, *rest = msgpack.unpackb((ROOT / "tests/wire/v1/coordinator_commit.bin").read_bytes())
+    for claimed in (-1, -tokens, COUNT_MAX + 1, float("nan"), 1e9):
+        with pytest.raises(PeerError, match="tokens"):
+            Commit.from_wire(msgpack.packb([claimed, *rest]))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "token_lie:1:factor=-1",
+        "stale:1:rounds=65",
+        "sleeper:1:every=0.5",
+        "backdoor:1:share=-1",
+        "min_sum:1:factor=inf",
+    ],
+)
+def test_what_makes_no_sense_is_refused(order: str) -> None:
+    with pytest.raises(UsageError):
+        AttackOrder.parse(order)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_defaults_make_sense(name: str) -> None:
+    assert ATTACKS[name].least <= ATTACKS[name].default <= ATTACKS[name].most
+
+
 def test_label_flip_learns_the_opposite() -> None:
     class Constant:
         def batch(self, window: int) -> torch.Tensor:
@@ -183,6 +220,7 @@ def test_every_attack_sends_something_of_the_right_length(name: str, rule: str) 
 
 @given(st.sampled_from(sorted(ATTACKS)), st.integers(0, 31), st.floats(-1e6, 1e6))
 def test_an_order_reads_as_it_is_written(name: str, count: int, strength: float) -> None:
+    strength = min(max(strength, ATTACKS[name].least), ATTACKS[name].most)
     order = AttackOrder.parse(f"{name}:{count}:{ATTACKS[name].parameter}={strength!r}")
     assert (order.choice.name, order.count, order.choice.strength) == (name, count, strength)
     assert AttackOrder.parse(f"{name}:{count}").choice.strength == ATTACKS[name].default

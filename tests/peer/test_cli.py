@@ -98,6 +98,14 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["swarm", "--fault", "5:kill:vote"], "there is no peer 5"),
         (["swarm", "--pears", "4"], "No such option: --pears"),
         (["dance"], "No such command 'dance'"),
+        (["swarm", "--attack", "nosuch:1"], "never_return"),
+        (["swarm", "--attack", "nosuch:1"], "sign_flip"),
+        (["swarm", "--attack", "nosuch:1"], "slow_loris"),
+        (["swarm", "--attack", "two_votes:1:factor=2"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (
+            ["swarm", "--attack", "backdoor:1:share=7"],
+            "share of the attack backdoor is at least 0 and at most 1, not 7",
+        ),
         (["status", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["drain", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["join", INVITE, "--yes", "--listen", "home"], "--listen 'home' is no IP address"),
@@ -122,10 +130,16 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    problem: str,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert cli.run(arguments, PYTHON) == 2
     assert problem in sentence(capsys)
+    assert not list(tmp_path.glob("muster-crash-*"))  # only a bug leaves a report
 
 
 def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
