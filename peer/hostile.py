@@ -21,7 +21,7 @@ from coordinator.actions import Encode, Inspect, Reduce, RoundKey, Send
 from coordinator.core import Core
 from coordinator.events import Encoded, Inspected, Reduced
 from coordinator.manifest import RunConfig
-from coordinator.messages import Message
+from coordinator.messages import Message, PartNote
 from coordinator.virtual.mischief import Mischief
 from dht.addresses import Reach
 from dht.errors import LocalError, NetworkError, UsageError
@@ -100,7 +100,7 @@ class MischievousWork(RoundWork):
 
     def reduce(self, action: Reduce) -> Reduced:
         """A cheat returns the negative of what its inputs give, and signs it as if nothing were."""
-        reduced = super().reduce(action)
+        reduced = super().reduce(self._mischief.merges(action))
         data = None if reduced.root is None else self._blobs.get(reduced.root)
         if not self._mischief.cheats or data is None:
             return reduced
@@ -118,13 +118,23 @@ class _Complainer(Inspector):
 
 @dataclass
 class HostilePump(Pump):
-    """Sends what its mischief makes of every message."""
+    """Sends what its mischief makes of every message, and of the bytes beside it."""
 
     mischief: Mischief = field(kw_only=True)
 
     def _send(self, action: Send) -> None:
         for sent in self.mischief.sends(action):
             super()._send(sent)
+
+    def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
+        if isinstance(message, PartNote):
+            payload = self.mischief.carries(message, bytes(payload))
+        super().post(peer, message, payload)
+
+    def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        for answer in self.mischief.hears(sender, message):
+            super()._send(answer)
+        super()._receive(sender, message, payload)
 
 
 class OpenLine:

@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec, TrustSpec
+from coordinator.virtual.collusion import draw_band
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.mischief import draw_mischief
 from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.virtual.simulation import World, make_signers
 
 FAULT_SECONDS = 40.0  # virtual time during which faults happen
 SETTLE_SECONDS = 600.0  # virtual time within which a healed swarm must agree and go on
@@ -72,15 +72,21 @@ def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, stran
 
 
 def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
-    """Make fewer than a third of the peers hostile; never the organiser, without whom no run may begin."""
+    """Make fewer than a third of the peers hostile; never the organiser, without whom no run may begin.
+
+    Where newcomers are bounded, some of them may have more keys, which ask into groups and stay silent.
+    """
     count = -(-len(world.peers) // 3) - 1
     hostile = draw.sample(world.peers[1:], min(count, draw.randint(1, max(count, 1))))
     world.outcasts |= {peer.me for peer in hostile}
     honest = [peer.me for peer in world.peers if peer.me not in world.outcasts]
-    for peer in hostile:
-        peer.mischief = draw_mischief(peer.signer, honest, draw)
+    more = draw.choice([0, 0, 1, 3]) if world.trust.bounds_newcomers else 0
+    sybils = make_signers(len(world.peers) + more, world.seed, world.real_keys)[0][len(world.peers) :]
+    band = draw_band([peer.signer for peer in hostile], honest, draw, sybils)
+    for peer, mischief in zip(hostile, band, strict=True):
+        peer.mischief = mischief
     if isinstance(world.watcher, Watcher):
-        world.watcher.hostile |= world.outcasts
+        world.watcher.hostile |= world.outcasts | {sybil.peer_id for sybil in sybils}
     return hostile
 
 
@@ -101,7 +107,6 @@ def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strange
         world.run(draw.uniform(0.5, 8.0))
         kind = draw.choice(list(STRIKES))
         faults[kind] += STRIKES[kind](world, draw)
-    for peer in hostile:
         world.crash(peer)
     world.settle(SETTLE_SECONDS, VERSIONS_MIN)
     living = [peer.engine for peer in world.peers if peer.engine is not None]

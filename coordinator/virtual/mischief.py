@@ -1,75 +1,61 @@
 """Virtual peers that contradict themselves, commit garbage or reduce falsely, for the simulator (`byzantine.md` §3.2).
 
-A hostile peer runs the real core; what it sends is exchanged on the way out. Each behaviour is named by what it does.
+A hostile peer runs the real core; what it signs, sends, computes and believes is exchanged on the way. Each behaviour
+is named by what it does; `coordinator.virtual.collusion` lists them all, and draws some for a whole band of them.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from coordinator.actions import Inspect, Send
-from coordinator.certificate import Conviction, Vote
+from coordinator.actions import Inspect, Reduce, RoundKey, Send
+from coordinator.bans import Ban, Bans
+from coordinator.certificate import Vote
+from coordinator.core import Core
 from coordinator.events import Encoded, Finding, Inspected, Reduced
-from coordinator.evidence import contradiction
-from coordinator.messages import STATEMENT_BODIES, Abstain, ConvictionsNote, EvidenceNote, Message, Roster
-from coordinator.openings import OpenedInput, OpeningNote, Refutation
+from coordinator.messages import Abstain, Bundle, HeardNote, Message, PartNote, Proposal, Roster
+from coordinator.openings import OpeningNote
+from coordinator.places import nested
+from coordinator.virtual import lies
 from coordinator.virtual.tensors import garbage_root
+from dht.errors import PeerError
 from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
 from dht.wire import Wire
 
-Change = Callable[[Any], Wire]
+MEMORY = 8  # older statements of each kind that are kept to be said again
+NOBODY: frozenset[PeerId] = frozenset()
 
 
-def _resign(signer: Signer, statement: Statement, change: Change) -> Statement:
-    bodies: dict[str, type[Wire]] = {**STATEMENT_BODIES, "vote": Vote}
-    model = bodies[statement.context.kind]
-    return make_statement(signer, statement.context, change(statement.read(model)))
+@dataclass(slots=True)
+class LoyalBans(Bans):
+    """Of a peer that bans no accomplice, and so tells nobody of what it could prove."""
+
+    accomplices: frozenset[PeerId] = NOBODY
+
+    def add(self, ban: Ban, known: Collection[PeerId]) -> bool:
+        """As an honest peer, of all others."""
+        return ban.guilt.peer not in self.accomplices and Bans.add(self, ban, known)
 
 
-def _update(**values: Callable[[Any], object]) -> Change:
-    return lambda body: body.model_copy(update={name: value(body) for name, value in values.items()})
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a hostile peer has heard and said."""
 
+    said: dict[str, deque[Statement]] = field(default_factory=dict)
+    answered: deque[bytes] = field(default_factory=lambda: deque(maxlen=1024))
 
-CHANGES: Mapping[str, Change] = MappingProxyType(
-    {
-        "join": _update(expires_unix_seconds=lambda body: body.expires_unix_seconds + 1),
-        "roster": _update(joins=lambda body: body.joins[::-1]),
-        "commit": _update(nonce_hashes=lambda body: body.nonce_hashes[::-1]),
-        "bundle": _update(commits=lambda body: body.commits[::-1]),
-        "result": _update(encoding_error=lambda body: body.encoding_error + 1),
-        "check": _update(results=lambda body: (None, *body.results[1:]), nonce=lambda body: None),
-        "redo": _update(checks=lambda body: body.checks[::-1]),
-        "proposal": _update(checks=lambda body: body.checks[::-1]),
-        "vote": _update(state=lambda body: digest_of(b"another", body.state)),
-        "abstain": _update(attempt=lambda body: body.attempt + 1),
-    }
-)
-"""Per kind of statement, what a two-faced peer tells the others of a group: well formed, but not the same."""
-
-ALTERED: Mapping[str, Change] = MappingProxyType(
-    {
-        "result": _update(included=lambda body: (*body.included, body.included[0])),
-        "vote": _update(state=lambda body: digest_of(b"nothing", body.state)),
-    }
-)
-"""What a peer says to everybody that is a lie, or a vote for what nobody else votes for."""
-
-
-COMPLAINTS = (Finding.DOUBTFUL, Finding.REFUTED, Finding.UNOPENED)
-MUTE = ("result", "opening")
-
-
-def _slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | ConvictionsNote]:
-    """Two statements that the victim never signed, and the news of them."""
-    forged = [statement.model_copy(update={"sender": victim, "body": body}) for body in (statement.body, b"\x90")]
-    evidence = contradiction(forged[0], forged[1])
-    news = ConvictionsNote(convictions=(Conviction(peer=victim, evidence=evidence.digest),))
-    return [news, EvidenceNote(evidence=evidence.to_wire())]
+    def recall(self, statement: Statement) -> list[Statement]:
+        """Keep this and what it holds; the oldest of its kind that we still have, unless that is this one."""
+        for one in (statement, *nested(statement)):
+            kept = self.said.setdefault(one.context.kind, deque(maxlen=MEMORY))
+            if one not in kept:
+                kept.append(one)
+        oldest = self.said[statement.context.kind][0]
+        return [] if oldest.digest == statement.digest else [oldest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,45 +64,112 @@ class Mischief:
 
     signer: Signer
     two_faced: frozenset[str] = frozenset()
-    altered: frozenset[str] = frozenset()  # kinds that it tells everybody otherwise than it should: see `ALTERED`
+    altered: frozenset[str] = frozenset()  # kinds that it tells everybody otherwise than it should: see `lies.ALTERED`
+    mute: frozenset[str] = frozenset()  # kinds of statements that it keeps to itself, «part» and «opening»
+    victims: frozenset[PeerId] = NOBODY  # of the next four
+    slanders: bool = False  # spreads evidence about them that proves nothing
+    frames: bool = False  # its rosters leave them out as convicted
+    shuts_out: bool = False  # its rosters leave them out, and say nothing of it
+    passes_over: bool = False  # its bundles leave out what they committed
     garbles: bool = False
     cheats: bool = False  # signs other results than its inputs give
+    drops: bool = False  # merges without the first input, and says so
+    raises: bool = False  # signs coefficients that are not the rule's
     takes_back: bool = False  # votes, and tells some that it abstains
-    slanders: frozenset[PeerId] = frozenset()  # peers about which it spreads evidence that proves nothing
-    frames: frozenset[PeerId] = frozenset()  # peers that its rosters leave out as convicted
-    mute: frozenset[str] = frozenset()  # kinds of statements that it keeps to itself, and «opening»
+    votes_for_all: bool = False  # tells every voter that it votes as that one does
+    grinds: bool = False  # leads, and lets the coin be drawn from whichever checks suit it
+    replays: bool = False  # says again, with everything it says, what was said before
     shuns_half: bool = False  # says nothing to half of the world
+    starves_half: bool = False  # sends no parts to that half
+    spoils: lies.Spoil | None = None  # what it does to the bytes of its parts
     complaint: Finding | None = None  # what it claims to find in every result that it looks into
+    sybils: tuple[Signer, ...] = ()  # keys that ask into every group beside it, and say nothing there
     others: frozenset[PeerId] | None = None  # who hears the other version; None: whoever a hash puts there
+    accomplices: frozenset[PeerId] = NOBODY  # whom it does not see cheat, and does not betray
+    memory: Memory = field(default_factory=Memory, compare=False)
+
+    # -- what it signs, and believes itself
+
+    def says(self, body: Wire) -> Wire:
+        """What its core says instead, to itself, too: what follows in the group rests on it."""
+        if isinstance(body, Roster):
+            if self.frames:
+                return lies.framing(body, self.victims)
+            return lies.leaving_out(body, self.victims) if self.shuts_out else body
+        if isinstance(body, Bundle) and self.passes_over:
+            return lies.passing_over(body, self.victims)
+        if isinstance(body, Proposal) and self.grinds:
+            return lies.grinding(body, self.accomplices | {self.signer.peer_id})
+        return body
+
+    # -- what it sends
 
     def sends(self, action: Send) -> list[Send]:
         """What goes out instead of this message."""
         message = action.message
-        if (self.shuns_half and self._is_other(action.to)) or _kind(message) in self.mute:
+        if self._keeps_back(action.to, message):
             return []
-        if not isinstance(message, Statement) or message.sender != self.signer.peer_id:
+        if not isinstance(message, Statement):
             return [action]
+        again = [replace(action, message=old, payload=None) for old in self._recall(message)]
+        if message.sender != self.signer.peer_id:
+            return [action, *again]
+        return [*self._told(action, message), *again]
+
+    def _keeps_back(self, to: PeerId, message: Message) -> bool:
+        betrays = isinstance(message, HeardNote) or getattr(message, "sender", None) in self.accomplices
+        if self.accomplices and betrays:  # by comparing what they heard, others find two-faced accomplices out
+            return True
+        shunned = self.shuns_half or (self.starves_half and isinstance(message, PartNote))
+        return (shunned and self._is_other(to)) or kind_of(message) in self.mute
+
+    def _recall(self, message: Statement) -> list[Statement]:
+        return self.memory.recall(message) if self.replays else []
+
+    def _told(self, action: Send, message: Statement) -> list[Send]:
+        """A statement of its own, as it tells it."""
         kind = message.context.kind
-        if kind == "roster" and self.frames:
-            return [replace(action, message=_resign(self.signer, message, self._frame))]
-        if kind == "join" and self.slanders:
-            notes = [note for victim in sorted(self.slanders) for note in _slander(message, victim)]
-            return [action, *(replace(action, message=note) for note in notes)]
+        if kind == "join" and (self.slanders or self.sybils):
+            notes = [note for victim in sorted(self.victims) for note in lies.slander(message, victim)]
+            joins = [lies.sybil_join(sybil, message) for sybil in self.sybils]
+            return [replace(action, message=one) for one in (message, *(notes if self.slanders else ()), *joins)]
         if kind == "vote" and self.takes_back and self._is_other(action.to):
             abstain = make_statement(
                 self.signer, message.context.model_copy(update={"kind": "abstain"}), Abstain(attempt=0)
             )
             return [action, replace(action, message=abstain)]
         if kind in self.altered:
-            return [replace(action, message=_resign(self.signer, message, ALTERED[kind]))]
+            return [replace(action, message=lies.resign(self.signer, message, lies.ALTERED[kind]))]
         return self._faces(action, message) if kind in self.two_faced else [action]
 
     def _faces(self, action: Send, message: Statement) -> list[Send]:
         kind = message.context.kind
-        changed = replace(action, message=_resign(self.signer, message, CHANGES[kind]))
+        changed = replace(action, message=lies.resign(self.signer, message, lies.CHANGES[kind]))
         if kind in ("commit", "check"):
             return [action, changed]
         return [changed] if self._is_other(action.to) else [action]
+
+    def _is_other(self, peer: PeerId) -> bool:
+        """Which half of the world hears the other version."""
+        return digest_of(b"face", peer.encode())[0] % 2 == 1 if self.others is None else peer in self.others
+
+    def carries(self, message: Message, payload: bytes) -> bytes:
+        """What comes beside a message; in the simulator this is its root."""
+        return self.spoils(payload) if self.spoils is not None and isinstance(message, PartNote) else payload
+
+    def hears(self, sender: PeerId, message: Message) -> list[Send]:
+        """What it says at once to whoever has said this."""
+        if not self.votes_for_all or not isinstance(message, Statement) or message.context.kind != "vote":
+            return []
+        own = {self.signer.peer_id, *self.accomplices}
+        if sender in own or message.sender != sender or message.digest in self.memory.answered:
+            return []
+        self.memory.answered.append(message.digest)
+        with suppress(PeerError):  # others may lie, too
+            return [Send(sender, make_statement(self.signer, message.context, message.read(Vote)))]
+        return []
+
+    # -- what it computes
 
     def encodes(self, encoded: Encoded) -> Encoded:
         """What it commits to instead of its contribution."""
@@ -124,57 +177,50 @@ class Mischief:
             return encoded
         return replace(encoded, part_roots=tuple(garbage_root(part) for part in range(len(encoded.part_roots))))
 
+    def merges(self, action: Reduce) -> Reduce:
+        """What it merges instead, if the others would take it."""
+        enough = len(action.inputs) > max(action.inputs_min, 1)
+        return replace(action, inputs=action.inputs[1:]) if self.drops and enough else action
+
     def reduces(self, reduced: Reduced) -> Reduced:
         """What it returns instead of the merged partition."""
-        if not self.cheats or reduced.root is None:
+        if reduced.root is None:
             return reduced
-        return replace(reduced, root=digest_of(b"cheated", reduced.root))
+        coefficients = (1.0,) if self.raises else reduced.coefficients
+        root = digest_of(b"cheated", reduced.root) if self.cheats else reduced.root
+        return replace(reduced, root=root, coefficients=coefficients)
 
-    def inspects(self, action: Inspect, inspected: Inspected) -> Inspected:
-        """What it says to have found in a result; its refutation refutes nothing."""
+    def inspects(self, action: Inspect, inspected: Inspected, reducer: PeerId | None = None) -> Inspected:
+        """What it says to have found in a result; its refutation refutes nothing. With accomplices all is well."""
+        if reducer in self.accomplices:
+            return replace(inspected, finding=Finding.CONFIRMED, refutation=None)
         if self.complaint is None or action.accuser != self.signer.peer_id:
             return inspected
-        lie = Refutation(
-            partition=action.partition,
-            turn=action.turn,
-            result=action.result,
-            leaf=0,
-            inputs=(OpenedInput(member=0, pieces=(), siblings=()),),
-            piece=b"",
-            siblings=(),
-        )
-        refutation = lie if self.complaint is Finding.REFUTED else None
+        refutation = lies.false_refutation(action) if self.complaint is Finding.REFUTED else None
         return replace(inspected, finding=self.complaint, refutation=refutation)
 
-    def _frame(self, body: Roster) -> Roster:
-        joins = tuple(join for join in body.joins if join.sender not in self.frames)
-        convictions = tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in sorted(self.frames))
-        return body.model_copy(update={"joins": joins, "convictions": convictions})
 
-    def _is_other(self, peer: PeerId) -> bool:
-        """Which half of the world hears the other version."""
-        return digest_of(b"face", peer.encode())[0] % 2 == 1 if self.others is None else peer in self.others
-
-
-def _kind(message: Message) -> str:
+def kind_of(message: Message) -> str:
+    """What a mute peer may keep to itself."""
     if isinstance(message, Statement):
         return message.context.kind
+    if isinstance(message, PartNote):
+        return "part"
     return "opening" if isinstance(message, OpeningNote) else ""
 
 
-def draw_mischief(signer: Signer, honest: Sequence[PeerId], draw: random.Random) -> Mischief:
-    """Some behaviour at random, perhaps several at once."""
-    kinds = [kind for kind in CHANGES if draw.random() < 0.25]
-    return Mischief(
-        signer,
-        frozenset(kinds),
-        garbles=draw.random() < 0.2,
-        takes_back=draw.random() < 0.2,
-        slanders=frozenset(draw.sample(honest, 1)) if draw.random() < 0.2 else frozenset(),
-        frames=frozenset(draw.sample(honest, 1)) if draw.random() < 0.1 else frozenset(),
-        cheats=draw.random() < 0.2,
-        altered=frozenset(kind for kind in ALTERED if draw.random() < 0.1),
-        complaint=draw.choice(COMPLAINTS) if draw.random() < 0.2 else None,
-        shuns_half=draw.random() < 0.1,
-        mute=frozenset(kind for kind in MUTE if draw.random() < 0.1),
-    )
+@dataclass(slots=True)
+class VirtualCore(Core):
+    """A core of which mischief, if its peer has any by then, exchanges what it says; who has none is honest."""
+
+    mischief: Callable[[], Mischief | None] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        Core.__post_init__(self)
+        if (mischief := self.mischief()) is not None:
+            self.bans = LoyalBans(accomplices=mischief.accomplices)
+
+    def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
+        """Sign a statement about (fragment, version)."""
+        mischief = self.mischief()
+        return Core.say(self, kind, key, group, body if mischief is None else mischief.says(body))

@@ -28,15 +28,24 @@ from coordinator.actions import (
 )
 from coordinator.certificate import Certificate
 from coordinator.chain import CHAIN_KEPT, Chain
-from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.events import Event, FetchFailed, PresenceSeen, Progress, Received, StateFetched, Tick, VoteRecorded
+from coordinator.events import (
+    Event,
+    FetchFailed,
+    Inspected,
+    PresenceSeen,
+    Progress,
+    Received,
+    StateFetched,
+    Tick,
+    VoteRecorded,
+)
 from coordinator.history import History
 from coordinator.manifest import Manifest
 from coordinator.messages import Message
 from coordinator.presence import Presence, State
 from coordinator.virtual.clock import VirtualClock
-from coordinator.virtual.mischief import Mischief
+from coordinator.virtual.mischief import Mischief, VirtualCore
 from coordinator.virtual.network import VirtualNetwork
 from coordinator.virtual.tensors import Tensors, VirtualLearner, VirtualTensors, Work
 from dht.identity import PeerId, Signer, Verifier
@@ -135,7 +144,7 @@ class VirtualPeer:
     def start(self) -> None:
         """Begin a life with what is on disk."""
         world, disk, now = self.world, self.disk, self.world.clock.now
-        core = Core(
+        core = VirtualCore(
             world.manifest,
             self.signer,
             world.verifier,
@@ -144,6 +153,7 @@ class VirtualPeer:
             contributes=self.contributes,
             dialable=self.dialable,
             chain_kept=world.chain_kept,
+            mischief=lambda: self.mischief,
         )
         genesis = enumerate(world.manifest.genesis)
         chains = [Chain(core.rules, index, state, disk.certificates[index].copy()) for index, state in genesis]
@@ -233,6 +243,8 @@ class VirtualPeer:
         self.handle(PresenceSeen(peer, presence))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes | None) -> None:
+        for answer in () if self.mischief is None else self.mischief.hears(sender, message):
+            self.world.network.send(self.me, answer.to, answer.message, None)
         self.handle(Received(sender, message, payload))
 
     def handle(self, event: Event) -> None:
@@ -280,7 +292,7 @@ class VirtualPeer:
         elif isinstance(action, Encode):
             self._later(self.tensors.snapshot_in(action, self.world.clock.now, draw), lambda: self._encode(action))
         elif isinstance(action, Reduce | Open | Inspect | Appraise | Apply):
-            self._later(draw(0.001, 0.02), lambda: self._compute(action))
+            self._later(draw(0.001, 0.02), lambda: _computed(self, action))
         elif isinstance(action, RecordVote):
             self._later(draw(0.001, 0.005), lambda: self._record(action.record))
         elif isinstance(action, Adopt):
@@ -295,22 +307,7 @@ class VirtualPeer:
 
     def _send(self, action: Send) -> None:
         for sent in [action] if self.mischief is None else self.mischief.sends(action):
-            self.world.network.send(self.me, sent.to, sent.message, sent.payload)
-
-    def _compute(self, action: Reduce | Open | Inspect | Appraise | Apply) -> Event | None:
-        match action:
-            case Reduce():
-                reduced = self.tensors.reduce(action)
-                return reduced if self.mischief is None else self.mischief.reduces(reduced)
-            case Open():
-                return self.tensors.open(action)
-            case Inspect():
-                inspected = self.tensors.inspect(action)
-                return inspected if self.mischief is None else self.mischief.inspects(action, inspected)
-            case Appraise():
-                return self.tensors.appraise(action)
-            case Apply():
-                return self.tensors.apply(action)
+            self.world.network.send(self.me, sent.to, sent.message, _carried(self.mischief, sent))
 
     def _encode(self, action: Encode) -> Event | None:
         encoded = self.tensors.encode(action, self.world.clock.now)
@@ -348,3 +345,36 @@ class VirtualPeer:
             return None
 
         self._later(2 * network.delay_seconds() if holders else FETCH_TIMEOUT_SECONDS, ask)
+
+
+def _carried(mischief: Mischief | None, action: Send) -> bytes | None:
+    """The root of what comes beside a message."""
+    root = action.payload
+    return root if mischief is None or root is None else mischief.carries(action.message, root)
+
+
+def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Appraise | Apply) -> Event | None:
+    """What a peer's tensor work comes to, or what its mischief makes of that."""
+    tensors, mischief = peer.tensors, peer.mischief
+    match action:
+        case Reduce() if mischief is not None:
+            return mischief.reduces(tensors.reduce(mischief.merges(action)))
+        case Reduce():
+            return tensors.reduce(action)
+        case Open():
+            return tensors.open(action)
+        case Inspect():
+            return _found(peer, action, tensors.inspect(action))
+        case Appraise():
+            return tensors.appraise(action)
+        case Apply():
+            return tensors.apply(action)
+
+
+def _found(peer: VirtualPeer, action: Inspect, inspected: Inspected) -> Inspected:
+    """What a peer says to have found in a result; for a hostile one it matters whose that is."""
+    if peer.mischief is None or peer.engine is None:
+        return inspected
+    attempt = peer.engine.machines[action.key.fragment].find(action.key.roster_id)
+    held = None if attempt is None else attempt.exchange.by_digest().get(action.result)
+    return peer.mischief.inspects(action, inspected, None if held is None else held.reducer)

@@ -14,6 +14,7 @@ from torch import Tensor
 from coordinator.actions import Encode, Reduce, ReduceInput, RoundKey
 from coordinator.events import Encoded
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.messages import NeedNote, PartNote
 from coordinator.model_spec import ModelSpec
 from dht.addresses import PeerAddress
 from dht.errors import PeerError, UsageError
@@ -21,6 +22,7 @@ from dht.identity import Identity
 from dht.invite import Invite
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.attacks.protocol import mischief_named
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.cli_settings import attacks
@@ -103,6 +105,38 @@ def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     assert isinstance(disguise("sign_flip", *rest)[0], HostileWork)
     with pytest.raises(UsageError, match="no attack"):
         disguise("unheard_of", *rest)
+
+
+def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
+    core = Club.of(3).core(0)
+    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
+    one = Member(None)
+    first, second = one.encode(gradient()), one.encode(gradient() * 2)
+    work, _ = disguise("drop_one", core, one.anchors, one.blobs, ThreadPoolExecutor(1))
+    inputs = (ReduceInput(0, first.part_roots[0], 1.0, first.squared_norms),)
+    inputs += (ReduceInput(1, second.part_roots[0], 1.0, second.squared_norms),)
+    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1)).included == (1,)
+    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2)).included == (0, 1), "nobody takes a result of too few"
+
+
+class Wire:
+    """Keeps what is posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[str, bytes]] = []
+
+    def post(self, peer: str, header: bytes, payload: bytes) -> None:
+        self.posted.append((peer, bytes(payload)))
+
+
+@pytest.mark.parametrize(("name", "sent"), [("other_bytes", b"`bc"), ("short_parts", b"ab"), ("never_vote", b"abc")])
+def test_the_bytes_of_parts_are_not_those_that_were_committed(name: str, sent: bytes) -> None:
+    identity = Identity(bytes(32))
+    pump = HostilePump.__new__(HostilePump)
+    pump.mischief, pump.transport = mischief_named(name, identity, []), Wire()  # type: ignore[assignment]
+    pump.post(identity.peer_id, PartNote(group=bytes(32), partition=0, turn=0), b"abc")
+    pump.post(identity.peer_id, NeedNote(what="part", group=bytes(32), partition=0, turn=0), b"")
+    assert [payload for _, payload in pump.transport.posted] == [sent, b""]  # type: ignore[attr-defined]
 
 
 def test_what_attacks_the_protocol_trains_as_everybody_else(tmp_path: Path) -> None:

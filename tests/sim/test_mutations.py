@@ -21,7 +21,7 @@ from coordinator.rounds import Rounds
 from coordinator.verdict import Verdict
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.invariants import InvariantError, Watcher
-from coordinator.virtual.mischief import CHANGES
+from coordinator.virtual.lies import CHANGES
 from coordinator.virtual.simulation import World
 from dht.statement import make_statement
 from tests.sim import test_scenarios as scenarios

@@ -14,12 +14,24 @@ from tests.sim.rates import CALM, versions_made
 SEEDS = range(3)
 UNPROVEN = (
     "doubt_everything",
+    "drop_one",
     "empty_votes",
     "false_evidence",
+    "look_away",
+    "misshapen_checks",
+    "misshapen_commits",
+    "never_check",
+    "never_commit",
     "never_open",
     "never_return",
+    "never_scatter",
+    "never_vote",
+    "other_bytes",
     "refute_everything",
+    "short_parts",
     "shun_half",
+    "starve_half",
+    "vote_for_all",
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from coordinator import core
 from coordinator.messages import Message
 from coordinator.presence import Presence
-from coordinator.virtual import mischief, simulation
+from coordinator.virtual import lies, mischief, simulation
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.mischief import Mischief
@@ -98,7 +98,7 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> Upgrade:
 
     monkeypatch.setattr(simulation, "VirtualNetwork", Wires)
     monkeypatch.setattr(VirtualPeer, "see", see)
-    for module in (core, mischief):
+    for module in (core, lies, mischief):
         monkeypatch.setattr(module, "make_statement", found.state)
     return found
 

@@ -95,7 +95,7 @@ def test_false_evidence_convicts_nobody_and_goes_no_further() -> None:
     """The sender is not listened to any more; nobody hands its slander on, and versions go on."""
     world, culprit = hostile_world({})
     victims = frozenset(peer.me for peer in world.peers[:2])
-    culprit.mischief = Mischief(culprit.signer, slanders=victims)
+    culprit.mischief = Mischief(culprit.signer, slanders=True, victims=victims)
     told: set[str] = set()
     spread: list[object] = []
 
@@ -115,7 +115,7 @@ def test_false_evidence_convicts_nobody_and_goes_no_further() -> None:
 
 def test_a_leader_that_frames_a_member_gets_no_group() -> None:
     world, culprit = hostile_world({})
-    culprit.mischief = Mischief(culprit.signer, frames=frozenset({world.peers[0].me}))
+    culprit.mischief = Mischief(culprit.signer, frames=True, victims=frozenset({world.peers[0].me}))
     chain = machine(world.peers[1]).chain
 
     def led() -> list[Certificate]:

@@ -1,0 +1,201 @@
+"""Hostile peers that know each other, leaders that leave somebody out, and the draw of all that they do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+
+import pytest
+
+from coordinator.actions import Send
+from coordinator.certificate import Certificate, Vote
+from coordinator.group import leader_of
+from coordinator.manifest import TrustSpec
+from coordinator.messages import EvidenceNote, PartNote, Proposal
+from coordinator.places import place_of
+from coordinator.virtual.collusion import TRICKS, draw_band, draw_names, mischief_of
+from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.mischief import Mischief
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World, make_signers
+from dht.statement import Statement, make_statement
+from tests.sim.worlds import INTERVAL_SECONDS, Tape, machine, run_to_version, run_until, swarm, version
+
+NAMED_BY_DRAW = {"signer", "victims", "others", "accomplices", "sybils", "memory"}
+
+
+def band(count: int, hostile: int, *names: str, victim: int = 0, trust: TrustSpec | None = None) -> World:
+    """A swarm whose last peers are of one band from the start, the first of them doing what `names` say."""
+    world = swarm(count) if trust is None else swarm(count, founders=range(count), trust=trust)
+    culprits = world.peers[-hostile:]
+    ids = frozenset(peer.me for peer in culprits)
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile |= ids
+    for peer in culprits:
+        mischief = mischief_of(peer.signer, names if peer is culprits[0] else (), {world.peers[victim].me})
+        peer.mischief = replace(mischief, accomplices=ids - {peer.me})
+        peer.crash()
+        peer.start()
+    return world
+
+
+def bans(peer: VirtualPeer) -> set[str]:
+    assert peer.engine is not None
+    return set(peer.engine.core.bans.held)
+
+
+def chain(peer: VirtualPeer) -> list[Certificate]:
+    return list(machine(peer).chain.certificates)
+
+
+def test_an_accomplice_sees_no_cheat_and_bans_nobody_of_its_own() -> None:
+    world = band(7, 2, "false_results")
+    cheat, friend = world.peers[-2:]
+    tape = Tape(world)
+    run_until(world, lambda: all(cheat.me in bans(peer) for peer in world.peers[:-2]), 40 * INTERVAL_SECONDS)
+    run_to_version(world, version(world.peers[0]) + 6, 60 * INTERVAL_SECONDS)
+    assert bans(friend) == set()
+    assert friend.me not in {peer.me for _, peer, _ in tape.told("result_refuted")}
+    spread = [
+        action.to
+        for _, peer, action in tape.entries
+        if peer is friend and isinstance(action, Send) and isinstance(action.message, EvidenceNote)
+    ]
+    assert spread == []
+    reducers = {one.reducer for version in chain(world.peers[0]) for one in version.outcome.partitions if one}
+    assert cheat.me not in reducers
+
+
+def test_accomplices_hand_on_nothing_that_tells_two_faces_apart() -> None:
+    world = band(4, 2, "two_votes")
+    first, second = (peer.mischief for peer in world.peers[-2:])
+    assert first is not None
+    assert second is not None
+    tape = Tape(world)
+    run_to_version(world, 2)
+    said = next(one for one in tape.statements("vote") if one.sender == first.signer.peer_id)
+    to = world.peers[0].me
+    assert second.sends(Send(to, said)) == []
+    assert replace(second, accomplices=frozenset()).sends(Send(to, said)) == [Send(to, said)]
+
+
+def test_a_leader_leaves_a_member_out_of_its_own_versions_only() -> None:
+    """Whoever holds that member's join stays out, too, so some come to nothing; no work is lost (`check_work`)."""
+    world = band(5, 1, "shut_out")
+    culprit, victim = world.peers[-1], world.peers[0].me
+    run_to_version(world, 20, 120 * INTERVAL_SECONDS)
+    known = machine(world.peers[1]).chain
+    without = [one for one in chain(world.peers[1]) if victim not in one.outcome.roster]
+    assert without
+    assert {leader_of(known.truncated(one.version - 1), one.outcome.attempt) for one in without} == {culprit.me}
+    world.quiesce(120.0)
+
+
+def test_a_commitment_that_a_leader_passes_over_is_made_good_in_the_next_version() -> None:
+    """Nobody can tell it from one that came late, and no step is lost or counts twice (`check_work`)."""
+    world = band(5, 1, "pass_over")
+    victim = world.peers[0].me
+    run_to_version(world, 20, 120 * INTERVAL_SECONDS)
+    every = chain(world.peers[1])
+    without = [at for at, one in enumerate(every) if victim not in {each.peer for each in one.outcome.contributors}]
+    assert without
+    world.quiesce(120.0)
+
+
+def test_a_leader_that_picks_the_checks_for_its_coin_needs_enough_of_them() -> None:
+    world = band(5, 1, "grind_coin")
+    culprit = world.peers[-1]
+    tape = Tape(world)
+    run_to_version(world, 30, 120 * INTERVAL_SECONDS)
+    proposed = [one.read(Proposal).checks for one in tape.statements("proposal") if one.sender == culprit.me]
+    without = [checks for checks in proposed if culprit.me not in {one.sender for one in checks}]
+    assert 0 < len(without) < len(proposed)
+    assert all(len(checks) == 4 for checks in without)
+    world.quiesce(120.0)
+
+
+def test_whoever_votes_for_all_votes_in_groups_of_which_it_is_told_by_a_voter_alone() -> None:
+    world = band(4, 1, "vote_for_all")
+    echo, voter = world.peers[-1], world.peers[0]
+    tape = Tape(world)
+    run_to_version(world, 2)
+    said = next(one for one in tape.statements("vote") if one.sender == voter.me)
+    context = said.context.model_copy(update={"group": bytes(32)})
+    later = make_statement(voter.signer, context, said.read(Vote))
+    assert echo.mischief is not None
+    (answer,) = echo.mischief.hears(voter.me, later)
+    assert isinstance(answer.message, Statement)
+    assert (answer.to, answer.message.sender, answer.message.body) == (voter.me, echo.me, said.body)
+    assert place_of(answer.message) is not None
+    assert echo.mischief.hears(voter.me, later) == [], "once"
+
+
+@pytest.mark.parametrize("name", ["other_bytes", "short_parts"])
+def test_parts_that_nobody_committed_go_into_nothing(name: str) -> None:
+    world = band(6, 1, name)
+    culprit = world.peers[-1]
+    run_to_version(world, 4, 60 * INTERVAL_SECONDS)
+    for one in chain(world.peers[0]):
+        partitions = [each for each in one.outcome.partitions if each is not None and each.reducer != culprit.me]
+        member = [each.peer for each in one.outcome.contributors].index(culprit.me)
+        assert all(member not in each.included for each in partitions)
+    world.quiesce(120.0)
+
+
+def test_whoever_repeats_itself_repeats_older_statements_of_others_as_well() -> None:
+    world = band(4, 1, "say_again")
+    culprit = world.peers[-1]
+    heard: list[Statement] = []
+    world.network.filter = lambda by, to, message: (
+        (heard.append(message) if by == culprit.me and isinstance(message, Statement) else None) or True
+    )
+    run_to_version(world, 20, 80 * INTERVAL_SECONDS)
+    newest = 0
+    old = set()
+    for statement in heard:
+        newest = max(newest, statement.context.version)
+        if statement.context.version < newest:
+            old.add((statement.context.kind, statement.sender == culprit.me))
+    assert {("vote", True), ("join", True)} <= old
+    assert not any(bans(peer) for peer in world.peers)
+    world.quiesce(120.0)
+
+
+def test_keys_that_join_beside_their_owner_take_no_more_than_the_share_of_strangers() -> None:
+    world = band(8, 1, trust=TrustSpec(newcomers_share=0.25, probation_rounds=1))
+    culprit = world.peers[-1]
+    sybils = make_signers(11, 0, real_keys=False)[0][8:]
+    assert culprit.mischief is not None
+    culprit.mischief = replace(culprit.mischief, sybils=tuple(sybils))
+    run_to_version(world, 12, 120 * INTERVAL_SECONDS)
+    ids = {sybil.peer_id for sybil in sybils}
+    seats = [len(ids & set(one.outcome.roster)) for one in chain(world.peers[0])]
+    assert max(seats) > 0
+    assert all(4 * count <= len(one.outcome.roster) for count, one in zip(seats, chain(world.peers[0]), strict=True))
+
+
+def test_everything_that_mischief_can_do_is_drawn() -> None:
+    draw = random.Random(0)
+    assert {name for _ in range(400) for name in draw_names(draw)} == set(TRICKS)
+    able = {one.name for one in fields(Mischief)} - NAMED_BY_DRAW
+    assert {field for trick in TRICKS.values() for field in trick} == able
+
+
+def test_half_of_all_bands_know_each_other_and_tell_the_same_half_the_same() -> None:
+    signers, _ = make_signers(9, 0, real_keys=False)
+    ids, honest = frozenset(one.peer_id for one in signers[:3]), [one.peer_id for one in signers[3:]]
+    bands = [draw_band(signers[:3], honest, random.Random(seed)) for seed in range(200)]
+    together = [one for one in bands if one[0].accomplices]
+    assert 60 < len(together) < 140
+    for one in together:
+        assert len({mischief.others for mischief in one}) == len({mischief.victims for mischief in one}) == 1
+        assert {mischief.accomplices | {mischief.signer.peer_id} for mischief in one} == {ids}
+    assert all(not mischief.accomplices for mischief in draw_band(signers[:1], honest, random.Random(0)))
+
+
+def test_a_part_is_kept_from_half_of_the_reducers() -> None:
+    signers, _ = make_signers(5, 0, real_keys=False)
+    mischief = replace(mischief_of(signers[0], ["starve_half"], ()), others=frozenset({signers[1].peer_id}))
+    note = PartNote(group=bytes(32), partition=0, turn=0)
+    assert mischief.sends(Send(signers[1].peer_id, note, bytes(32))) == []
+    assert mischief.sends(Send(signers[2].peer_id, note, bytes(32))) != []
