@@ -2,7 +2,7 @@
 
 | design §6.5 | here |
 | --- | --- |
-| (1a) one full version per parent | `Watcher.meet`, with `_vote_is_free` for the promise behind it |
+| (1a) one full version per parent | `Watcher.meet` with `_excuses`, and `_vote_is_free` for the promise behind it |
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
 | (3) versions advance | `World.settle`, which counts virtual seconds |
@@ -17,6 +17,7 @@ The watcher is no peer: it counts votes with its own arithmetic and knows what r
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Adopt, KeepEvidence, RecordVote, Send, Tell, VoteRecord
@@ -41,6 +42,7 @@ from coordinator.virtual.peer import VirtualPeer
 from dht.identity import PeerId
 from dht.statement import Statement
 
+NOBODY: frozenset[PeerId] = frozenset()
 MESSAGES_PER_PEER_ROUND_MAX = 400  # far above any honest round of a dozen peers; catches storms
 
 
@@ -66,7 +68,7 @@ class Watcher(Observer):
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
-    released: set[tuple[int, bytes]] = field(default_factory=set)  # (fragment, parent) where a vote's lock ran out
+    freed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # see `_excuses`
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
     hostile: set[PeerId] = field(default_factory=set)
     bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # who is banned by whom
@@ -122,10 +124,12 @@ class Watcher(Observer):
                 continue  # its voter died before it was written, and so before anybody was told
             if old.record.roster_id == record.roster_id:
                 raise InvariantError(f"{peer.me} votes twice in one group")
-            if self._may_certify(old):
+            if self._may_certify(old, self.hostile):
                 if now < old.binds_until:
                     raise InvariantError(f"{peer.me} breaks the promise of its vote")
-                self.released.add((record.fragment, record.parent))
+                self.freed[record.fragment, record.parent].add(peer.me)
+            elif self._may_certify(old):  # of the hostile it may have heard that they do not vote for this
+                self.freed[record.fragment, record.parent].add(peer.me)
         machine = peer.engine.machines[record.fragment]
         attempt = machine.rounds.find(record.roster_id)  # None if this very event has moved the chain on
         until = machine.bonds.at(record.parent).until if attempt is None else attempt.timeline.lock_end
@@ -133,18 +137,21 @@ class Watcher(Observer):
         earlier.append(CastVote(record, until, active))
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
-    def _may_certify(self, vote: CastVote) -> bool:
-        """Whether enough voters of a roster could still sign what this vote signed."""
+    def _may_certify(self, vote: CastVote, without: Set[PeerId] = NOBODY) -> bool:
+        """Whether enough voters of a roster could still sign what this vote signed, if these do not.
+
+        What the hostile say to one is no more than that: they may sign whatever suits them.
+        """
         record = vote.record
         camps, abstained = self.camps[record.roster_id], self.abstained[record.roster_id]
         against = {voter for voter, camp in camps.items() if camp != (record.outcome, record.state)}
-        left = frozenset(record.roster) - against - abstained - self.hostile  # whose word may have been another one
+        left = frozenset(record.roster) - ((against | abstained) - self.hostile) - without
         if 3 * len(left) <= 2 * len(record.roster):
             return False
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
     def meet(self, certificate: Certificate) -> bool:
-        """(1a) Two full certificates for one parent only where voters were cut off for three deadlines."""
+        """(1a) Two full certificates for one parent only by hostile keys, or voters cut off for three deadlines."""
         forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
         if not Observer.meet(self, certificate):
             return False
@@ -152,15 +159,18 @@ class Watcher(Observer):
         if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
             raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
         forked = self.forks > forks
-        convictable = known is not None and bool(known.outcome.roster_ids & self.hostile)
-        if (
-            forked
-            and not convictable
-            and self.min_share >= 0.5
-            and (outcome.fragment, outcome.parent) not in self.released
-        ):
+        if forked and known is not None and self.min_share >= 0.5 and not self._excuses(known, certificate):
             raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
         return True
+
+    def _excuses(self, one: Certificate, other: Certificate) -> bool:
+        """Whether these two could come to be although nobody honest broke a promise.
+
+        Both have more than half of one active set, so somebody has voted for both. Each of these is hostile, or was
+        free: its first vote's lock had run out, or could come to something only by votes that the hostile may deny.
+        """
+        both = (one.voters & one.outcome.roster_ids) & (other.voters & other.outcome.roster_ids)
+        return bool(both) and both <= self.hostile | self.freed.get((one.fragment, one.outcome.parent), set())
 
     def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:
         """(8) Whatever a peer takes over is what the certificate names."""

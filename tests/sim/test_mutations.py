@@ -99,6 +99,18 @@ def test_minorities_whose_certificates_count_as_full() -> None:
         world.run(60.0)
 
 
+def test_a_fork_that_no_hostile_voter_explains() -> None:
+    """Somebody hostile is in each of the two groups, but has voted in one of them only."""
+    world = swarm(4, PACE.model_copy(update={"min_share": 0.0, "quorum": 2}))
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.min_share = 0.5
+    world.watcher.hostile |= {world.peers[0].me, world.peers[2].me}
+    run_to_version(world, 2)
+    scenarios.split(world, [0, 1], [2, 3])
+    with pytest.raises(InvariantError, match="has two versions 3"):
+        world.run(60.0)
+
+
 def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Joining.ask
 
