@@ -44,8 +44,15 @@ class Tempo:
 
     def minor_allowed(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
         """Whether so long has passed without a full certificate that a minority may go on alone (design §6.3)."""
+        return chain.version > 0 and self._is_overdue(chain, now, tolerance_intervals)
+
+    def witnesses_needed(self, chain: Chain, now: float) -> bool:
+        """Whether the learners there are too few, or only pretend to take part: then no version comes of them."""
+        return self.core.witnesses_needed(chain.active_set(), now) or self._is_overdue(chain, now)
+
+    def _is_overdue(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
         patience = (MINOR_INTERVALS - tolerance_intervals) * self.interval_seconds(chain, now)
-        return chain.version > 0 and now >= self.certified_at + patience
+        return now >= self.certified_at + patience
 
 
 def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pace]:

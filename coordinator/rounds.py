@@ -91,8 +91,7 @@ class Rounds:
             return False
         if self.core.contributes:
             return self.joining.has_ticket(self.core.me, now) or self.tempo.minor_allowed(self.chain, now)
-        active = self.chain.active_set()
-        return self.core.me in active and self.core.witnesses_needed(active, now)
+        return self.core.me in self.chain.active_set() and self.tempo.witnesses_needed(self.chain, now)
 
     def may_open(self, now: float) -> bool:
         """Whether we are free to ask into a group."""

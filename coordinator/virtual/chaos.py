@@ -18,6 +18,8 @@ from coordinator.virtual.simulation import World, make_signers
 
 FAULT_SECONDS = 40.0  # virtual time during which faults happen
 SETTLE_SECONDS = 600.0  # virtual time within which a healed swarm must agree and go on
+ENDURED_SECONDS = 300.0  # virtual time within which a healed swarm must go on although the hostile still act
+ENDURED_VERSIONS = 1  # of each fragment, on average
 VERSIONS_MIN = 10  # a seed is not over before this many were certified
 
 
@@ -93,7 +95,7 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
 def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
     """Run one seed to its end; raises InvariantError if a promise of the protocol is broken.
 
-    If `attacked`, some peers are hostile, until the faults end and they leave for good.
+    If `attacked`, some peers are hostile. When the faults end versions must go on with them; then they leave for good.
     """
     world = draw_world(seed, real_keys, attacked, strangers)
     draw = random.Random(~seed)
@@ -107,6 +109,9 @@ def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strange
         world.run(draw.uniform(0.5, 8.0))
         kind = draw.choice(list(STRIKES))
         faults[kind] += STRIKES[kind](world, draw)
+    if hostile:
+        world.endure(ENDURED_SECONDS, ENDURED_VERSIONS)
+    for peer in hostile:
         world.crash(peer)
     world.settle(SETTLE_SECONDS, VERSIONS_MIN)
     living = [peer.engine for peer in world.peers if peer.engine is not None]

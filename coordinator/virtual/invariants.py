@@ -5,7 +5,7 @@
 | (1a) one full version per parent | `Watcher.meet` with `_excuses`, and `_vote_is_free` for the promise behind it |
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
-| (3) versions advance | `World.settle`, which counts virtual seconds |
+| (3) versions advance | `World.endure` while the hostile act, `World.settle`; both count virtual seconds |
 | (4) what is applied stays inside its bounds | nothing to bound: states are digests here |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
 | (6) no honest key contradicts itself, in all of its lives, and none is banned | `Watcher._no_contradiction`, `acts` |

@@ -168,16 +168,30 @@ class World:
 
     # -- the end
 
+    def endure(self, seconds_max: float, versions: int) -> None:
+        """Faults are over, and the hostile still act: versions must advance, so many in each fragment on average.
+
+        (3) More than two thirds are honest and connected: raises InvariantError if nothing comes of it.
+        """
+        self._heal(self.peers)
+        before = self.versions()
+        if not self.run_until_versions(before + versions * self.pace.fragments, seconds_max):
+            raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
+
+    def _heal(self, peers: Sequence[VirtualPeer]) -> None:
+        """No trap is left, everybody reaches everybody, and these are alive."""
+        self.traps.clear()
+        self.network.heal()
+        for peer in peers:
+            if not peer.alive:
+                peer.start()
+
     def settle(self, seconds_max: float, versions_min: int = 0) -> None:
         """Faults are over: start the dead, heal the network, and wait until versions advance and agree again.
 
         (3) While everybody is honest and connected versions must advance: raises InvariantError if they do not.
         """
-        self.traps.clear()
-        self.network.heal()
-        for peer in self.peers:
-            if not peer.alive and peer.me not in self.outcasts:
-                peer.start()
+        self._heal([peer for peer in self.peers if peer.me not in self.outcasts])
         before = self.versions()
         if not self.run_until_versions(max(before + 2 * self.pace.fragments, versions_min), seconds_max):
             raise InvariantError(f"no progress after healing: {before} versions, then {self.versions()}")

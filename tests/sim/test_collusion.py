@@ -9,17 +9,18 @@ import pytest
 
 from coordinator.actions import Send
 from coordinator.certificate import Certificate, Vote
+from coordinator.engine import Engine
 from coordinator.group import leader_of
 from coordinator.manifest import TrustSpec
 from coordinator.messages import EvidenceNote, PartNote, Proposal
 from coordinator.places import place_of
 from coordinator.virtual.collusion import TRICKS, draw_band, draw_names, mischief_of
-from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.invariants import InvariantError, Watcher
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World, make_signers
 from dht.statement import Statement, make_statement
-from tests.sim.worlds import INTERVAL_SECONDS, Tape, machine, run_to_version, run_until, swarm, version
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, run_to_version, run_until, swarm, version
 
 NAMED_BY_DRAW = {"signer", "victims", "others", "accomplices", "sybils", "memory"}
 
@@ -191,6 +192,36 @@ def test_half_of_all_bands_know_each_other_and_tell_the_same_half_the_same() -> 
         assert len({mischief.others for mischief in one}) == len({mischief.victims for mischief in one}) == 1
         assert {mischief.accomplices | {mischief.signer.peer_id} for mischief in one} == {ids}
     assert all(not mischief.accomplices for mischief in draw_band(signers[:1], honest, random.Random(0)))
+
+
+def test_a_swarm_that_stands_still_under_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = band(4, 1, "never_vote")
+    monkeypatch.setattr(Engine, "_open", lambda self, now: [])
+    with pytest.raises(InvariantError, match="no progress under attack"):
+        world.endure(4 * PACE.round_seconds, 1)
+
+
+def test_the_hostile_come_back_to_be_endured() -> None:
+    world = band(4, 1, "never_vote")
+    culprit = world.peers[-1]
+    culprit.crash()
+    world.outcasts.add(culprit.me)
+    world.endure(20 * INTERVAL_SECONDS, 1)
+    assert culprit.alive
+    culprit.crash()
+    world.settle(60.0)
+    assert not culprit.alive
+
+
+@pytest.mark.parametrize("name", ["silent_from_commit", "silent_from_check"])
+def test_a_witness_helps_out_where_somebody_only_pretends_to_take_part(name: str) -> None:
+    """Two honest learners of four founders are too few; that the third is there does not show that it votes."""
+    world = swarm(4, witnesses=[0])
+    culprit = world.peers[-1]
+    culprit.mischief = mischief_of(culprit.signer, [name], ())
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile.add(culprit.me)
+    run_to_version(world, 3, 40 * PACE.round_seconds)
 
 
 def test_a_part_is_kept_from_half_of_the_reducers() -> None:
