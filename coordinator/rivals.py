@@ -16,6 +16,7 @@ from dht.identity import PeerId
 ASK_AGAIN_SECONDS = 1.0
 ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead
 RIVALS_MAX = 64
+FEW_SIGNERS_INTERVALS = 3.0  # that a minor version waits longer if a hostile key may have made it alone
 
 Fork = tuple[int, Chain]
 """The version at which a rival's chain leaves ours, and that chain."""
@@ -114,16 +115,18 @@ class Rivals:
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
         """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
-        That is one signed by more than a third of those of the active set that are here (docs/adr/0037). Else a single
-        key could make a minor version by itself, and lead away whoever has been cut off.
+        That is one signed by more than a third of those of the active set that are here; after six, when these have
+        made nothing of their own either, by any of them (docs/adr/0037). Else a single key could make a minor version
+        by itself, and lead away whoever has been cut off.
         """
         version, rival = rest
         core, active = machine.core, rival.truncated(version).active_set() - self.bans.held.keys()
         signers = signers_since(rival, version) & active
-        if majority_signed(rival, version) and signers:
-            return True
+        if not signers:
+            return False
         here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}
-        return machine.tempo.minor_allowed(machine.chain, now) and 3 * len(signers) > len(here | signers)
+        longer = 0.0 if 3 * len(signers) > len(here | signers) else FEW_SIGNERS_INTERVALS
+        return majority_signed(rival, version) or machine.tempo.minor_allowed(machine.chain, now, -longer)
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
         """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""
