@@ -1,5 +1,6 @@
-"""Drive one reader by code coverage: `pip install atheris`, then `python -m tests.fuzz.by_coverage TARGET -runs=N`.
+"""Drive one reader by code coverage: `python -m tests.fuzz.by_coverage TARGET -runs=N`.
 
+Needs atheris: `pip install -c constraints.txt -e '.[fuzz]'`.
 All options after the target are libFuzzer's. An input that makes anything but a MusterError ends the run.
 """
 
