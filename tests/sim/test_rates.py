@@ -12,24 +12,19 @@ import pytest
 from tests.sim.rates import CALM, versions_made
 
 SEEDS = range(3)
-UNPROVEN = (
-    "doubt_everything",
+COMPLAINTS = ("doubt_everything", "refute_everything", "empty_votes", "shun_half", "never_return", "misshapen_checks")
+OTHERS = (
     "drop_one",
-    "empty_votes",
     "false_evidence",
     "look_away",
-    "misshapen_checks",
     "misshapen_commits",
     "never_check",
     "never_commit",
     "never_open",
-    "never_return",
     "never_scatter",
     "never_vote",
     "other_bytes",
-    "refute_everything",
     "short_parts",
-    "shun_half",
     "starve_half",
     "vote_for_all",
 )
@@ -40,6 +35,16 @@ def made(attack: str) -> int:
     return sum(versions_made(attack, seed) for seed in SEEDS)
 
 
-@pytest.mark.parametrize("attack", UNPROVEN)
-def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> None:
+def check(attack: str) -> None:
     assert made(attack) > made(CALM) / 2
+
+
+@pytest.mark.parametrize("attack", COMPLAINTS)
+def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> None:
+    check(attack)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", OTHERS)
+def test_so_they_do_with_whatever_else_convicts_nobody(attack: str) -> None:
+    check(attack)

@@ -15,8 +15,8 @@ import pytest
 
 from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
 
-SEEDS = 50  # `make sim` drives thousands
-SEEDS_WITH_REAL_KEYS = 10
+SEEDS = 30  # `make sim` drives thousands
+SEEDS_WITH_REAL_KEYS = 5
 SEEDS_UNDER_ATTACK = 20
 SEEDS_WITH_STRANGERS = 10
 CHUNK = 5
