@@ -27,6 +27,11 @@ class Branch:
     active: frozenset[PeerId]  # at the fork
     certificates: tuple[Certificate, ...]
 
+    @property
+    def signers(self) -> frozenset[PeerId]:
+        """Who of the active set signed something of it."""
+        return self.active & frozenset[PeerId]().union(*(certificate.voters for certificate in self.certificates))
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
@@ -42,8 +47,8 @@ def claim(branches: Sequence[Branch], banned: Container[PeerId] = ()) -> Claim:
     signers: set[PeerId] = set()
     tokens = 0.0
     for branch in branches:
+        signers |= {peer for peer in branch.signers if peer not in banned}
         for certificate in branch.certificates:
-            signers |= {peer for peer in certificate.voters & branch.active if peer not in banned}
             tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
     return Claim(len(signers), tokens, bytes(255 - byte for byte in heads))
@@ -84,16 +89,15 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
     return fork, rival
 
 
-def signers_since(rival: Chain, fork: int) -> frozenset[PeerId]:
-    """Who of the active set at the fork signed something of the branch after it."""
-    active = rival.truncated(fork).active_set()
-    after = rival.after(fork, rival.version - fork)
-    return active & frozenset[PeerId]().union(*(certificate.voters for certificate in after))
+def branch_after(rival: Chain, fork: int) -> Branch:
+    """All that a chain holds after this version."""
+    return Branch(rival.truncated(fork).active_set(), rival.after(fork, rival.version - fork))
 
 
 def majority_signed(rival: Chain, fork: int) -> bool:
     """Whether more than half of the active set at the fork signed something of the branch after it."""
-    return 2 * len(signers_since(rival, fork)) > len(rival.truncated(fork).active_set())
+    branch = branch_after(rival, fork)
+    return 2 * len(branch.signers) > len(branch.active)
 
 
 def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()) -> bool:

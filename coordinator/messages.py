@@ -19,6 +19,7 @@ from coordinator.certificate import (
     Contributor,
     Conviction,
     MemberIndex,
+    Vote,
 )
 from coordinator.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
@@ -302,3 +303,6 @@ STATEMENT_BODIES: dict[str, type[Wire]] = {
     "ward": Ward,
     "cell": CellRoster,
 }
+
+SIGNED_BODIES: dict[str, type[Wire]] = {**STATEMENT_BODIES, "vote": Vote}
+"""With the votes, whose bodies certificates define."""

@@ -9,7 +9,7 @@ from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
-from coordinator.lineage import ancestor, better, continuation, known_digests, majority_signed, signers_since
+from coordinator.lineage import ancestor, better, branch_after, continuation, known_digests, majority_signed
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
 from dht.identity import PeerId
 
@@ -120,8 +120,9 @@ class Rivals:
         by itself, and lead away whoever has been cut off.
         """
         version, rival = rest
-        core, active = machine.core, rival.truncated(version).active_set() - self.bans.held.keys()
-        signers = signers_since(rival, version) & active
+        core, branch = machine.core, branch_after(rival, version)
+        active = branch.active - self.bans.held.keys()
+        signers = branch.signers & active
         if not signers:
             return False
         here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}

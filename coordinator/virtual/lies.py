@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from coordinator.actions import Inspect
-from coordinator.certificate import Conviction, Vote, votes_needed
+from coordinator.certificate import Conviction, votes_needed
 from coordinator.evidence import contradiction
 from coordinator.messages import (
-    STATEMENT_BODIES,
+    SIGNED_BODIES,
     Bundle,
     Check,
     ConvictionsNote,
@@ -33,8 +33,7 @@ Spoil = Callable[[bytes], bytes]
 
 def resign(signer: Signer, statement: Statement, change: Change) -> Statement:
     """The same place, another body."""
-    bodies: dict[str, type[Wire]] = {**STATEMENT_BODIES, "vote": Vote}
-    model = bodies[statement.context.kind]
+    model = SIGNED_BODIES[statement.context.kind]
     return make_statement(signer, statement.context, change(statement.read(model)))
 
 
@@ -85,9 +84,15 @@ def slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | Convict
 
 def false_refutation(action: Inspect) -> Refutation:
     """It refutes nothing."""
-    shown = (OpenedInput(member=0, pieces=(), siblings=()),)
-    place = (action.partition, action.turn, action.result)
-    return Refutation(partition=place[0], turn=place[1], result=place[2], leaf=0, inputs=shown, piece=b"", siblings=())
+    return Refutation(
+        partition=action.partition,
+        turn=action.turn,
+        result=action.result,
+        leaf=0,
+        inputs=(OpenedInput(member=0, pieces=(), siblings=()),),
+        piece=b"",
+        siblings=(),
+    )
 
 
 def sybil_join(signer: Signer, statement: Statement) -> Statement:

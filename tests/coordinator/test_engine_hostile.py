@@ -21,7 +21,7 @@ from coordinator.engine import Engine
 from coordinator.events import PeerGone, PresenceSeen, Received, Tick
 from coordinator.manifest import PaceSpec
 from coordinator.messages import (
-    STATEMENT_BODIES,
+    SIGNED_BODIES,
     AskChainNote,
     Bundle,
     CertificateNote,
@@ -141,9 +141,8 @@ def contexts(draw: Callable[..., Any], scene: Scene, kinds: st.SearchStrategy[st
 @st.composite
 def insider(draw: Callable[..., Any], scene: Scene) -> Statement:
     """Anything, well-formed and properly signed by one member (or by a stranger)."""
-    bodies = {**STATEMENT_BODIES, "vote": Vote}
-    kind = draw(st.sampled_from([*bodies, "gossip"]))
-    body: Wire = draw(values_of(bodies.get(kind, Vote)))
+    kind = draw(st.sampled_from([*SIGNED_BODIES, "gossip"]))
+    body: Wire = draw(values_of(SIGNED_BODIES.get(kind, Vote)))
     if kind in SOURCES:  # its inner statements are real ones
         model, inner = SOURCES[kind]
         heard = [one for one in scene.said if isinstance(one, Statement) and one.context.kind == inner][-12:]

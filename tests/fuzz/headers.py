@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from coordinator.certificate import Certificate, Vote
-from coordinator.messages import STATEMENT_BODIES, Message
+from coordinator.certificate import Certificate
+from coordinator.messages import SIGNED_BODIES, Message
 from dht.statement import Statement, digest_of
 from dht.wire import Wire
 from peer.frames import (
@@ -28,7 +28,6 @@ from peer.frames import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "wire" / "v1"
-BODIES = {**STATEMENT_BODIES, "vote": Vote}
 NOTES = tuple(kind for kind in get_args(Message) if kind is not Statement)
 
 
@@ -55,7 +54,7 @@ def statements() -> tuple[Statement, ...]:
                 "body": golden(f"coordinator_{kind}.bin")[0],
             }
         )
-        for kind in BODIES
+        for kind in SIGNED_BODIES
     )
 
 

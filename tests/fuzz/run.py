@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.fuzz.headers import BODIES, NOTES
+from coordinator.messages import SIGNED_BODIES
+from tests.fuzz.headers import NOTES
 from tests.fuzz.mangler import mangled_run
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
@@ -70,7 +71,7 @@ def _fuzz_handlers(messages: int, seed: int) -> None:
     while delivered.total() < messages:
         delivered += mangled_run(1000 * seed + runs).delivered
         runs += 1
-    rarest = min({**BODIES, **{kind.__name__: kind for kind in NOTES}}, key=lambda kind: delivered[kind])
+    rarest = min({**SIGNED_BODIES, **{kind.__name__: kind for kind in NOTES}}, key=lambda kind: delivered[kind])
     said = f"handlers: {delivered.total()} changed messages in {runs} swarms"
     print(f"{said}; {delivered[rarest]} of the rarest kind, {rarest}", flush=True)
 

@@ -11,7 +11,7 @@ from coordinator.certificate import Certificate, Vote
 from coordinator.chain import Rules
 from coordinator.evidence import Evidence, verify
 from coordinator.manifest import Manifest, RunConfig
-from coordinator.messages import STATEMENT_BODIES
+from coordinator.messages import SIGNED_BODIES, STATEMENT_BODIES
 from coordinator.presence import Presence
 from coordinator.proof import Proof
 from coordinator.virtual.tensors import VirtualCourt
@@ -26,7 +26,7 @@ from peer.frames import StatusAnswer, decode_header
 from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
-from tests.fuzz.headers import BODIES, HEADERS, golden
+from tests.fuzz.headers import HEADERS, golden
 from tests.fuzz.record_store import STORE_TARGETS
 from tests.fuzz.strangers import STRANGER_TARGETS
 from tests.fuzz.target import Target
@@ -38,7 +38,7 @@ PAYLOAD_BYTES_MAX = 1 << 16
 def _header(data: bytes) -> object:
     message = decode_header(data)
     if isinstance(message, Statement):
-        body = BODIES.get(message.context.kind)
+        body = SIGNED_BODIES.get(message.context.kind)
         message.verify(KeyVerifier())
         return None if body is None else message.read(body)
     if isinstance(message, StatusAnswer):
