@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from peer.attacks.protocol import PROCESS_ATTACKS
+
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
 
@@ -35,8 +37,18 @@ PAIRS = (
     ("never_return", "never_return"),
     ("replay", "oversized"),
     ("slow_loris", "garbage"),
+    ("misshapen_commits", "misshapen_checks"),
+    ("other_bytes", "short_parts"),
+    ("drop_one", "vote_for_all"),
+    ("never_commit", "never_scatter"),
+    ("never_check", "never_vote"),
+    ("look_away", "starve_half"),
 )
 """Two attacks at a time, as most of a run is starting it."""
+
+
+def test_every_attack_of_processes_is_in_a_pair() -> None:
+    assert {attack for pair in PAIRS for attack in pair} >= set(PROCESS_ATTACKS)
 
 
 @pytest.mark.parametrize("attacks", PAIRS, ids="+".join)
