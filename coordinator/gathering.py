@@ -10,7 +10,7 @@ from types import MappingProxyType
 from coordinator.actions import Action, RoundKey
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
-from coordinator.group import leader_of
+from coordinator.group import Group, leader_of
 from coordinator.limits import Limits, Networks
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
@@ -45,6 +45,7 @@ class Gathering:
     roster: Statement | None = None
     members: tuple[PeerId, ...] = ()  # of `roster`
     revision: int = -1
+    insisted: int = -1  # the newest revision of another's roster that we have shown what it lacks
     summoned: bool = False
     voids: int = 0  # as the leader counts them
     reason: str = "nobody has joined"
@@ -116,6 +117,17 @@ class Gathering:
         `named` are the networks of the roster's members: their joins may not have reached us, and take room as well.
         """
         return [self.joins[peer][0] for peer in self._order(silent, named) if peer not in members]
+
+    def insist(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
+        """What this roster lacks, once: a leader that shows it again knows what we know not, as who was silent.
+
+        Whoever kept out of it then would take the others' votes with it, if they need each one.
+        """
+        if group.revision <= self.insisted:
+            return []
+        lacking = self.lacking(group.voters, silent, group.networks)
+        self.insisted = group.revision if lacking else self.insisted
+        return lacking
 
     def _order(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[PeerId, ...]:
         """Who has a place in the roster."""

@@ -246,11 +246,11 @@ class Joining:
         return gathering.summon(expected - gathering.joins.keys())
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
-        """Joins that we know of and a roster leaves out; none once it has been revised often enough."""
+        """Joins that we know of and a roster leaves out; none once it was revised or shown often enough."""
         gathering = self.gatherings.get(group.attempt)
         if gathering is None or group.revision >= REVISIONS_MAX or group.leader == self.core.me:
             return []
-        return gathering.lacking(group.voters, silent, group.networks)
+        return gathering.insist(group, silent)
 
     def check_limits(self, group: Group) -> None:
         """Raises PeerError if no roster may have these members (`coordinator.limits`)."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.joining import ATTEMPTS_TRIED
+from coordinator.rounds import Rounds
 from coordinator.virtual.simulation import World
-from tests.sim.worlds import PACE, machine, run_to_version, swarm
+from dht.identity import PeerId
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
 
 DEADLINE = PACE.round_seconds
 
@@ -25,3 +29,16 @@ def test_whoever_asks_alone_uses_up_few_attempts() -> None:
     joining = machine(world.peers[0]).rounds.joining
     assert joining.first_attempt == 0
     assert joining.attempts_used() <= ATTEMPTS_TRIED * len(world.peers)  # those whose leaders are gone are skipped
+
+
+def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one know that the first said nothing, and leave it out; that one insists on it, and all votes count."""
+    world = swarm(5, PACE.model_copy(update={"min_share": 0.6}))
+    silent, knows_less = world.peers[2].me, world.peers[3].me
+
+    def known(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
+        return frozenset() if rounds.core.me == knows_less else frozenset({silent})
+
+    monkeypatch.setattr(Rounds, "_silent", known)
+    world.run(120 * INTERVAL_SECONDS)
+    assert world.versions() > 60  # 35 if it waits for its roster to be revised
