@@ -9,6 +9,7 @@ from peer.attacks.zoo import ATTACKS
 SMALL = "tests/quality/small.toml"
 SIX = (SMALL, "--learners", "6", "--steps", "480")  # the honest of eight, alone
 EIGHT = (SMALL, "--learners", "8", "--steps", "480")
+TWELVE = (SMALL, "--learners", "12", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
@@ -158,6 +159,14 @@ def _partitions() -> tuple[Experiment, ...]:
     )
 
 
+def _attacked_seeds(
+    group: str, honest: tuple[str, ...], all_of_them: tuple[str, ...], attacks: tuple[str, ...]
+) -> tuple[Experiment, ...]:
+    """The honest alone, and with the hostile, on the same seeds."""
+    hostile = {attack.partition(":")[0]: ("--attack", attack) for attack in attacks}
+    return (*_seeded(group, honest, {"none": ()}), *_seeded(group, all_of_them, hostile))
+
+
 def _strength(attack: str) -> str:
     """`ipm:2:epsilon=10` as part of a file's name: `ipm-10`."""
     return attack.partition(":")[0] + "-" + attack.rpartition("=")[2]
@@ -242,13 +251,12 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in (*HARD, "min_max")}),
     ),
     "attacks-sixteen": (
-        Experiment("attacks-sixteen-none", (SMALL, "--learners", "12", "--steps", "480")),
+        Experiment("attacks-sixteen-none", TWELVE),
         *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in (*HARD, *WORST)}),
     ),
-    "attacks-seeds": tuple(
-        one
-        for what, learners in (("none", SIX), ("sign_flip", EIGHT))
-        for one in _seeded("attacks-seeds", learners, {what: () if what == "none" else ("--attack", f"{what}:2")})
+    "attacks-seeds": _attacked_seeds("attacks-seeds", SIX, EIGHT, ("sign_flip:2",)),
+    "attacks-sixteen-seeds": _attacked_seeds(
+        "attacks-sixteen-seeds", TWELVE, SIXTEEN, ("stale:4", "fixed_direction:4")
     ),
     "attacks-noniid": (
         Experiment("attacks-noniid-none", (*SIX, *UNEVEN)),

@@ -262,6 +262,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "attacks-three": against("attacks-three", "none"),
     "attacks-sixteen": against("attacks-sixteen", "none"),
     "attacks-seeds": paired("attacks-seeds", "none"),
+    "attacks-sixteen-seeds": paired("attacks-sixteen-seeds", "none"),
     "attacks-noniid": against("attacks-noniid", "none"),
     "rules": grid(
         "merge",
