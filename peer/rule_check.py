@@ -18,6 +18,7 @@ from torch import Tensor
 from peer.merge import MergeRule, weight_shares
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
+from peer.robust.medians import weighted_median
 from peer.robust.opposed import bounds
 from peer.robust.segments import TensorInputs, merge_segment, tensor_scales
 from peer.robust.selection import tolerated
@@ -27,6 +28,7 @@ EXCESS_MAX = 0.4  # of its weight, by which a member's coefficient may differ fr
 ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole partition is not enough
 ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
+LENGTH_MIN = 0.1  # of the usual length, below which a sample says nothing of a direction
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
 AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
 
@@ -138,7 +140,17 @@ def excess(rule: str, sample: Sample, variances: Sequence[float]) -> Floats:
         own = clipping.centered_clip(centred, shares)[0]
     limits = [(own, own)] * len(variances)
     if rule == "robust_rda":
-        errors = [min(ERRORS * math.sqrt(variance), COSINE_ERROR_MAX) for variance in variances]
+        known = _known_lengths(np.sqrt(products.diagonal()) * scales, shares)
+        errors = [min(ERRORS * math.sqrt(variance), COSINE_ERROR_MAX) / known for variance in variances]
         limits = [bounds(own, products * np.outer(scales, scales), error) for error in errors]
     published = np.array(sample.coefficients)[counted]
     return np.asarray(np.array([(low - published, published - high) for low, high in limits]) / shares)
+
+
+def _known_lengths(lengths: Floats, shares: Floats) -> Floats:
+    """How long each input is in the sample beside their median, at most 1: who is short there has its length elsewhere.
+
+    What it is there says little about its direction as a whole.
+    """
+    usual = float(weighted_median(lengths, shares))
+    return np.asarray(np.clip(lengths / max(usual, np.finfo(float).tiny), LENGTH_MIN, 1))

@@ -29,8 +29,8 @@ def say(cosines: Floats) -> Floats:
     return np.asarray(np.clip(1 - cosines / OPPOSED, 0, 1))
 
 
-def bounds(shares: Floats, products: Floats, error: float) -> tuple[Floats, Floats]:
-    """Per input the least and the most that `without_opposed` can give for cosines within `error` of these."""
+def bounds(shares: Floats, products: Floats, error: Floats | float) -> tuple[Floats, Floats]:
+    """Per input the least and the most that `without_opposed` can give for cosines off by up to `error`."""
     cosines = _cosines(shares, products)
     least, most = shares * say(cosines - error), shares * say(cosines + error)
     return _among(least, most), _among(most, least)
