@@ -207,6 +207,11 @@ def beacon_order(beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     return tuple(sorted(peers, key=lambda peer: digest_of(beacon, peer.encode())))
 
 
+def active_sets(chains: Iterable[Chain]) -> frozenset[PeerId]:
+    """Whoever is in the active set of any of these."""
+    return frozenset[PeerId]().union(*(chain.active_set() for chain in chains))
+
+
 def linked(
     rules: Rules, fragment: int, certificates: Sequence[Certificate], parent: bytes | None = None
 ) -> list[Certificate]:

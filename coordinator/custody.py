@@ -16,10 +16,19 @@ from coordinator.messages import CertificateNote
 from dht.identity import PeerId
 
 FETCH_RETRY_SECONDS = 1.0
-UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist
+UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist, and for how long
+UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it is not served again
 UNSERVED_MAX = 16
 SUPPLY_DEADLINES = 0.5  # of a round: how long to wait for the supplier
 HOLDERS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A version that nobody served does not exist until then; for so many expected intervals."""
+
+    until: float
+    intervals: float
 
 
 @dataclass(slots=True)
@@ -38,7 +47,7 @@ class Custody:
     lacking_since: float = 0.0  # the newest one
     supplier: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
     customers: tuple[PeerId, ...] = ()  # whom we tell
-    unserved: dict[bytes, float] = field(default_factory=dict)  # versions that do not exist until then
+    unserved: dict[bytes, Absence] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -95,20 +104,26 @@ class Custody:
         return [included, *([] if included.snapshot is None else [Discard(included.snapshot)])]
 
     def failed(self, chain: Chain, interval_seconds: float, now: float) -> bool:
-        """Nobody gave the newest state. True once it is to be treated as not existing; else we try again."""
+        """Nobody gave the newest state. True once it is to be treated as not existing; else we try again.
+
+        Each time for longer: who falls back at different times would else teach each other the lost version for ever.
+        """
         self.again_at = now + FETCH_RETRY_SECONDS
         if self.floor is not None and chain.digest == self.floor.digest:
             return False
         if now < self.lacking_since + UNSERVED_INTERVALS * interval_seconds:
             return False
-        self.unserved[chain.digest] = now + UNSERVED_INTERVALS * interval_seconds
+        before = self.unserved.pop(chain.digest, None)
+        intervals = UNSERVED_INTERVALS if before is None else min(2 * before.intervals, UNSERVED_INTERVALS_MAX)
+        self.unserved[chain.digest] = Absence(now + intervals * interval_seconds, intervals)
         while len(self.unserved) > UNSERVED_MAX:
             del self.unserved[next(iter(self.unserved))]
         return True
 
     def is_unserved(self, version: bytes, now: float) -> bool:
         """Whether this version does not exist at the moment."""
-        return now < self.unserved.get(version, 0.0)
+        absence = self.unserved.get(version)
+        return absence is not None and now < absence.until
 
     def turn_back(self, now: float) -> tuple[Chain, list[Action]]:
         """Forget what we lack; returns the chain of what we hold, or the one with which we began."""

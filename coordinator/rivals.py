@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
-from coordinator.chain import Chain
+from coordinator.chain import Chain, active_sets
 from coordinator.fragment import FragmentMachine
 from coordinator.lineage import ancestor, better, branch_after, continuation, known_digests, majority_signed
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
@@ -115,14 +115,15 @@ class Rivals:
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
         """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
-        That is one signed by more than a third of those of the active set that are here; after six, when these have
+        That is one signed by more than a third of those of our active sets that are here; after six, when these have
         made nothing of their own either, by any of them (docs/adr/0037). Else a single key could make a minor version
-        by itself, and lead away whoever has been cut off.
+        by itself, and lead away whoever has been cut off. Sets of all fragments: who is left of one fragment's may have
+        been away while the others went on.
         """
         version, rival = rest
-        core, branch = machine.core, branch_after(rival, version)
-        active = branch.active - self.bans.held.keys()
-        signers = branch.signers & active
+        core = machine.core
+        active = active_sets(one.chain for one in self.machines) - self.bans.held.keys()
+        signers = replace(branch_after(rival, version), active=active).signers
         if not signers:
             return False
         here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, KeepEvidence, Send, Tell
 from coordinator.bans import Ban
+from coordinator.chain import active_sets
 from coordinator.core import Core
 from coordinator.events import Inspected, Reduced
 from coordinator.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
@@ -153,7 +154,7 @@ class Tribunal:
                 continue
 
     def _known(self) -> frozenset[PeerId]:
-        return frozenset[PeerId]().union(*(machine.chain.active_set() for machine in self.machines))
+        return active_sets(machine.chain for machine in self.machines)
 
     # -- spreading
 

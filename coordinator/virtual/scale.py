@@ -22,6 +22,7 @@ from statistics import median
 
 from coordinator.actions import Action
 from coordinator.certificate import Outcome
+from coordinator.chain import active_sets
 from coordinator.events import Event, PeerGone, PresenceSeen, Progress, Tick
 from coordinator.manifest import PEERS_PER_GROUP_MAX, PaceSpec
 from coordinator.virtual.board import REPLICAS, Board
@@ -54,7 +55,7 @@ class BoardPeer(VirtualPeer):
         steps = self.tensors.learner.steps(now)
         board.put(self.me, self.presence(steps), now)
         presence = engine.core.presence
-        needed = frozenset[PeerId]().union(*(machine.chain.active_set() for machine in engine.machines))
+        needed = active_sets(machine.chain for machine in engine.machines)
         other = world.random.randrange(board.shards)
         presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]

@@ -101,6 +101,15 @@ def test_a_version_that_nobody_serves_counts_as_not_existing_after_three_interva
     assert not custody.is_unserved(CHAIN.digest, NOW + 2 * patience)  # somebody may serve it by then
 
 
+def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_long():
+    custody, now, absences = behind(), NOW, []
+    for _ in range(7):
+        now += 1000.0
+        assert custody.failed(CHAIN, INTERVAL, now)
+        absences.append((custody.unserved[CHAIN.digest].until - now) / INTERVAL)
+    assert absences == [3.0, 6.0, 12.0, 24.0, 48.0, 48.0, 48.0]
+
+
 def test_turning_back_gives_what_is_held_and_frees_the_work():
     custody = behind()
     custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))

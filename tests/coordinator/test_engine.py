@@ -162,6 +162,22 @@ def test_a_minor_version_is_not_taken_over_by_catch_up():
     assert engine.machines[0].chain.version == 1
 
 
+@pytest.mark.parametrize(("known", "followed"), [(True, True), (False, False)])
+def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_else_came(known, followed):
+    """Newcomers went on alone while all that had a vote in this fragment were away (docs/adr/0037)."""
+    newcomers = (4, 5)
+    other = CLUB.grow(CLUB.chain(1), EVERYONE, *([(*EVERYONE, *newcomers)] if known else []))
+    engine = Engine(CLUB.core(0), [stem(), other], [1, other.version], NOW)
+    branch = CLUB.grow(stem(), newcomers).after(1, 9)
+    assert branch[0].outcome.minor
+    assert not stem().active_set() & CLUB.peers(newcomers)
+    for now in (NOW, NOW + 60 * CLUB.manifest.config.pace.round_seconds):
+        assert engine.machines[0].chain.version == 1, "not at once"
+        engine.handle(Received(STRANGER, CertificateNote(certificate=branch[0])), now)
+        engine.handle(Received(STRANGER, ChainNote(fragment=0, certificates=branch)), now)
+    assert engine.machines[0].chain.version == 1 + followed
+
+
 def test_a_false_certificate_changes_nothing():
     engine = engine_at()
     good = CLUB.certify(stem(), (1, 2, 3))

@@ -6,11 +6,14 @@ contradictions and forgotten deadlines fail a scenario wherever they happen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from coordinator.actions import Action, FetchState, Publish, RecordVote, Reduce
+from coordinator.certificate import Certificate
 from coordinator.chain import Chain
-from coordinator.events import PeerGone
+from coordinator.events import PeerGone, Received
 from coordinator.manifest import PaceSpec
 from coordinator.messages import CHAIN_PAGE_MAX, CertificateNote, ChainNote, PartNote
 from coordinator.pacing import Tempo
@@ -436,6 +439,31 @@ def test_a_version_whose_bytes_nobody_serves_does_not_exist_until_somebody_does(
         peer.start()
     run_until(world, lambda: machine(last).chain.digest_at(4) == certified, 4 * DEADLINE)
     finish(world)
+
+
+def test_versions_that_died_with_their_makers_do_not_haunt_them() -> None:
+    """Five come back one after the other from before them, each told of them anew, and tell each other, too."""
+    world = swarm(5)
+    run_to_version(world, 1)
+    for peer in world.peers:
+        peer.checkpoint()
+    run_to_version(world, 4)
+    lost = machine(world.peers[0]).chain.after(1, 3)
+    for peer in world.peers:
+        world.crash(peer)
+    for peer in world.peers:
+        peer.start()
+        for one in lost:
+            peer.handle(Received(world.peers[0].me, CertificateNote(certificate=one), None))
+        world.run(2 * INTERVAL_SECONDS)
+    run_until(world, lambda: all(goes_on(peer, lost) for peer in world.peers), 60 * INTERVAL_SECONDS)  # else never
+    finish(world)
+
+
+def goes_on(peer: VirtualPeer, lost: Sequence[Certificate]) -> bool:
+    """Whether it holds another version, of its own state, in place of the first lost one."""
+    found = machine(peer)
+    return found.ready and found.chain.version > 1 and found.chain.digest_at(2) != lost[0].digest
 
 
 # -- speed
