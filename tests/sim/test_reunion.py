@@ -34,7 +34,7 @@ def part(world: World, second: int) -> None:
     world.run(120.0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_side_wins_in_every_fragment(seed: int) -> None:
     world = parted(seed, each=4)
     sides = [world.peers[0], world.peers[4]]
@@ -54,7 +54,7 @@ def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
     return sum(one.steps for certificate in found for one in certificate.outcome.included() if one.peer == of.me)
 
 
-@pytest.mark.parametrize(("seed", "second"), [(0, 4), (1, 4), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("seed", "second"), [(0, 4), (2, 2)])
 def test_all_that_either_side_has_certified_is_in_the_lineage_that_wins(seed: int, second: int) -> None:
     """And once: the judge of every run compares the steps themselves."""
     world = swarm(8, SPLIT_PACE, seed=seed)

@@ -15,10 +15,10 @@ import pytest
 
 from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
 
-SEEDS = 30  # `make sim` drives thousands
-SEEDS_WITH_REAL_KEYS = 5
-SEEDS_UNDER_ATTACK = 20
-SEEDS_WITH_STRANGERS = 10
+SEEDS = 15  # docs/seed-ledger.md counts thousands, by `make seeds`
+SEEDS_WITH_REAL_KEYS = 2
+SEEDS_UNDER_ATTACK = 10
+SEEDS_WITH_STRANGERS = 5
 CHUNK = 5
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,24 +43,22 @@ def test_seeds(first: int) -> None:
     assert len(struck) >= len(STRIKES) / 2
 
 
-@pytest.mark.parametrize("first", range(SEEDS, SEEDS + SEEDS_WITH_REAL_KEYS, 5))
-def test_seeds_with_real_keys(first: int) -> None:
-    assert all(run(seed, real_keys=True).versions >= VERSIONS_MIN for seed in range(first, first + 5))
+@pytest.mark.parametrize("seed", range(SEEDS, SEEDS + SEEDS_WITH_REAL_KEYS))
+def test_seeds_with_real_keys(seed: int) -> None:
+    assert run(seed, real_keys=True).versions >= VERSIONS_MIN
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS_UNDER_ATTACK, 2 * CHUNK))
-def test_seeds_under_attack(first: int) -> None:
+def test_seeds_under_attack() -> None:
     """Nobody honest is ever banned, versions go on, and hostile peers are banned, if what they do convicts."""
-    reports = [run(seed, attacked=True) for seed in range(first, first + 2 * CHUNK)]
+    reports = [run(seed, attacked=True) for seed in range(SEEDS_UNDER_ATTACK)]
     assert all(report.versions >= VERSIONS_MIN for report in reports)
     assert sum(report.banned for report in reports) > 0
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS_WITH_STRANGERS, CHUNK))
 @pytest.mark.parametrize("attacked", [False, True], ids=["honest", "attacked"])
-def test_seeds_with_strangers(first: int, attacked: bool) -> None:
+def test_seeds_with_strangers(attacked: bool) -> None:
     """Whoever is new is on probation, and members audit each other: the same promises hold."""
-    reports = [run(seed, attacked=attacked, strangers=True) for seed in range(first, first + CHUNK)]
+    reports = [run(seed, attacked=attacked, strangers=True) for seed in range(SEEDS_WITH_STRANGERS)]
     assert all(report.versions >= VERSIONS_MIN for report in reports)
     assert sum(report.events.get("audited", 0) for report in reports) > 0
 
