@@ -23,7 +23,7 @@ from dht.wire import Wire
 RandomBytes = Callable[[int], bytes]
 
 UNABLE_DEADLINES = 4.0  # a peer whose disk took no vote stays out of groups this long: in them it would only be missed
-DEADLINE_DOUBLINGS_MAX = 3  # a void attempt doubles the next deadline, at most to × 8 (design §6.2)
+DEADLINE_DOUBLINGS_MAX = 3  # a void group doubles the next deadline, at most to × 8 (design §6.2)
 
 
 @dataclass(slots=True)
@@ -117,5 +117,5 @@ class Core:
         return not more_than_share(len(learners), len(active), self.pace.min_share)
 
     def deadline_seconds(self, voids: int) -> float:
-        """Deadline of an attempt after `voids` void ones."""
+        """Deadline of an attempt after so many void groups."""
         return self.pace.round_seconds * 2.0 ** min(voids, DEADLINE_DOUBLINGS_MAX)

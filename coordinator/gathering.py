@@ -47,7 +47,7 @@ class Gathering:
     revision: int = -1
     insisted: int = -1  # the newest revision of another's roster that we have shown what it lacks
     summoned: bool = False
-    voids: int = 0  # as the leader counts them
+    failures: int = 0  # as the leader counts them
     reason: str = "nobody has joined"
 
     def add(self, statement: Statement, join: Join, now: float) -> bool:
@@ -206,7 +206,7 @@ class Gathering:
             revision=self.revision,
             joins=joins,
             convictions=self.core.bans.among(self.chain.active_set()),
-            voids=self.voids,
+            voids=self.failures,
         )
         key = RoundKey(self.chain.fragment, self.chain.version, b"")
         self.roster = self.core.say("roster", key, self.chain.digest, body)

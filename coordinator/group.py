@@ -40,7 +40,7 @@ class Group:
     parent: bytes
     statement: Statement
     convictions: tuple[Conviction, ...] = ()
-    voids: int | None = None  # as the leader counts them; None: it does not say
+    voids: int | None = None  # void groups that the leader was in; None: it does not say
     networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
     probation: frozenset[PeerId] = frozenset()  # members whose contributions have no weight, and who reduce nothing
 

@@ -40,6 +40,7 @@ class Joining:
     first_attempt: int  # earlier ones are used up: what we said there must not be said again in other words
     attempt_number: int = field(init=False)
     voids: int = 0
+    failures: int = 0  # voids with a group that we were in: without one no deadline was too short
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
@@ -56,8 +57,7 @@ class Joining:
 
         No longer than the attempt's number allows (see `Bonds.bind`), and never beyond the bound of all deadlines.
         """
-        voids = self.voids if group.voids is None else group.voids
-        return self.core.deadline_seconds(min(voids, group.attempt))
+        return self.core.deadline_seconds(min(self.failures if group.voids is None else group.voids, group.attempt))
 
     @property
     def leader(self) -> PeerId:
@@ -157,7 +157,8 @@ class Joining:
         return self.ask(contributes, now)
 
     def void(self, now: float) -> None:
-        """The attempt came to nothing: on to the next one, with a longer deadline."""
+        """The attempt came to nothing: on to the next one, with a longer deadline if we were in its group."""
+        self.failures += self.since is None
         self.since = None
         self.attempt_number = _next_attempt(self.attempt_number, self.said.keys() - self.spoken.keys())
         self.voids += 1
@@ -236,7 +237,7 @@ class Joining:
 
     def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
-        gathering.voids = self.voids
+        gathering.failures = self.failures
         presence = self.core.presence
         asking = {peer for peer in presence.trainers(now) - presence.unheard if self.has_ticket(peer, now)}
         expected = asking | (self.chain.active_set() & gathering.joins.keys())

@@ -68,7 +68,7 @@ class Roster(Wire):
     convictions: tuple[Conviction, ...] = Field(
         (), max_length=CONVICTIONS_MAX
     )  # why some of the active set are not in it
-    voids: Attempt | None = None  # void attempts that the leader counts: all members double the deadline as often
+    voids: Attempt | None = None  # void groups that the leader was in: all members double the deadline as often
 
 
 class Commit(Wire):

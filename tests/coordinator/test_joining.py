@@ -168,18 +168,30 @@ def test_a_join_that_has_expired_is_not_said_again_nor_contradicted() -> None:
         (5, 5, 0, 0),
     ],
 )
-def test_the_leaders_void_attempts_double_the_deadline_of_all(
+def test_the_leaders_void_groups_double_the_deadline_of_all(
     own: int, said: int | None, attempt: int, doublings: int
 ) -> None:
     asking = joining()
-    asking.voids = own
+    asking.failures = own
     group = replace(group_of(asking.chain, FIVE, attempt), voids=said)
     assert asking.deadline_seconds(group) == PACE.round_seconds * 2**doublings
 
 
-def test_a_leader_says_how_many_attempts_were_void() -> None:
+def test_only_a_group_that_was_void_doubles_the_deadline() -> None:
+    """Whoever was alone for long would else begin again with deadlines, and bonds by votes, eight times as long."""
+    asking = joining()
+    asking.open(True, 0.0)
+    asking.void(5.0)
+    assert (asking.voids, asking.failures) == (1, 0)
+    asking.open(True, 6.0)
+    asking.enter(group_of(asking.chain, FIVE, 1))
+    asking.void(14.0)
+    assert (asking.voids, asking.failures) == (2, 1)
+
+
+def test_a_leader_says_how_many_groups_were_void() -> None:
     leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]))
-    leads.voids = 2
+    leads.failures = 2
     gathering = leads.hear(join(leads.chain, PEERS[5]), 0.0)
     assert gathering is not None
     for peer in FIVE:
