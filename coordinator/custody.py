@@ -94,6 +94,7 @@ class Custody:
         `returned` is our work in the branch of the state that we held, where this one is of another.
         """
         newest, included, unseen = chain.certificates[-1], self.unadopted, self.included_unseen
+        self.unserved.pop(newest.digest, None)
         self._caught_up()
         if included is None:
             counted = (True,) * len(newest.outcome.partitions) if unseen else ()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
-from coordinator.chain import Chain, active_sets
+from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
-from coordinator.lineage import ancestor, better, branch_after, continuation, known_digests, majority_signed
+from coordinator.lineage import Branch, ancestor, better, branch_after, continuation, known_digests, majority_signed
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
 from dht.identity import PeerId
 
@@ -115,20 +115,27 @@ class Rivals:
     def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
         """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
-        That is one signed by more than a third of those of our active sets that are here; after six, when these have
-        made nothing of their own either, by any of them (docs/adr/0037). Else a single key could make a minor version
-        by itself, and lead away whoever has been cut off. Sets of all fragments: who is left of one fragment's may have
-        been away while the others went on.
+        After six, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
+        Else a single key could make a minor version by itself, and lead away whoever has been cut off.
         """
         version, rival = rest
-        core = machine.core
-        active = active_sets(one.chain for one in self.machines) - self.bans.held.keys()
-        signers = replace(branch_after(rival, version), active=active).signers
-        if not signers:
+        branch = branch_after(rival, version)
+        honest = any(self._has_honest_signer(branch, one, now) for one in self.machines)
+        if not honest and not branch.signers - self.bans.held.keys():
             return False
-        here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}
-        longer = 0.0 if 3 * len(signers) > len(here | signers) else FEW_SIGNERS_INTERVALS
+        longer = 0.0 if honest else FEW_SIGNERS_INTERVALS
         return majority_signed(rival, version) or machine.tempo.minor_allowed(machine.chain, now, -longer)
+
+    def _has_honest_signer(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
+        """Whether more than a third signed of those of a fragment's active set that are here.
+
+        Any fragment's: who is left of one's own may have been away while the others went on. Never of several together,
+        since hostile keys that are few in each may be many in all.
+        """
+        core, active = machine.core, machine.chain.active_set() - self.bans.held.keys()
+        signers = replace(branch, active=active).signers
+        here = {peer for peer in active if peer == core.me or core.presence.is_live(peer, now)}
+        return 3 * len(signers) > len(here | signers)
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
         """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""

@@ -108,6 +108,8 @@ def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_l
         assert custody.failed(CHAIN, INTERVAL, now)
         absences.append((custody.unserved[CHAIN.digest].until - now) / INTERVAL)
     assert absences == [3.0, 6.0, 12.0, 24.0, 48.0, 48.0, 48.0]
+    custody.fetched(CHAIN)
+    assert custody.unserved == {}
 
 
 def test_turning_back_gives_what_is_held_and_frees_the_work():

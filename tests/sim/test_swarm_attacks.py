@@ -10,12 +10,12 @@ from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.events import Received
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CertificateNote, ChainNote
+from coordinator.messages import CertificateNote, ChainNote, Message
 from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from dht.identity import PeerId, Signer
-from dht.statement import digest_of
+from dht.statement import Statement, digest_of
 from tests.coordinator.rigs import certified, decided
 from tests.sim.worlds import (
     INTERVAL_SECONDS,
@@ -96,6 +96,37 @@ def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() ->
     made = branch(machine(traitor).chain, [traitor.signer, *farm(world, 3)], 3)
     for peer in honest:
         show(peer, traitor.me, made)
+        assert not follows(peer, made)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "each", "intervals"), [(3, 2, 4), (5, 1, 4), (2, 1, 7)], ids=["two in each", "one in each", "late"]
+)
+def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: int, each: int, intervals: int) -> None:
+    """Fewer than a third in the groups of all fragments but the first, where they have no seat, and many together."""
+    world = swarm(HONEST + each * (fragments - 1), PACE.model_copy(update={"fragments": fragments}))
+    honest, hostile = world.peers[:HONEST], world.peers[HONEST:]
+    seats = {peer.me: 1 + number // each for number, peer in enumerate(hostile)}
+
+    def elsewhere(sender: PeerId, _: PeerId, message: Message) -> bool:
+        """A join of the hostile for another fragment than its own."""
+        return (
+            isinstance(message, Statement)
+            and message.context.kind == "join"
+            and seats.get(sender, message.context.fragment) != message.context.fragment
+        )
+
+    world.network.filter = Drop(elsewhere)
+    everywhere = [(peer, fragment) for peer in honest for fragment in range(fragments)]
+    run_until(world, lambda: all(version(*one) >= 5 for one in everywhere), 60 * INTERVAL_SECONDS * fragments)
+    assert not machine(honest[0]).chain.active_set() & seats.keys()
+    assert all(machine(honest[0], seat).chain.active_set() & seats.keys() for seat in seats.values())
+    world.network.filter = Drop(lambda _, to, message: statement_of(message, "vote"))
+    tempo, chain = machine(honest[0]).tempo, machine(honest[0]).chain
+    world.run(intervals * tempo.interval_seconds(chain, world.clock.now))
+    made = branch(chain, [peer.signer for peer in hostile], 3)
+    for peer in honest:
+        show(peer, hostile[0].me, made)
         assert not follows(peer, made)
 
 
