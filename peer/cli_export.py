@@ -47,25 +47,43 @@ def export(
 
 
 def verify(
-    directory: Annotated[Path, typer.Argument(help="The folder of an export.")],
+    path: Annotated[Path, typer.Argument(help="The folder of an export, or a file of evidence against a peer.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of a peer of the run that the evidence is from.")
+    ] = None,
     invite: Annotated[str | None, typer.Option(help="Fail unless it is of the run of this invite.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail unless the certificates lead back to the founders without a gap.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
 ) -> None:
-    """Recompute every digest of an export from its weights, and say whose signatures stand behind them."""
+    """Recompute every digest of an export from its weights, and say whose signatures stand behind them.
+
+    Of evidence, which a peer keeps in run-*/evidence: check every signature, and say who is guilty of what.
+    """
+    if path.is_file():
+        typer.echo(_verdict(path, cli_settings.data_directory(data)))
+        return
     from dht.identity import KeyVerifier
     from peer.export.findings import as_plain_data, in_words
     from peer.export.verifier import verify_export
 
     wanted = None if invite is None else Invite.parse(invite).run_id
-    found = verify_export(directory, KeyVerifier())
+    found = verify_export(path, KeyVerifier())
     if wanted is not None and wanted != found.manifest.run_id:
-        raise LocalError(f"{directory} is of another run than that of the invite: {found.manifest.run_id.hex()}")
+        raise LocalError(f"{path} is of another run than that of the invite: {found.manifest.run_id.hex()}")
     if strict and not found.from_founders:
-        raise LocalError(f"the certificates in {directory} do not lead back to the founders without a gap")
-    typer.echo(as_plain_data(found) if as_json else in_words(found, directory))
+        raise LocalError(f"the certificates in {path} do not lead back to the founders without a gap")
+    typer.echo(as_plain_data(found) if as_json else in_words(found, path))
+
+
+def _verdict(path: Path, home: Path) -> str:
+    from peer.export.source import known_run
+    from peer.judging import Case
+
+    case = Case.read(path)
+    guilt = case.judge(known_run(home, case.run_id.hex()))
+    return f"{guilt.peer} is guilty: {guilt.reason} (proven by what is signed in {path}, run {case.run_id.hex()[:12]})"
 
 
 def _save_running_peer(home: Path) -> tuple[Evaluation, ...]:

@@ -96,15 +96,17 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
     from peer.attacks.zoo import AttackOrder
 
     found: list[str] = []
+    asked = 0
     for text in texts:
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
-        if name in PROCESS_ATTACKS and not (count.isdecimal() and not colon):
+        if name in PROCESS_ATTACKS and not (count.isdecimal() and int(count) > 0 and not colon):
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
         number = int(count) if name in PROCESS_ATTACKS else AttackOrder.parse(text).count
+        asked += number
         found += [name + colon + setting] * min(number, peers + 1)
-    if len(found) >= peers:
-        raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {len(found)}")
+    if asked >= peers:
+        raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {asked}")
     return dict(enumerate(found, peers - len(found) + 1))
 
 

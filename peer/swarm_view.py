@@ -24,6 +24,7 @@ BAR_CHARACTERS = 24
 HEAD_LINES = 8  # around the rows of the table
 LABEL_CHARACTERS = 11
 SAMPLE_LINES_MAX = 12
+BANS_SHOWN = 12
 NEXT_COMMAND = "muster host    # prints an invite; on another machine: muster join INVITE"
 
 
@@ -88,7 +89,7 @@ def picture(watch: SwarmWatch, phase: str, seconds: float, rows_max: int) -> Ren
 def summary(report: SwarmReport, sample: str, disagreement: str | None) -> RenderableType:
     """How it went, a piece of generated text, and what to try next."""
     agreement = "every peer holds the same bytes" if disagreement is None else f"NO: {disagreement}"
-    lines = [("agreement", agreement), *_results(report)]
+    lines = [("agreement", agreement), *_results(report), *_offenders(report)]
     parts: list[RenderableType] = [Text(f"{label:<{LABEL_CHARACTERS}}{value}") for label, value in lines]
     if sample:
         shown = "".join(map(_harmless, sample)).split("\n")[:SAMPLE_LINES_MAX]
@@ -119,6 +120,15 @@ def _results(report: SwarmReport) -> list[tuple[str, str]]:
         ),
         ("time", f"{quantity.duration(report.wall_seconds)}, {report.utilisation:.0%} of the cores in inner steps"),
     ]
+
+
+def _offenders(report: SwarmReport) -> list[tuple[str, str]]:
+    """Whom the user ordered to attack, and who was banned for what."""
+    banned = {one.peer for one in report.bans}
+    lines = [("banned", f"…{one.peer[-8:]} by {one.by}: {one.reason}") for one in report.bans[:BANS_SHOWN]]
+    if report.hostile:
+        lines.insert(0, ("hostile", f"{len(report.hostile)}, {len(banned & set(report.hostile))} of them banned"))
+    return lines
 
 
 def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:

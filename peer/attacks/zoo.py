@@ -87,7 +87,7 @@ class AttackOrder:
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
         attack_named(name)
-        if not count.isdecimal():
+        if not count.isdecimal() or int(count) < 1:
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
         return cls(AttackChoice.parse(name + colon + setting), int(count))
 

@@ -102,6 +102,9 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["swarm", "--attack", "nosuch:1"], "sign_flip"),
         (["swarm", "--attack", "nosuch:1"], "slow_loris"),
         (["swarm", "--attack", "two_votes:1:factor=2"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (["swarm", "--attack", "two_votes:0"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (["swarm", "--attack", "sign_flip:0"], "is not of the form NAME:COUNT, as in sign_flip:2"),
+        (["swarm", "--attack", "two_votes:9", "--peers", "4"], "of 4 peers 3 can attack, not 9"),
         (
             ["swarm", "--attack", "backdoor:1:share=7"],
             "share of the attack backdoor is at least 0 and at most 1, not 7",

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 
 from coordinator import quantity
 from coordinator.evaluation import Evaluation
+from coordinator.report import Ban
 from coordinator.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from peer.sparkline import BARS, sparkline
 from peer.status_text import status_line, status_page
@@ -135,6 +136,14 @@ def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
     assert "    return x" in shown
     assert "muster join INVITE" in shown
     assert "every peer holds the same bytes" in "\n".join(lines_of(summary(report, "", None)))
+
+
+def test_the_summary_names_attackers_and_bans() -> None:
+    ban = Ban(peer="12D3KooWabcdefgh", fault_class="A", reason="signed two different statements", by=3)
+    report = report_of(swarm(1), 2, 1.0).model_copy(update={"hostile": (ban.peer, "another"), "bans": (ban,)})
+    shown = "\n".join(lines_of(summary(report, "", None)))
+    assert "hostile    2, 1 of them banned" in shown
+    assert "banned     …abcdefgh by 3: signed two different statements" in shown
 
 
 def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
