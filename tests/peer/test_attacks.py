@@ -218,7 +218,7 @@ def test_every_attack_sends_something_of_the_right_length(name: str, rule: str) 
     assert bool(sent.isfinite().all())
 
 
-@given(st.sampled_from(sorted(ATTACKS)), st.integers(0, 31), st.floats(-1e6, 1e6))
+@given(st.sampled_from(sorted(ATTACKS)), st.integers(1, 31), st.floats(-1e6, 1e6))
 def test_an_order_reads_as_it_is_written(name: str, count: int, strength: float) -> None:
     strength = min(max(strength, ATTACKS[name].least), ATTACKS[name].most)
     order = AttackOrder.parse(f"{name}:{count}:{ATTACKS[name].parameter}={strength!r}")
