@@ -30,6 +30,7 @@ from dht.invite import Invite
 from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
+from peer.attacks.forgery import FORGERIES, Forgery, Merged
 from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from peer.attacks.zoo import AttackChoice
@@ -40,6 +41,7 @@ from peer.inspection import Inspector
 from peer.local_count import Counters
 from peer.network import Network
 from peer.pump import Pump
+from peer.reduction import segment_inputs, segment_norms
 from peer.round_work import RoundWork
 from peer.transport import Lane, Payload
 
@@ -107,6 +109,42 @@ class MischievousWork(RoundWork):
         elements = self._partitioning(action.key.fragment, action.partitions).elements(action.partition)
         codec = self._result_codec
         return replace(reduced, root=self._blobs.add(codec.encode(-codec.decode(data, elements)), codec.leaf_bytes))
+
+
+class ForgingWork(RoundWork):
+    """Contributes honestly; signs what `forgery` makes of each merge."""
+
+    def __init__(
+        self, forgery: Forgery, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor
+    ) -> None:
+        super().__init__(config, anchors, blobs, worker)
+        self._forgery = forgery
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """As an honest peer, and then something else with norms that fit it."""
+        reduced, codec = super().reduce(action), self._result_codec
+        data = None if reduced.root is None else self._blobs.get(reduced.root)
+        if data is None or not reduced.coefficients:
+            return reduced
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        elements = partitioning.elements(action.partition)
+        inputs = [one for one in action.inputs if one.member in reduced.included]
+        forged = self._forgery(
+            Merged(
+                self.rule.name,
+                segment_inputs(inputs, self.rule, partitioning, action.partition),
+                [self._contribution_codec.decode(self._blobs.get(one.root) or b"", elements) for one in inputs],
+                reduced.coefficients,
+                codec.decode(data, elements),
+            )
+        )
+        data = codec.encode(forged.vector)
+        return replace(
+            reduced,
+            root=self._blobs.add(data, codec.leaf_bytes),
+            coefficients=forged.coefficients,
+            squared_norms=segment_norms(codec.decode(data, elements), partitioning, action.partition),
+        )
 
 
 class _Complainer(Inspector):
@@ -198,6 +236,8 @@ def disguise(
     config = core.manifest.config
     if name in MESSAGE_ATTACKS:
         return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=MESSAGE_ATTACKS[name])
+    if name in FORGERIES:
+        return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
     if name not in PROTOCOL_ATTACKS:
         return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
     mischief = mischief_named(name, core.signer, core.manifest.founder_ids)

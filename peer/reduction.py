@@ -105,7 +105,7 @@ def encode_contribution(
     for partition, gradient in enumerate(gradients):
         parts.append(codec.encode(gradient))
         seen = codec.decode(parts[-1], len(gradient))
-        squared_norms += _segment_norms(seen, partitioning, partition)
+        squared_norms += segment_norms(seen, partitioning, partition)
         if left is not None:
             torch.sub(gradient, seen, out=left[partitioning.span(partition)])
     if any(value > SQUARED_NORM_MAX for value in squared_norms):
@@ -129,7 +129,7 @@ def admit(
         vector = codec.decode(data, partitioning.elements(partition))
     except PeerError as error:
         return str(error)
-    measured = _segment_norms(vector, partitioning, partition)
+    measured = segment_norms(vector, partitioning, partition)
     if len(measured) != len(squared_norms):
         return "wrong number of norms"
     if not all(map(_norm_matches, measured, squared_norms)):
@@ -159,7 +159,7 @@ def reduce_partition(
         published.append(piece.coefficients)
     data = codec.encode(merged)
     decoded = codec.decode(data, len(merged))
-    squared_norms, length = _segment_norms(decoded, partitioning, partition), math.sqrt(squared_norm(merged))
+    squared_norms, length = segment_norms(decoded, partitioning, partition), math.sqrt(squared_norm(merged))
     cut_off = decoded.sub_(merged)  # in place: nobody needs it any more
     return ReducedPartition(
         data=data,
@@ -321,7 +321,8 @@ def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partiti
     return vector
 
 
-def _segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
+def segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
+    """Squared norms of a partition's segments."""
     first = partitioning.bounds[partition]
     return tuple(
         squared_norm(vector[segment.start - first : segment.stop - first])

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from coordinator.virtual.collusion import TRICKS, Trick, mischief_of
 from coordinator.virtual.mischief import Mischief
 from dht.identity import PeerId, Signer
+from peer.attacks.forgery import FORGERIES
 from peer.attacks.messages import MESSAGE_ATTACKS
 
 _IN_PROCESSES = (
@@ -48,7 +49,7 @@ PROTOCOL_ATTACKS: Mapping[str, Trick] = MappingProxyType({name: TRICKS[name] for
 """How each differs from an honest peer, in fields of `Mischief`. What needs accomplices, or a core that lies to itself,
 only the simulator has."""
 
-PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *MESSAGE_ATTACKS)
+PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *FORGERIES, *MESSAGE_ATTACKS)
 """What only processes do, for `muster swarm --attack` and plans of chaos; their learners are honest."""
 
 

@@ -17,13 +17,14 @@ from coordinator.messages import COEFFICIENTS_MAX
 from coordinator.openings import OpenedInput, OpeningNote, seed_of
 from dht.identity import PeerId
 from dht.statement import digest_of
+from peer.attacks.forgery import Merged
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning
 from peer.inspection import Inspector
 from peer.leaves import Leaves
-from peer.merge import MERGES, MergeRule, combine
-from peer.reduction import ReducedPartition, merge_plan, reduce_partition, segment_inputs
+from peer.merge import MERGES, MergeRule
+from peer.reduction import ReducedPartition, reduce_partition, segment_inputs
 from tests.peer.merging import Made
 
 KEY = RoundKey(0, 0, digest_of(b"roster"))
@@ -79,18 +80,15 @@ class Reduction:
         self, honest: ReducedPartition, change: Callable[[list[float]], Sequence[float]]
     ) -> ReducedPartition:
         """Combined with other coefficients, which are published: nothing about the bytes is wrong."""
-        count = len(honest.included)
         inputs = [self.inputs[member] for member in honest.included]
-        segments = segment_inputs(inputs, self.rule, self.cut, self.partition)
-        pieces = [honest.coefficients[at * count : (at + 1) * count] for at in range(len(segments))]
-        changed: list[float] = []
-        for own in pieces:
-            lie = np.maximum(np.array(change(list(own))), 0)
-            changed += (lie / lie.sum()).astype(np.float32).tolist()
-        plan = merge_plan(self.rule.name, segments, changed, count)
-        vectors = [self.decoded[member] for member in honest.included]
-        merged = combine(vectors, *plan.windows([slice(0, self.cut.elements(self.partition))]))
-        return self.kept(replace(honest, data=self.result.encode(merged), coefficients=tuple(changed)))
+        merged = Merged(
+            self.rule.name,
+            segment_inputs(inputs, self.rule, self.cut, self.partition),
+            [self.decoded[member] for member in honest.included],
+            honest.coefficients,
+            self.result.decode(honest.data, self.leaves.elements),
+        ).with_coefficients(lambda own: np.array(change(own.tolist())))
+        return self.kept(replace(honest, data=self.result.encode(merged.vector), coefficients=merged.coefficients))
 
     def perturbed(self, honest: ReducedPartition, share: float, size: float, seed: int) -> ReducedPartition:
         """Noise of `size` × the result's own spread in this share of the leaves."""

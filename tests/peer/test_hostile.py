@@ -27,10 +27,12 @@ from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.cli_settings import attacks
 from peer.codec import CODECS
+from peer.fragments import Partitioning
 from peer.hostile import HostilePump, HostileWork, MischievousWork, check_among_ourselves, disguise
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions
+from peer.reduction import Admitted, admit
 from peer.round_work import RoundWork
 from tests.coordinator.builders import Club
 
@@ -117,6 +119,30 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
     inputs += (ReduceInput(1, second.part_roots[0], 1.0, second.squared_norms),)
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1)).included == (1,)
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2)).included == (0, 1), "nobody takes a result of too few"
+
+
+@pytest.mark.parametrize(
+    ("name", "largest"), [("mean_results", 0.25), ("raised_results", 0.5), ("noisy_results", None)]
+)
+def test_a_forged_result_has_norms_that_fit_it(name: str, largest: float | None) -> None:
+    """Three agree and one is far away: other coefficients, published and kept to, or noise beside honest ones."""
+    core = Club.of(4).core(0)
+    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
+    one, truth = Member(None), gradient()
+    sent = [one.encode(factor * truth) for factor in (1.0, 1.1, 1.2, -10.0)]
+    inputs = tuple(ReduceInput(at, own.part_roots[0], 1.0, own.squared_norms) for at, own in enumerate(sent))
+    work, _ = disguise(name, core, one.anchors, one.blobs, ThreadPoolExecutor(1))
+    true, false = (each.reduce(Reduce(KEY, 0, 1, 0, inputs, 4)) for each in (one.work, work))
+    cut, codec = Partitioning.of(one.anchors.layouts[0], 1), CODECS["fp32"]
+    found = [admit(one.blobs.get(each.root or b"") or b"", each.squared_norms, cut, 0, codec) for each in (true, false)]
+    honest, forged = (each.vector for each in found if isinstance(each, Admitted))
+    if largest is None:
+        assert false.coefficients == true.coefficients
+        assert float((forged - honest).norm() / honest.norm()) == pytest.approx(0.1, rel=0.1)
+    else:
+        assert max(false.coefficients[:4]) == pytest.approx(largest, rel=1e-5)
+        assert max(true.coefficients[:4]) != pytest.approx(largest, rel=0.05)
+        assert not torch.allclose(forged, honest, rtol=0.05)
 
 
 class Wire:

@@ -23,6 +23,7 @@ PROVEN = {
     "vote_and_abstain": "signed two different statements «abstain» and «vote»",
     "nan": "committed to values that are not finite",
     "false_results": "signed a result of partition",
+    "noisy_results": "signed a result of partition",
     "count_twice": "signed a result that counts one input twice",
 }
 PAIRS = (
@@ -43,6 +44,8 @@ PAIRS = (
     ("never_commit", "never_scatter"),
     ("never_check", "never_vote"),
     ("look_away", "starve_half"),
+    ("mean_results", "scaling"),
+    ("raised_results", "noisy_results"),
 )
 """Two attacks at a time, as most of a run is starting it."""
 

@@ -1,0 +1,76 @@
+"""Other merges than the run's rule gives, which a hostile reducer signs as if nothing were (`byzantine.md` §3.2).
+
+With other coefficients, which it publishes, a result's bytes are what they say: members find out by the rule itself
+(docs/adr/0034). Noise is in the bytes, and convicts its reducer by any opened leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.merge import combine
+from peer.recomputation import Segments
+from peer.reduction import merge_plan
+from peer.robust.stack import Floats
+
+NOISE_SHARE = 0.1  # of the length that the honest result has
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The merge of a partition, float32[its elements], and what it was made of: one vector for each included member."""
+
+    rule: str
+    segments: Segments
+    vectors: Sequence[Tensor]
+    coefficients: tuple[float, ...]
+    vector: Tensor
+
+    def with_coefficients(self, change: Callable[[Floats], Floats]) -> Merged:
+        """Combined with other coefficients, segment by segment; of what `change` makes of them, negative ones are 0."""
+        count = len(self.vectors)
+        changed: list[float] = []
+        for at in range(len(self.segments)):
+            lie = np.maximum(change(np.array(self.coefficients[at * count : (at + 1) * count])), 0)
+            changed += (lie / (lie.sum() or 1.0)).astype(np.float32).tolist()
+        plan = merge_plan(self.rule, self.segments, changed, count)
+        vector = combine(self.vectors, *plan.windows([slice(0, len(self.vector))]))
+        return replace(self, coefficients=tuple(changed), vector=vector)
+
+    def with_noise(self) -> Merged:
+        """With noise of NOISE_SHARE of its length, another for every vector."""
+        values = self.vector.numpy()
+        generator = np.random.default_rng(int(np.abs(values[:64]).sum() * 1e6) % 2**32)
+        spread = np.float32(NOISE_SHARE * float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))))
+        noise = generator.standard_normal(len(values), np.float32) * spread
+        return replace(self, vector=self.vector + torch.from_numpy(noise))
+
+
+def _equal(coefficients: Floats) -> Floats:
+    """A plain mean, whoever is far away."""
+    return np.ones_like(coefficients)
+
+
+def _favourite(coefficients: Floats) -> Floats:
+    """Whoever has least gets as much as all others together."""
+    raised = coefficients.copy()
+    raised[int(np.argmin(coefficients))] = coefficients.sum()
+    return raised
+
+
+Forgery = Callable[[Merged], Merged]
+
+FORGERIES: Mapping[str, Forgery] = MappingProxyType(
+    {
+        "mean_results": lambda merged: merged.with_coefficients(_equal),
+        "raised_results": lambda merged: merged.with_coefficients(_favourite),
+        "noisy_results": Merged.with_noise,
+    }
+)
+"""By the name that `--attack` gives them."""
