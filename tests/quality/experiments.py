@@ -13,11 +13,14 @@ TWELVE = (SMALL, "--learners", "12", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
 SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
+SHIPPED = (*SHORT, "--outer-lr", "0.65", "--outer-momentum", "0")  # at the inner rate of examples/tiny.toml
+OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
 MEANS = {  # a mean of vectors that point apart is shorter than they are, so it may want a whole outer step
     "mean": ("--merge", "mean"),
     "mean-outer-1": ("--merge", "mean", "--outer-lr", "1"),
 }
+BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
 PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
@@ -57,15 +60,17 @@ REUNIONS = ("drop", "carry", "uncut")
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One run of `muster lab`; its cached result is docs/results/NAME.json."""
+    """One run of `muster lab`, or of `tests.quality.without`; its cached result is docs/results/NAME.json."""
 
     name: str
     arguments: tuple[str, ...]
+    without: str = ""  # a rule of ours
 
     @property
     def command(self) -> str:
         """What makes this result, but for where it is written."""
-        return " ".join(("muster", "lab", *self.arguments))
+        program = ("python", "-m", "tests.quality.without", self.without) if self.without else ("muster", "lab")
+        return " ".join((*program, *self.arguments))
 
 
 def _parity(learners: int, steps: int) -> tuple[Experiment, ...]:
@@ -85,23 +90,29 @@ def _variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, 
     return tuple(Experiment(f"{group}-{name}", (*base, *options)) for name, options in variants.items())
 
 
-def _adoption() -> tuple[Experiment, ...]:
+def _adoption(group: str, base: tuple[str, ...]) -> tuple[Experiment, ...]:
     return tuple(
         Experiment(
-            f"adoption-{name}-{delay}",
-            (*PLAIN, "--adoption", rule, "--adoption-delay-steps", delay),
+            f"{group}-{name}-{delay}",
+            (*base, "--adoption", rule, "--adoption-delay-steps", delay),
         )
         for rule, name in ADOPTIONS.items()
         for delay in DELAYS
     )
 
 
-def _seeded(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
+def _seeded(
+    group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]], without: str = ""
+) -> tuple[Experiment, ...]:
     return tuple(
-        Experiment(f"{group}-{name}-s{seed}", (*base, "--seed", seed, *options))
+        Experiment(f"{group}-{name}-s{seed}", (*base, "--seed", seed, *options), without)
         for seed in SEEDS
         for name, options in variants.items()
     )
+
+
+def _renamed(variants: dict[str, tuple[str, ...]], ending: str) -> dict[str, tuple[str, ...]]:
+    return {f"{name}-{ending}": options for name, options in variants.items()}
 
 
 def scavenged_steps(scavengers: int) -> int:
@@ -176,7 +187,8 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "parity-m4": _parity(4, 480),
     "parity-m8": _parity(8, 480),
     "parity-m16": _parity(16, 480),
-    "adoption": _adoption(),
+    "adoption": _adoption("adoption", PLAIN),
+    "adoption-shipped": _adoption("adoption-shipped", SHIPPED),
     "codecs": _seeded(
         "codecs",
         PLAIN,
@@ -189,16 +201,14 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "int2-feedback": ("--codec", "int2,int8", "--error-feedback"),
         },
     ),
-    "merges-m8": _seeded(
-        "merges-m8",
-        EIGHT,
-        MEANS | {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
+    "merges-m8": (
+        *_seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
+        *_seeded("merges-m8", EIGHT, _renamed(BOTH_RDA, "alike"), "embeddings"),
     ),
     "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | {"rda": ("--merge", "rda")}),
-    "noniid": _seeded(
-        "noniid",
-        (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins"),
-        {rule: ("--merge", rule) for rule in ("rda", "robust_rda")},
+    "noniid": (
+        *_seeded("noniid", OCTAVES, BOTH_RDA),
+        *_seeded("noniid", OCTAVES, _renamed(BOTH_RDA, "whole"), "truncation"),
     ),
     "pace": _variants(
         "pace",

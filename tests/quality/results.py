@@ -43,8 +43,10 @@ def make(experiment: Experiment) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options = ["--workers", "1", "--no-ui", "--report", str(report)]
-        program = "from peer.cli import main; main()"
-        command = [sys.executable, "-c", program, "lab", *experiment.arguments, *options]
+        program = ["-c", "from peer.cli import main; main()", "lab"]
+        if experiment.without:
+            program = ["-m", "tests.quality.without", experiment.without]
+        command = [sys.executable, *program, *experiment.arguments, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(f"{experiment.name}: failed\n{done.stderr}", flush=True)

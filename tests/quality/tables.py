@@ -118,6 +118,12 @@ def grid(corner: str, rows: Mapping[str, str], columns: Mapping[str, str]) -> Ca
     return table
 
 
+def adoption(group: str) -> Callable[[Reports], str]:
+    """Held-out losses by rule and lateness."""
+    rows = {rule: f"{group}-{name}-" for rule, name in ADOPTIONS.items()}
+    return grid("rule", rows, {f"{delay} steps late": delay for delay in DELAYS})
+
+
 def against(group: str, reference: str) -> Callable[[Reports], str]:
     """Variants of a group with one seed each, and their ratio to one of them."""
 
@@ -244,11 +250,8 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
     "parity-m16": parity(16),
-    "adoption": grid(
-        "rule",
-        {rule: f"adoption-{name}-" for rule, name in ADOPTIONS.items()},
-        {f"{delay} steps late": delay for delay in DELAYS},
-    ),
+    "adoption": adoption("adoption"),
+    "adoption-shipped": adoption("adoption-shipped"),
     "codecs": paired("codecs", "bf16"),
     "merges-m8": paired("merges-m8", "mean"),
     "merges-m16": paired("merges-m16", "mean"),
