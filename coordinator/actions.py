@@ -119,7 +119,6 @@ class PartitionResult:
 
     root: bytes
     included: tuple[int, ...]
-    squared_norms: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class Attempt:
     group: Group
     timeline: Timeline
     harvest: Harvest | None = None  # what we bring as a head of others; None: our own outer gradient
+    left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
     exchange: Exchange = field(init=False)
     opener: Opener = field(init=False)
     refutations: Refutations = field(init=False)
@@ -62,7 +63,7 @@ class Attempt:
         presence = self.core.presence
         lost = (presence.gone | presence.unheard) & self.group.voters
         self.gone = dict.fromkeys(lost, self.timeline.start)
-        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
+        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
         self.early = Early(self.exchange, NEEDS_INPUTS)
         self.opener = Opener(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
@@ -119,6 +120,8 @@ class Attempt:
     # -- events
 
     def start(self, now: float) -> list[Action]:
+        if not self.exchange.suffices(self.group.contributors):
+            return self.abstain()  # whatever they commit, its leader has left out too many
         merged = None if self.harvest is None else self.harvest.merged
         return self.exchange.start(merged) + self._settle(now)
 
@@ -150,7 +153,8 @@ class Attempt:
                 self.chair.add_commit(message)
             return []
         if kind == "bundle":
-            return self.exchange.on_bundle(message, self.gone.keys())
+            actions = self.exchange.on_bundle(message, self.gone.keys())
+            return actions if self.exchange.inputs is not None else self.abstain()
         if kind == "result":
             self.exchange.on_result(message, root)
             return []

@@ -243,7 +243,7 @@ class Cell:
         results = [held.result for held in self.exchange.held() if held is not None]
         members = sorted(set[int]().union(*(result.included for result in results)))
         contributors = tuple(contributor(inputs.peers[one], inputs.commits[one]) for one in members)
-        applied = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in results)
+        applied = tuple(PartitionResult(one.root, one.included) for one in results)
         return Harvest(
             CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits))
         )

@@ -33,6 +33,14 @@ class CellGroup(Group):
     def head(self) -> PeerId:
         return PeerId(self.statement.sender)
 
+    def inputs_needed(self, left_out: int) -> int:
+        """Any: a leader that chooses its cell's inputs can do what any contributor can."""
+        return 0
+
+    def merged_needed(self, inputs: int) -> int:
+        """⌊2n/3⌋ of the input set."""
+        return 2 * inputs // 3
+
     def reducer(self, partition: int, turn: int) -> PeerId:
         """The leader reduces again: no other reducer can spoil a cell."""
         return self.leader if turn else self.reducers[partition]

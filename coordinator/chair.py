@@ -92,7 +92,7 @@ class Chair:
         awaited = self.group.contributors - self.commits.keys() - gone
         if self.for_commits.lasts(awaited, self.timeline.at(BUNDLE_SHARE), now):
             return []
-        if len(self.commits) < self.core.pace.min_group:
+        if not self.exchange.suffices(self.commits):
             return []
         commits = tuple(self.commits[peer] for peer in self.group.members if peer in self.commits)
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, Bundle(commits=commits))

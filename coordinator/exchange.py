@@ -5,7 +5,7 @@ Sans-IO and idempotent: messages may come twice and in any order within what `At
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, Encode, Send
@@ -34,12 +34,16 @@ class HeldResult:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a member has given and got so far. `redone`: partitions that are in their second turn."""
+    """What a member has given and got so far. `redone`: partitions that are in their second turn.
+
+    `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
+    """
 
     core: Core
     chain: Chain
     group: Group
     timeline: Timeline
+    left_out: int = 0
     nonces: tuple[bytes, bytes] = field(init=False)
     encoded: Encoded | None = None
     commit: Statement | None = None
@@ -78,14 +82,22 @@ class Exchange:
         return [Send(self.group.leader, self.commit)]
 
     def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
-        """Accept the first valid input set: scatter our parts, take up our reducer's duties."""
+        """Accept the first valid input set: scatter our parts, take up our reducer's duties.
+
+        None follows from one that is valid and lacks too many: nobody honest makes such a one.
+        """
         if self.inputs is not None:
             return []
         inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
-        if len(inputs.peers) < self.core.pace.min_group:
-            raise PeerError("an input set smaller than min_group")
+        if not self.suffices(inputs.peers):
+            return []
         self.inputs = inputs
         return self._take_up(range(self.group.partitions), 0, gone)
+
+    def suffices(self, peers: Collection[PeerId]) -> bool:
+        """Whether the commitments of these make an input set."""
+        enough = self.group.counted(peers) >= self.group.inputs_needed(self.left_out)
+        return enough and len(peers) >= self.core.pace.min_group
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again by the next reducer in order."""
@@ -154,12 +166,14 @@ class Exchange:
         reducer = self.group.reducer(*slot)
         if statement.sender != reducer or statement.context.group != self.inputs.digest:
             raise PeerError("a result from somebody who does not reduce it")
-        enough = max(self.core.pace.min_group, self.inputs.inputs_needed_of)
         indices = set(result.included)
-        if len(indices) != len(result.included) or len(indices) < enough:
-            raise PeerError("a result of too few inputs")
         if not indices <= set(range(len(self.inputs.peers))):
             raise PeerError("a result of inputs that do not exist")
+        if len(indices) != len(result.included) or len(indices) < self.core.pace.min_group:
+            raise PeerError("a result of too few inputs")
+        counted = self.group.counted(self.inputs.peers[member] for member in indices)
+        if counted < self.group.merged_needed(len(self.inputs.peers)):
+            raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")
         if root != result.root:

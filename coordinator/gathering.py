@@ -129,6 +129,11 @@ class Gathering:
         self.insisted = group.revision if lacking else self.insisted
         return lacking
 
+    def left_out(self, group: Group, silent: Set[PeerId]) -> int:
+        """How many of the active set have asked with an outer gradient and would have a seat that this roster lacks."""
+        lacking = self.lacking(group.voters, silent, group.networks)
+        return len(self._asking().intersection(join.sender for join in lacking))
+
     def _order(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[PeerId, ...]:
         """Who has a place in the roster."""
         order, limits = self._admitted(silent, named)

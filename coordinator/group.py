@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -69,6 +69,23 @@ class Group:
 
     def more_than_two_thirds(self, peers: frozenset[PeerId]) -> bool:
         return len(peers & self.voters) >= self.votes_needed
+
+    def counted(self, peers: Iterable[PeerId]) -> int:
+        """How many of these bring something that has weight."""
+        return len(self.contributors.intersection(peers) - self.probation)
+
+    def inputs_needed(self, left_out: int) -> int:
+        """Of how many with weight an input set is, at least: more than two thirds of who asked, but not all of three.
+
+        `left_out` of these are not in the roster. Else a hostile leader could have the hostile alone contribute
+        (docs/adr/0038).
+        """
+        asked = self.counted(self.contributors) + left_out
+        return min(votes_needed(asked), max(asked - 1, 1))
+
+    def merged_needed(self, inputs: int) -> int:
+        """Of how many with weight a partition is merged, at least: so many that fewer than a third are not half."""
+        return (2 * self.counted(self.contributors) + 1) // 3
 
     def reducer(self, partition: int, turn: int) -> PeerId:
         """Who reduces a partition, at first (turn 0) or again (turn 1: the next in order)."""
@@ -188,11 +205,6 @@ class InputSet:
 
     def index(self, peer: PeerId) -> int | None:
         return self.peers.index(peer) if peer in self.peers else None
-
-    @property
-    def inputs_needed_of(self) -> int:
-        """⌊2n/3⌋ of the committed inputs; the manifest's `min_group` may ask for more."""
-        return 2 * len(self.peers) // 3
 
 
 def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) -> Commit:

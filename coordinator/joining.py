@@ -15,6 +15,7 @@ from coordinator.chain import Chain
 from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.gathering import REVISIONS_MAX, Gathering, limits_at
 from coordinator.group import Group, leader_of, read_join
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import NETWORKS_MAX, Join
 from coordinator.quorum import quorum_size
 from coordinator.tickets import has_ticket
@@ -23,7 +24,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-LEADERS_TOLD = 3  # a join goes to the attempt's leader and the next two
+LEADERS_TOLD = 3  # of more than fit into a group, a join goes to the attempt's leader and the next two
 GATHERINGS_MAX = 12
 ATTEMPTS_TRIED = 10  # nothing having come of so many, the first of them is tried again
 ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
@@ -108,8 +109,8 @@ class Joining:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
             self.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
         order = self.chain.leaders()
-        start = self.attempt_number % len(order)
-        told = order if self.voids else (order[start:] + order[:start])[:LEADERS_TOLD]
+        few = not self.voids and len(order) > PEERS_PER_GROUP_MAX  # else all, to know whom a leader leaves out
+        told = _first_leaders(order, self.attempt_number) if few else order
         targets = told if self.core.me in told else (*told, self.core.me)
         return list(self.core.to_all(targets, self.said[self.attempt_number][1]))
 
@@ -282,6 +283,11 @@ class Joining:
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
         return max(self.first_attempt, max(self.said, default=-1) + 1)
+
+
+def _first_leaders(order: tuple[PeerId, ...], attempt: int) -> tuple[PeerId, ...]:
+    start = attempt % len(order)
+    return (order[start:] + order[:start])[:LEADERS_TOLD]
 
 
 def _next_attempt(attempt: int, asked: Set[int]) -> int:

@@ -111,6 +111,7 @@ class Result(Wire):
     """A reducer's merged partition; the payload is its encoded bytes (step 7).
 
     `coefficients`: one α per included member, segment after segment; none if the rule has none or they are too many.
+    Everybody measures the bytes: nothing follows from the norms and the error that are told here (docs/adr/0038).
     """
 
     partition: Partition

@@ -90,5 +90,6 @@ class ReducerDuty:
 
     @property
     def _needed(self) -> int:
-        """max(min_group, ⌊2n/3⌋), design §6.2 step 6."""
-        return max(self.inputs_min, self.inputs.inputs_needed_of)
+        """So many that enough of them have weight, `min_group` at least (design §6.2 step 6, docs/adr/0038)."""
+        weightless = len(self.arrived) - self.group.counted(self.inputs.peers[member] for member in self.arrived)
+        return max(self.inputs_min, self.group.merged_needed(len(self.inputs.peers)) + weightless)

@@ -182,12 +182,13 @@ class Rounds:
         return list(self.core.to_all(others, statement))
 
     def _enter(self, group: Group, now: float) -> list[Action]:
-        actions: list[Action] = []
-        if self.attempt is not None:
-            actions.append(Discard(self.attempt.group.key))  # an earlier revision of the same roster
+        # of an earlier revision of the same roster
+        actions: list[Action] = [] if self.attempt is None else [Discard(self.attempt.group.key)]
         self.joining.enter(group)
         timeline = Timeline(now, self.joining.deadline_seconds(group))
-        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest)
+        gathering = self.joining.gatherings.get(group.attempt)
+        left_out = 0 if gathering is None else gathering.left_out(group, self._silent(group.attempt))
+        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, left_out)
         return actions + self.attempt.start(now)
 
     # -- what others say and what our shell answers

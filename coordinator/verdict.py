@@ -281,4 +281,4 @@ class Verdict:
 
 
 def _partition_result(held: HeldResult) -> PartitionResult:
-    return PartitionResult(held.result.root, held.result.included, held.result.squared_norms)
+    return PartitionResult(held.result.root, held.result.included)

@@ -30,9 +30,9 @@ from peer.fragments import Partitioning
 from peer.leaves import Leaves, Look, verified_look
 from peer.merge import MergeRule
 from peer.recomputation import Recomputation, Segments
-from peer.reduction import overlaps, segment_inputs
+from peer.reduction import admit, measure, overlaps, segment_inputs
 from peer.robust.brought import RuleError
-from peer.rule_check import Sample, follows_rule, is_merged_so, published_form
+from peer.rule_check import Sample, fits_norms, follows_rule, is_merged_so, published_form
 
 AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
 
@@ -77,9 +77,17 @@ class Inspector:
         leaves = self._leaves(cut, action.partition)
         if action.whole:
             return self._audit(action, cut, leaves)
-        return self._judge(
-            action, cut, leaves, self._drawn(action, cut, leaves) if action.leaf is None else (action.leaf,)
-        )
+        if action.leaf is not None:
+            return self._judge(action, cut, leaves, (action.leaf,))
+        found = self._judge(action, cut, leaves, self._drawn(action, cut, leaves))
+        if found.finding is Finding.CONFIRMED and not self._has_numbers(action, cut):
+            return _inspected(action, Finding.DOUBTFUL)
+        return found
+
+    def _has_numbers(self, action: Inspect, cut: Partitioning) -> bool:
+        """Whether members can take the result at all: one leaf that does not decode, drawn or not, voids the round."""
+        data = self._blobs.get(action.root)
+        return data is not None and not isinstance(measure(data, cut, action.partition, self._codecs[1]), str)
 
     def _audit(self, action: Inspect, cut: Partitioning, leaves: Leaves) -> Inspected:
         """All leaves, some at a time, and then whether the coefficients are those of the rule."""
@@ -92,14 +100,17 @@ class Inspector:
         return found if self._is_merged_so(action, cut) else _inspected(action, Finding.DOUBTFUL)
 
     def _is_merged_so(self, action: Inspect, cut: Partitioning) -> bool:
-        """Whether its coefficients are those that the rule gives, from inputs whose every leaf has been decoded."""
-        if not action.coefficients:
-            return True
-        elements = cut.elements(action.partition)
-        parts = [self._blobs.get(one.root) for one in action.inputs]
-        pieces = [self._codecs[0].decode(part, elements) for part in parts if part is not None]
+        """Whether all inputs are admissible, and the coefficients those that the rule gives of them."""
+        own = cut.segment_span(action.partition)
+        pieces: list[Tensor] = []
+        for one in action.inputs:
+            part = self._blobs.get(one.root) or b""
+            admitted = admit(part, one.squared_norms[own], cut, action.partition, self._codecs[0])
+            if isinstance(admitted, str):
+                return False
+            pieces.append(admitted.vector)
         segments = segment_inputs(action.inputs, self._rule, cut, action.partition)
-        return len(pieces) == len(parts) and is_merged_so(self._rule, segments, pieces, action.coefficients)
+        return not action.coefficients or is_merged_so(self._rule, segments, pieces, action.coefficients)
 
     def _judge(self, action: Inspect, cut: Partitioning, leaves: Leaves, chosen: tuple[int, ...]) -> Inspected:
         look = self._look(action, leaves, chosen)
@@ -118,7 +129,7 @@ class Inspector:
             return _inspected(action, Finding.UNOPENED if action.whole else Finding.DOUBTFUL)
         if wrong is not None:
             return _inspected(action, Finding.REFUTED, self._refutation(action, look, wrong, tree))
-        doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments)
+        doubtful = action.leaf is None and not action.whole and not self._follows_rule(action, look, segments, cut)
         return _inspected(action, Finding.DOUBTFUL if doubtful else Finding.CONFIRMED)
 
     def contribution(self, action: Appraise) -> Tensor | None:
@@ -187,20 +198,22 @@ class Inspector:
         inputs = [one for _, one in merging.segments]
         return not merging.coefficients or published_form(self._rule.name, merging.coefficients, inputs)
 
-    def _follows_rule(self, action: Inspect, look: Look, segments: Segments) -> bool:
+    def _follows_rule(self, action: Inspect, look: Look, segments: Segments, cut: Partitioning) -> bool:
+        """Whether what was opened agrees with the committed norms and the published coefficients."""
         count = len(action.inputs)
-        if not action.coefficients:
-            return True
         vectors = [vector.numpy() for vector in look.vectors(look.chosen)]
         windows = [look.leaves.window(leaf) for leaf in look.chosen]
-        samples = []
+        samples, first = [], cut.segment_span(action.partition).start
         for index, (span, inputs) in enumerate(segments):
             parts = overlaps(span, windows)
             if parts:
                 own = action.coefficients[index * count : (index + 1) * count]
+                squares = tuple(one.squared_norms[first + index] for one in action.inputs)
                 pieces = [np.concatenate([vector[part] for part in parts]) for vector in vectors]
-                samples.append(Sample(pieces, inputs, own, span.stop - span.start))
-        return follows_rule(self._rule.name, samples)
+                samples.append(Sample(pieces, inputs, own, span.stop - span.start, squares))
+        if not all(map(fits_norms, samples)):
+            return False
+        return not action.coefficients or follows_rule(self._rule.name, samples)
 
     def _refutation(self, action: Inspect, look: Look, leaf: int, tree: MerkleTree) -> Refutation:
         data = self._blobs.get(action.root) or b""

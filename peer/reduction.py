@@ -117,11 +117,26 @@ def encode_contribution(
 def admit(
     data: Buffer, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
 ) -> Admitted | str:
-    """Decode partition `partition` of a contribution or result, or say why it does not count.
+    """Decode partition `partition` of a contribution, or say why it does not count.
 
-    `data` has the committed root: that is the name under which it was kept. It counts if its length and the squared
-    norms of its segments are as committed, too, and every value is finite. What does not count is left out, never
-    replaced by zeros (design §6.2 step 6).
+    It counts if it does by itself (`measure`) and the squared norms of its segments are as committed. What does not
+    count is left out, never replaced by zeros (design §6.2 step 6).
+    """
+    found = measure(data, partitioning, partition, codec)
+    if isinstance(found, str):
+        return found
+    if len(found.squared_norms) != len(squared_norms):
+        return "wrong number of norms"
+    if not all(map(_norm_matches, found.squared_norms, squared_norms)):
+        return "a norm is not as committed"
+    return found
+
+
+def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Codec) -> Admitted | str:
+    """Decode partition `partition` of a contribution or result, or say why its bytes alone rule it out.
+
+    `data` has the committed root: that is the name under which it was kept. Its length is that of the partition, and
+    every value is finite. What a reducer tells of its result's norms is not asked for: everybody finds them.
     """
     if len(data) != codec.encoded_bytes(partitioning.elements(partition)):
         return "wrong length"
@@ -130,10 +145,8 @@ def admit(
     except PeerError as error:
         return str(error)
     measured = segment_norms(vector, partitioning, partition)
-    if len(measured) != len(squared_norms):
-        return "wrong number of norms"
-    if not all(map(_norm_matches, measured, squared_norms)):
-        return "a norm is not as committed"
+    if not all(norm <= SQUARED_NORM_MAX for norm in measured):  # NaN is not
+        return "a value is not finite, or absurdly large"
     return Admitted(vector, measured)
 
 

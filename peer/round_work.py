@@ -42,6 +42,7 @@ from peer.reduction import (
     apply_merged,
     encode_contribution,
     joined,
+    measure,
     merged_gradients,
     reduce_partition,
     step_bytes,
@@ -250,9 +251,8 @@ class RoundWork:
     def _held(
         self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
     ) -> HeldResult | None:
-        norms = result.squared_norms
-        admitted = "gone" if data is None else admit(data, norms, partitioning, partition, self._result_codec)
-        return None if isinstance(admitted, str) else HeldResult(admitted, result.included)
+        measured = "gone" if data is None else measure(data, partitioning, partition, self._result_codec)
+        return None if isinstance(measured, str) else HeldResult(measured, result.included)
 
     # -- a round that we missed
 

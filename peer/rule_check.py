@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from peer.merge import MergeRule, weight_shares
+from peer.reduction import NORM_TOLERANCE
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
 from peer.robust.medians import weighted_median
@@ -38,12 +39,16 @@ BY_WEIGHT = frozenset({"mean", "rda"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some elements of one segment of so many, the same of every member, with what was published about it."""
+    """Some elements of one segment of so many, the same of every member, with what was published about it.
+
+    `squares` are the squared norms that members have committed to have in the whole segment.
+    """
 
     pieces: list[Singles]
     inputs: TensorInputs
     coefficients: Sequence[float]
     whole: int
+    squares: tuple[float, ...]
 
     @property
     def elements(self) -> int:
@@ -96,6 +101,17 @@ def is_merged_so(
         if (np.abs(away) > AGREEMENT * shares).any():
             return False
     return True
+
+
+def fits_norms(sample: Sample) -> bool:
+    """Whether no member has more in the sample than it has committed for the whole segment.
+
+    Who is longer than it said weighs more than it should (`segment_factors` divides by the committed norm), and only a
+    reducer that knows of it takes it in.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [float(np.dot(piece, piece)) for piece in sample.pieces]
+    return all(own <= committed * (1 + NORM_TOLERANCE) for own, committed in zip(found, sample.squares, strict=True))
 
 
 def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:

@@ -106,20 +106,24 @@ def draw_band(
 ) -> list[Mischief]:
     """What each of the hostile does. In half of all bands they know each other.
 
-    Those are loyal, tell the same half of the honest the same, have one victim, and often do all the same. `sybils` are
-    dealt out in turn, to whoever joins for them.
+    Those are loyal, tell the same half of the honest the same, have the same victims, and often do all the same. One is
+    the victim, or many are, or all. `sybils` are dealt out in turn, to whoever joins for them.
     """
     together = len(signers) > 1 and draw.random() < 0.5
-    half, victim = frozenset(draw.sample(honest, len(honest) // 2)), draw.choice(honest)
+    half, victims = frozenset(draw.sample(honest, len(honest) // 2)), _victims(honest, draw)
     common = draw_names(draw) if together and draw.random() < 0.5 else None
     ids = frozenset(signer.peer_id for signer in signers)
     band: list[Mischief] = []
     for number, signer in enumerate(signers):
         names = common or draw_names(draw)
-        mischief = mischief_of(signer, names, {victim if together else draw.choice(honest)})
+        mischief = mischief_of(signer, names, victims if together else _victims(honest, draw))
         mischief = replace(mischief, sybils=tuple(sybils[number :: len(signers)]))
         if together:
             accomplices = ids - {signer.peer_id}
             mischief = replace(mischief, others=half, accomplices=accomplices)
         band.append(mischief)
     return band
+
+
+def _victims(honest: Sequence[PeerId], draw: random.Random) -> frozenset[PeerId]:
+    return frozenset(draw.sample(honest, draw.choice([1, 1, (len(honest) + 1) // 2, len(honest)])))

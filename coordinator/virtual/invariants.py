@@ -6,7 +6,7 @@
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
 | (3) versions advance | `World.endure` while the hostile act, `World.settle`; both count virtual seconds |
-| (4) what is applied stays inside its bounds | nothing to bound: states are digests here |
+| (4) what is applied stays inside its bounds | `_honest_are_more`: states are digests here, makers have names |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
 | (6) no honest key contradicts itself, in all of its lives, and none is banned | `Watcher._no_contradiction`, `acts` |
 | (7) memory and messages are bounded, nobody hangs | `Watcher.handled` after every event, `check_messages` |
@@ -158,10 +158,21 @@ class Watcher(Observer):
         outcome = certificate.outcome
         if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
             raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
+        self._honest_are_more(certificate)
         forked = self.forks > forks
         if forked and known is not None and self.min_share >= 0.5 and not self._excuses(known, certificate):
             raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
         return True
+
+    def _honest_are_more(self, certificate: Certificate) -> None:
+        """(4) The hostile, where they are fewer than a third, never bring half of what is merged (docs/adr/0038)."""
+        outcome = certificate.outcome
+        if 3 * len(outcome.roster_ids & self.hostile) >= len(outcome.contributors):
+            return
+        hostile = {at for at, one in enumerate(outcome.contributors) if PeerId(one.peer) in self.hostile}
+        for partition in outcome.partitions:
+            if partition is not None and 2 * len(hostile.intersection(partition.included)) >= len(partition.included):
+                raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
 
     def _excuses(self, one: Certificate, other: Certificate) -> bool:
         """Whether these two could come to be although nobody honest broke a promise.

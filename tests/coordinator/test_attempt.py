@@ -445,9 +445,23 @@ def test_the_leader_bundles_what_came_by_its_time() -> None:
     for peer in leader.order[1:4]:
         actions += leader.hear(commit(leader.chain, leader.group, peer), 0.5)
     assert sent(actions, "bundle") == []
-    bundles = sent(leader.attempt.tick(2.0), "bundle")
+    assert sent(leader.attempt.tick(2.0), "bundle") == []  # three of five are no more than two thirds
+    bundles = sent(leader.hear(commit(leader.chain, leader.group, leader.order[4]), 2.1), "bundle")
     assert {to for to, _ in bundles} == set(FIVE)
-    assert {one.sender for one in bundles[0][1].read(Bundle).commits} == set(leader.order[1:4])
+    assert {one.sender for one in bundles[0][1].read(Bundle).commits} == set(leader.order[1:])
+
+
+@pytest.mark.parametrize(("left_out", "enough"), [(0, 4), (1, 5)])
+def test_a_group_whose_leader_leaves_too_many_out_is_given_up(left_out: int, enough: int) -> None:
+    """Else a hostile leader could have the others certify what the hostile alone have brought (docs/adr/0038)."""
+    for count in (enough - 1, enough):
+        member = Member(2)
+        member.attempt.exchange.left_out = left_out
+        commits = tuple(commit(member.chain, member.group, peer) for peer in member.order[:count])
+        place = member.group.leader, "bundle", member.chain, member.group.key.roster_id
+        actions = member.hear(say(*place, Bundle(commits=commits)))
+        assert member.attempt.over == bool(sent(actions, "abstain")) == (count < enough)
+        assert (member.attempt.exchange.inputs is None) == (count < enough)
 
 
 def test_nonces_are_those_that_were_committed() -> None:

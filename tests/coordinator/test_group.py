@@ -151,7 +151,25 @@ def test_a_bundle_fixes_the_input_set(chain: Chain) -> None:
     assert inputs.peers == FIVE[:3]
     assert inputs.digest == bundle.digest
     assert (inputs.index(FIVE[2]), inputs.index(FIVE[3])) == (2, None)
-    assert inputs.inputs_needed_of == 2
+
+
+def test_a_hostile_leader_needs_the_work_of_more_honest_members_than_there_are_hostile(chain: Chain) -> None:
+    """Fewer than a third of whoever asked never bring half of an input set, or of what a partition merges."""
+    for asked in range(1, len(PEERS) + 1):
+        for seated in range(1, asked + 1):
+            group = group_of(chain, PEERS[:seated])
+            hostile = -(-asked // 3) - 1
+            assert group.inputs_needed(asked - seated) > 2 * hostile
+            if seated == asked:
+                assert group.merged_needed(seated) > 2 * hostile
+                assert group.merged_needed(seated) <= group.inputs_needed(0) <= asked - hostile
+
+
+def test_who_is_on_probation_does_not_count_towards_an_input_set(chain: Chain) -> None:
+    group = replace(group_of(chain, FIVE), probation=frozenset(FIVE[3:]))
+    assert group.counted(FIVE) == 3
+    assert group.counted(FIVE[2:]) == 1
+    assert group.inputs_needed(0) == 3
 
 
 def test_commitments_that_do_not_count(chain: Chain) -> None:

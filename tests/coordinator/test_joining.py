@@ -10,7 +10,7 @@ from coordinator.actions import Action, Send
 from coordinator.chain import Chain
 from coordinator.events import ReachSeen
 from coordinator.group import leader_of, read_group
-from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, LEADERS_TOLD, Joining
+from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.messages import Join
 from coordinator.timeline import JOIN_SHARE
 from dht.errors import PeerError
@@ -47,10 +47,11 @@ def joins(actions: list[Action]) -> list[tuple[PeerId, Join]]:
     return found
 
 
-def test_a_join_goes_to_the_leader_the_next_two_and_ourselves() -> None:
+def test_a_join_goes_to_everybody_who_may_be_in_the_group() -> None:
+    """So that they know whom the leader leaves out (docs/adr/0038)."""
     asking = joining()
     said = joins(asking.open(True, 0.0))
-    assert [to for to, _ in said] == [*asking.chain.leaders()[:LEADERS_TOLD], PEERS[5]]
+    assert {to for to, _ in said} == {*asking.chain.leaders(), PEERS[5]}
     assert {body.leader for _, body in said} == {asking.chain.leaders()[0]}
     assert asking.since == 0.0
 

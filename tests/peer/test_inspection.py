@@ -213,6 +213,35 @@ def test_an_input_far_longer_than_committed_is_doubted_and_breaks_nothing() -> N
     assert reduction.look(lie, 0).finding is Finding.DOUBTFUL
 
 
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_an_accomplice_that_takes_in_more_than_was_committed_is_doubted(codec: str) -> None:
+    """A contributor claims a hundredth of its length, so what it sends counts a hundred times; its reducer knows."""
+    vectors = alike(LAYOUT, VOTERS, 0.6, 0)
+    [other] = alike(LAYOUT, 1, 0.0, 777)
+    vectors[3] = 100 * other
+    reduction = Reduction(LAYOUT, vectors, codecs=(codec, codec), partitions=2, partition=1)
+    short = tuple(norm / 100**2 for norm in reduction.inputs[3].squared_norms)
+    reduction.inputs = tuple(replace(one, squared_norms=short) if one.member == 3 else one for one in reduction.inputs)
+    taken = reduction.honest()
+    assert set(reduction.findings(taken, LOOKERS)) == {Finding.DOUBTFUL}
+    assert reduction.audit(taken).finding is Finding.DOUBTFUL
+
+
+def test_a_result_that_does_not_decode_where_nobody_looked_is_doubted() -> None:
+    """Else nobody could apply it, round after round, and nobody would know why."""
+    vectors = alike(MANY, VOTERS, 0.5, 0)
+    reduction = Reduction(MANY, vectors, codecs=("fp32", "fp32"), partitions=2, partition=0)
+    honest = reduction.honest()
+    findings = set()
+    for leaf in (1, 100, 200, 300):
+        at = leaf * reduction.result.leaf_bytes
+        data = bytearray(honest.data)
+        data[at : at + 4] = b"\xff\xff\xff\x7f"
+        findings.update(reduction.findings(reduction.kept(replace(honest, data=bytes(data))), LOOKERS))
+    assert Finding.CONFIRMED not in findings
+    assert Finding.DOUBTFUL in findings
+
+
 @pytest.mark.parametrize("result", ["fp32", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("contribution", ["fp32", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("elements", [0, 1, 895, 896, 5000])

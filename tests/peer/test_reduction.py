@@ -154,7 +154,7 @@ class TestAdmission:
             squared_norm(vector[segment.start : segment.stop])
             for segment in self.cut.segments[self.cut.segment_span(1)]
         )
-        assert admit(part, norms, self.cut, 1, FP32) == "a norm is not as committed"
+        assert admit(part, norms, self.cut, 1, FP32) == "a value is not finite, or absurdly large"
 
     def test_zeros_are_a_contribution(self):
         contribution = Made.of(torch.zeros(LAYOUT.elements), self.cut, INT4)

@@ -71,8 +71,7 @@ class Round:
 
     def apply(self, member: int, reduced: list[Reduced | None]) -> Applied:
         results = tuple(
-            None if one is None or one.root is None else PartitionResult(one.root, one.included, one.squared_norms)
-            for one in reduced
+            None if one is None or one.root is None else PartitionResult(one.root, one.included) for one in reduced
         )
         applied = self.members[member].apply(Apply(KEY, results, self.inputs(0)))
         assert applied is not None
@@ -141,6 +140,14 @@ def test_what_is_not_as_committed_is_left_out() -> None:
     assert world.reduce(0, inputs_min=3).root is None
     del world.blobs._blobs[world.encoded[0].part_roots[0]]
     assert world.reduce(0).included == (2,)
+
+
+def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
+    """Everybody finds these; one that told others stopped a run for good, since nobody could apply its results."""
+    world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
+    reduced = [world.reduce(0), world.reduce(1)]
+    lie = [replace(one, squared_norms=tuple(2 * norm for norm in one.squared_norms)) for one in reduced]
+    assert world.apply(0, reduced).state == world.apply(1, lie).state
 
 
 def adopt_action(**fields: Any) -> Adopt:
@@ -329,7 +336,7 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
     group = Round(config, [], 2)
     for cell in cells:
         results = [cell.reduce(partition) for partition in range(3)]
-        told = tuple(PartitionResult(one.root or b"", one.included, one.squared_norms) for one in results)
+        told = tuple(PartitionResult(one.root or b"", one.included) for one in results)
         merged = Apply(KEY, told, cell.inputs(0))
         upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 2, merged)
         encoded = cell.members[0].encode_merged(upper)

@@ -69,7 +69,7 @@ def merge_round(members: Sequence[Member], key: RoundKey) -> None:
         member.work.reduce(Reduce(key, partition, partitions, 0, inputs(partition), 1))
         for partition, member in enumerate(members)
     ]
-    results = tuple(PartitionResult(one.root, one.included, one.squared_norms) for one in reduced if one.root)
+    results = tuple(PartitionResult(one.root, one.included) for one in reduced if one.root)
     states = {member.work.apply(Apply(key, results, inputs(0))) for member in members}
     assert len(states) == 1
 

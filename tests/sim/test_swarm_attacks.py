@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from coordinator.events import Received
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import CertificateNote, ChainNote, Message
 from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
+from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from dht.identity import PeerId, Signer
@@ -109,10 +111,10 @@ def test_those_who_are_few_in_each_other_fragment_lead_nobody_away(fragments: in
     seats = {peer.me: 1 + number // each for number, peer in enumerate(hostile)}
 
     def elsewhere(sender: PeerId, _: PeerId, message: Message) -> bool:
-        """A join of the hostile for another fragment than its own."""
+        """A join of the hostile for another fragment than its own, or a roster with which it would admit itself."""
         return (
             isinstance(message, Statement)
-            and message.context.kind == "join"
+            and message.context.kind in ("join", "roster")
             and seats.get(sender, message.context.fragment) != message.context.fragment
         )
 
@@ -142,3 +144,22 @@ def test_a_newcomer_follows_those_who_are_left() -> None:
     assert any(one.outcome.minor for one in machine(others[0]).chain.certificates)
     back.start()
     run_until(world, lambda: machine(back).chain.digest == machine(others[0]).chain.digest, 10 * INTERVAL_SECONDS)
+
+
+@pytest.mark.parametrize("trick", ["passes_over", "shuts_out"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_leaders_that_choose_whose_work_counts_never_get_half_of_it(trick: str, seed: int) -> None:
+    """Two of eight, one of whom leads now and then: by bundles of their own alone, and by rosters without three."""
+    world = swarm(8, seed=seed)
+    *honest, first, second = world.peers
+    both = frozenset({first.me, second.me})
+    victims = frozenset(peer.me for peer in (honest if trick == "passes_over" else honest[:3]))
+    for peer in (first, second):
+        mischief = Mischief(peer.signer, victims=victims, accomplices=both - {peer.me})
+        peer.mischief = replace(mischief, **{trick: True})
+    world.run(30 * INTERVAL_SECONDS)
+    made = list(world.watcher.certified.values())
+    assert len(made) > 15
+    for certificate in made:
+        included = [one.peer for one in certificate.outcome.included()]
+        assert 2 * len(both.intersection(included)) < len(included)
