@@ -102,7 +102,7 @@ def test_stop_drains(swarm: Project) -> None:
     leaver, *others = swarm.containers("peer")
     docker("stop", "--time", "60", leaver.id)
     assert leaver.exit_code() == 0
-    assert "the run is over" in docker("logs", "--tail", "1", leaver.id)
+    assert "this peer has left the run" in docker("logs", "--tail", "1", leaver.id)
     wait_for_versions([*others, swarm.host])
     wait_for_agreement(swarm)
 
