@@ -6,12 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.control import snapshot
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import LocalError, UsageError
 from peer.chaos.namespaces import PREFIX
+from peer.checkpointer import CHECKPOINT_SECONDS
 from tests.real.conftest import ROOT, RUN, Swarm
 from tests.real.conftest import swarm as swarm  # the fixture
 from tests.real.test_attacks import PROVEN
@@ -38,8 +45,11 @@ delay_seconds = 0.1
 at_seconds = 8
 do = "disk_full"
 peer = 4
-for_seconds = 4
+for_seconds = {full}
 """
+FULL_SECONDS = CHECKPOINT_SECONDS + 8  # so that one of the regular checkpoints meets it, and something comes after it
+DISK_EVENTS = ("checkpoint_failed", "vote_not_written")
+WAIT_SECONDS = 300.0  # on busy cores a swarm takes minutes to start
 CUT = """
 [[event]]
 at_seconds = 3
@@ -67,8 +77,8 @@ for_seconds = 13
 """
 
 
-def run_chaos(swarm: Swarm, plan: str, *arguments: str) -> dict[str, Any]:
-    """`muster chaos` with four peers, from start to report."""
+def start_chaos(swarm: Swarm, plan: str, *arguments: str) -> None:
+    """`muster chaos` with four peers."""
     config, path = swarm.folder / "run.toml", swarm.folder / "plan.toml"
     config.write_text(RUN.format(versions=4000, optimizer="adamw"))
     path.write_text(plan)
@@ -83,14 +93,42 @@ def run_chaos(swarm: Swarm, plan: str, *arguments: str) -> dict[str, Any]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def finish_chaos(swarm: Swarm) -> dict[str, Any]:
+    """Its report, at its end; nothing is left of it."""
     report = swarm.finish()
-    path.unlink()
+    (swarm.folder / "plan.toml").unlink()
     assert swarm.left_behind() == []
     return report
 
 
-def test_peers_die_sleep_and_come_back_on_loopback(swarm: Swarm) -> None:
-    report = run_chaos(swarm, KILL_AND_STOP, "--minutes", "0.4")
+def run_chaos(swarm: Swarm, plan: str, *arguments: str) -> dict[str, Any]:
+    """From start to report."""
+    start_chaos(swarm, plan, *arguments)
+    return finish_chaos(swarm)
+
+
+def wait_for(name: str, swarm: Swarm, wanted: Callable[[PeerSnapshot], bool]) -> PeerSnapshot:
+    """What a peer says of itself once it is as wanted."""
+    deadline, seen = time.monotonic() + WAIT_SECONDS, None
+    while time.monotonic() < deadline:
+        with suppress(StopIteration, LocalError, UsageError):  # not there yet
+            seen = snapshot(next(swarm.folder.glob(f"muster-*/*/{name}")))
+            if wanted(seen):
+                return seen
+        time.sleep(0.1)
+    raise AssertionError(f"not within {WAIT_SECONDS:g} s: {name} says {seen}")
+
+
+def test_peers_die_sleep_and_come_back_on_loopback_and_a_full_disk_costs_no_work(swarm: Swarm) -> None:
+    start_chaos(swarm, KILL_AND_STOP.format(full=FULL_SECONDS), "--minutes", str((FULL_SECONDS + 10) / 60))
+    refused = wait_for("peer-4", swarm, lambda now: min(now.events.get(one, 0) for one in DISK_EVENTS) > 0)
+    votes, tokens = refused.events["vote_not_written"], refused.own_tokens
+    later = wait_for("peer-4", swarm, lambda now: now.events["vote_not_written"] > votes and now.own_tokens > tokens)
+    assert (later.state, later.pid) == ("training", refused.pid)
+    report = finish_chaos(swarm)
+    assert report["events"]["checkpoint_failed"] >= refused.events["checkpoint_failed"]
     assert report["agreement"]
     assert report["peers"] == report["peers_planned"] == 4
     assert report["faults"] == {"kill": 1, "stop": 1, "disk_full": 1}
