@@ -1,8 +1,9 @@
 """Joins whose donors die or lie: `python tests/bench/bench_donors.py [JOINS]`.
 
-Prints, for each kind of trouble, how many joins got the whole certified state, and how long they took. Donors and the
-newcomer are the code that peers run, on a network in memory with lines of 20 Mbit/s; its time is virtual, the same on
-every machine. A newcomer asks three donors for all fragments at once; who fails, and when, is drawn.
+Prints, for each kind of trouble, how many joins got the whole certified state, how long they took, and how many donors
+died while a join was under way. Donors and the newcomer are the code that peers run, on a network in memory with lines
+of 20 Mbit/s; its time is virtual, the same on every machine. A newcomer asks three donors for all fragments at once;
+who fails, and when, is drawn.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LINE = LinkPolicy(delay_seconds=0.025, jitter_seconds=0.01, bytes_per_second=20e
 TRICKLE = LinkPolicy(bytes_per_second=1.0)
 NEWCOMER = PeerId("newcomer")
 DONORS = tuple(PeerId(f"donor {number}") for number in range(3))
-JOIN_SECONDS = 4.0  # what a join without trouble takes, about
+JOIN_SECONDS = 2.9  # within which deaths are drawn: a join without trouble takes a little longer
 AGAIN_SECONDS = 1.0  # until a peer asks for a state again that nobody gave
 TRIES_MAX = 30
 
@@ -88,6 +89,7 @@ class Join:
     whole: bool  # every fragment is the certified one, bit for bit
     seconds: float
     tries: int
+    deaths: int  # of donors, before it had ended
 
 
 @cache
@@ -143,6 +145,7 @@ class Scene:
         self._network = MemoryNetwork(seed, LINE)
         self._hit = self._draw.sample(DONORS, trouble.donors)
         self._peers: list[Peer] = []
+        self._deaths = 0
 
     async def play(self) -> Join:
         loop = asyncio.get_running_loop()
@@ -155,12 +158,12 @@ class Scene:
         began = loop.time()
         fetches = (self._fetch(newcomer, fragment) for fragment in range(len(names(NEWEST))))
         tries = await asyncio.gather(*fetches)
-        seconds = loop.time() - began
+        seconds, died = loop.time() - began, self._deaths
         for death in deaths:
             death.cancel()
         for peer in self._peers:
             await peer.close()
-        return Join(all(map(self._is_certified, range(len(tries)))), seconds, max(tries))
+        return Join(all(map(self._is_certified, range(len(tries)))), seconds, max(tries), died)
 
     async def _start(self, donor: PeerId) -> None:
         trouble, hit = self._trouble, donor in self._hit
@@ -174,6 +177,7 @@ class Scene:
     async def _die(self, donor: PeerId) -> None:
         await asyncio.sleep(self._draw.uniform(0.0, JOIN_SECONDS))
         self._network.kill(donor)
+        self._deaths += 1
         if self._trouble.returns:
             await asyncio.sleep(5.0)
             await self._start(donor)
@@ -207,13 +211,15 @@ def join(trouble: Trouble, seed: int) -> Join:
 def main(joins: int) -> None:
     size = sum(8 * layout.elements for layout in layouts_of(CONFIG))
     print(f"{joins} joins each, {size / 1e6:.0f} MB in {CONFIG.pace.fragments} fragments, three donors at 20 Mbit/s\n")
-    print("| donors | joins complete | seconds, median (longest) | tries, most |\n| --- | --- | --- | --- |")
+    print("| donors | joins complete | seconds, median (longest) | tries, most | deaths during the download |")
+    print("| --- | --- | --- | --- | --- |")
     for trouble in TROUBLES:
         found = [join(trouble, seed) for seed in range(joins)]
         seconds = [one.seconds for one in found]
         times = f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"
         whole, tries = sum(one.whole for one in found), max(one.tries for one in found)
-        print(f"| {trouble.name} | {whole} of {joins} | {times} | {tries} |", flush=True)
+        deaths = f"{sum(one.deaths for one in found)} of {joins * trouble.donors}" if trouble.dies else "–"
+        print(f"| {trouble.name} | {whole} of {joins} | {times} | {tries} | {deaths} |", flush=True)
 
 
 if __name__ == "__main__":
