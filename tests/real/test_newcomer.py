@@ -1,4 +1,4 @@
-"""Real processes, a run whose beginning nobody keeps: newcomer and observer begin at the heads of a fresh invite."""
+"""Real newcomers: to a run whose beginning nobody keeps, whose host is dead, whose donors die meanwhile."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from coordinator.network_view import NetworkView
 from coordinator.snapshot import PeerSnapshot
 from coordinator.view_file import read_view
 from dht.errors import LocalError, UsageError
+from dht.identity import PeerId
 from dht.invite import Invite
 from tests.real.conftest import ROOT, RUN
 
@@ -33,8 +34,9 @@ class Machines:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        (folder / "run.toml").write_text(RUN.format(versions=100_000, optimizer="adamw"))
+        self.run = RUN.format(versions=100_000, optimizer="adamw")
+        self.more: tuple[str, ...] = ()  # for every peer
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.txt").open("wb") as output:
@@ -45,17 +47,32 @@ class Machines:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.processes.append(process)
+        self.processes[name] = process
         return process
+
+    def kill(self, name: str) -> None:
+        """As kill -9; returns once it is gone."""
+        self.processes[name].kill()
+        self.processes[name].wait(30)
 
     def peer(self, name: str, *arguments: str) -> Path:
         """Start one; returns its data folder."""
         data = self.folder / name
-        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, "--chain-kept", str(KEPT))
+        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, *self.more)
         return data
+
+    def host(self) -> Path:
+        """Begin the run, and wait until others can join."""
+        (self.folder / "run.toml").write_text(self.run)
+        host = self.peer("host", "host", str(self.folder / "run.toml"))
+        self.wait(host, lambda now: now.state == "hosting")
+        return host
 
     def learner(self, name: str, invite: str) -> Path:
         return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05")
+
+    def id_of(self, data: Path) -> PeerId:
+        return PeerId(self.wait(data, lambda now: True).peer_id)
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.txt").read_text()
@@ -68,7 +85,7 @@ class Machines:
                 found = snapshot(data)
                 if wanted(found):
                     return found
-            time.sleep(0.1)
+            time.sleep(0.05)
         raise AssertionError(f"{data.name} does not get there: {found}\n{self.said(data.name)}")
 
 
@@ -79,10 +96,10 @@ def machines() -> Iterator[Machines]:
         try:
             yield found
         finally:
-            for process in reversed(found.processes):
+            for process in reversed(found.processes.values()):
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGTERM)
-            for process in found.processes:
+            for process in found.processes.values():
                 try:
                     process.wait(30)
                 except subprocess.TimeoutExpired:
@@ -94,14 +111,19 @@ def invite_of(data: Path) -> str:
     return str(ask(data, "invite")["invite"])
 
 
+def version_of(now: PeerSnapshot) -> int:
+    """Which every fragment has reached."""
+    return min(one.version for one in now.fragments)
+
+
 def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machines) -> None:
-    host = machines.peer("host", "host", str(machines.folder / "run.toml"))
-    machines.wait(host, lambda now: now.state == "hosting")
+    machines.more = ("--chain-kept", str(KEPT))
+    host = machines.host()
     first_invite = invite_of(host)
     assert Invite.parse(first_invite).heads_version is None
     for number in (1, 2):
         machines.learner(f"peer-{number}", first_invite)
-    machines.wait(host, lambda now: min(one.version for one in now.fragments) > KEPT + 4)
+    machines.wait(host, lambda now: version_of(now) > KEPT + 4)
     for number in (1, 2):  # so that the invite does not age while a busy machine starts the next processes
         ask(machines.folder / f"peer-{number}", "pause")
 
@@ -135,3 +157,20 @@ def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machi
     for number in (1, 2):
         ask(machines.folder / f"peer-{number}", "resume")
     machines.wait(newcomer, lambda now: now.credited_tokens.get(now.peer_id, 0) > 0)
+
+
+def test_a_newcomer_gets_in_where_the_host_and_all_bootstrap_nodes_but_one_are_dead(machines: Machines) -> None:
+    first_invite = invite_of(machines.host())
+    one, two = (machines.learner(f"peer-{number}", first_invite) for number in (1, 2))
+    machines.wait(one, lambda now: version_of(now) > 0)
+    three = machines.learner("peer-3", invite_of(one))  # to which peer-1 is what the host is to the others
+    third = machines.id_of(three)
+    machines.wait(two, lambda now: now.credited_tokens.get(third, 0) > 0)
+    for name in ("host", "peer-1"):
+        machines.kill(name)
+
+    invite = invite_of(three)
+    assert Invite.parse(invite).peers == {third}
+    newcomer = machines.learner("newcomer", invite)
+    new = machines.wait(newcomer, lambda now: now.state == "training").peer_id
+    machines.wait(two, lambda now: now.credited_tokens.get(new, 0) > 0)
