@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import ask, snapshot
+from coordinator.control import ask, limits, snapshot
 from coordinator.network_view import NetworkView
 from coordinator.snapshot import PeerSnapshot
 from coordinator.view_file import read_view
@@ -27,6 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
 WAIT_SECONDS = 420.0
+LARGER = {"hidden_size = 32": "hidden_size = 256", "fragments = 4": "fragments = 1"}  # one state of 3 MB
+SLOWLY = ("upload_mbit=2",)  # to give it takes one alone 12 s
+PIECE_BYTES = 250_000  # nearly; what else a peer sends meanwhile is less
 
 
 class Machines:
@@ -174,3 +177,34 @@ def test_a_newcomer_gets_in_where_the_host_and_all_bootstrap_nodes_but_one_are_d
     newcomer = machines.learner("newcomer", invite)
     new = machines.wait(newcomer, lambda now: now.state == "training").peer_id
     machines.wait(two, lambda now: now.credited_tokens.get(new, 0) > 0)
+
+
+def test_a_join_goes_on_when_the_donor_that_gives_is_killed(machines: Machines) -> None:
+    for small, large in LARGER.items():
+        machines.run = machines.run.replace(small, large)
+    host = machines.host()
+    first_invite = invite_of(host)
+    donors = [host, *(machines.learner(f"peer-{number}", first_invite) for number in (1, 2))]
+    machines.wait(host, lambda now: version_of(now) > 2)
+    for learner in donors[1:]:  # so that the states stay as they are
+        ask(learner, "pause")
+        machines.wait(learner, lambda now: now.state == "paused" and not now.rounds_in_flight)
+    for donor in donors:
+        limits(donor, SLOWLY)
+
+    sent = {donor: snapshot(donor).bytes_sent for donor in donors}
+    newcomer = machines.learner("newcomer", invite_of(host))
+    machines.wait(newcomer, lambda now: "of states from" in now.note and not now.note.startswith("0 "))
+    given = {donor: snapshot(donor).bytes_sent - sent[donor] for donor in donors}
+    victim = max(donors, key=lambda donor: given[donor])
+    assert given[victim] > PIECE_BYTES, given
+    machines.kill(victim.name)
+    assert "of states from" in snapshot(newcomer).note, "the download was over before its donor was killed"
+
+    donors.remove(victim)
+    sent = {donor: snapshot(donor).bytes_sent for donor in donors}
+    joined = machines.wait(newcomer, lambda now: now.state == "training")
+    living = {donor: snapshot(donor) for donor in donors}
+    assert max(living[donor].bytes_sent - sent[donor] for donor in donors) > PIECE_BYTES
+    assert {one.head for one in joined.fragments} == {one.head for donor in donors for one in living[donor].fragments}
+    assert all(one.held_version == one.version for one in joined.fragments)
