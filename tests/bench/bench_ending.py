@@ -1,0 +1,129 @@
+"""How long until nothing is left of a peer or a swarm that is ended roughly: `python tests/bench/bench_ending.py`.
+
+A host and two learners train as `muster swarm` starts them. One learner's peer is killed with `kill -9`; the other and
+the host get Ctrl-C twice, the second one while they drain. Then a swarm is killed with `kill -9`, and another one gets
+Ctrl-C twice, as a terminal sends it: every process in the foreground. Prints for each how many processes it had, and
+the seconds from the last signal until all of them had ended. Exits with 1 if one did not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from coordinator.control import snapshot
+from dht.errors import MusterError
+from peer.chaos.executor import family
+from peer.swarm import HOST
+
+PATIENCE_SECONDS = 600.0  # for a start, on however busy cores
+ENDING_SECONDS_MAX = 60.0
+LEARNERS = ("peer-1", "peer-2")
+ENDING = ("draining", "finished")  # states of a peer that was told to leave
+
+
+def states(root: Path) -> dict[str, str]:
+    """Of whoever answers."""
+    found = {}
+    for name in (HOST, *LEARNERS):
+        with suppress(MusterError):
+            found[name] = snapshot(root / name).state
+    return found
+
+
+def wait(root: Path, wanted: Callable[[dict[str, str]], bool]) -> None:
+    """Until the peers' states are as wanted; raises SystemExit with what they are if that never comes."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not wanted(found := states(root)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {PATIENCE_SECONDS:g} s; the peers are {found}")
+        time.sleep(0.02)
+
+
+def start(root: Path) -> subprocess.Popen[bytes]:
+    """A swarm that trains, in a process group of its own."""
+    words = ("swarm", "--no-ui", "--peers", str(len(LEARNERS)), "--step-seconds", "0.2", "--data", str(root))
+    command = [sys.executable, "-m", "peer.cli", *words]
+    swarm = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
+    wait(root, lambda found: all(found.get(name) == "training" for name in LEARNERS))
+    return swarm
+
+
+def seconds_until_gone(pids: Sequence[int], end: Callable[[], None]) -> float:
+    """From the return of `end`; raises SystemExit with who is still there."""
+    with ExitStack() as stack:
+        poll = select.poll()
+        watched = {os.pidfd_open(pid): pid for pid in pids}
+        for descriptor in watched:
+            stack.callback(os.close, descriptor)
+            poll.register(descriptor, select.POLLIN)
+        end()
+        ended = time.monotonic()
+        while watched:
+            gone = poll.poll(max(0.0, ended + ENDING_SECONDS_MAX - time.monotonic()) * 1000)
+            if not gone:
+                raise SystemExit(f"still there after {ENDING_SECONDS_MAX:g} s: {sorted(watched.values())}")
+            for descriptor, _ in gone:
+                poll.unregister(descriptor)
+                del watched[descriptor]
+        return time.monotonic() - ended
+
+
+def twice(send: Callable[[], None], root: Path, *names: str) -> Callable[[], None]:
+    """Ctrl-C, and again once these peers drain; one that is gone by then has drained."""
+
+    def end() -> None:
+        send()
+        wait(root, lambda found: all(found.get(name, ENDING[0]) in ENDING for name in names))
+        with suppress(ProcessLookupError):
+            send()
+
+    return end
+
+
+def show(what: str, pids: Sequence[int], end: Callable[[], None]) -> None:
+    print(f"| {what} | {len(pids)} | {seconds_until_gone(pids, end):.2f} |", flush=True)
+
+
+def single_peers(folder: Path) -> None:
+    """Each by itself, while the others go on."""
+    swarm = start(folder)
+    pids = {name: snapshot(folder / name).pid for name in (HOST, *LEARNERS)}
+    show("a learner's peer, kill -9", family(pids["peer-1"]), lambda: os.kill(pids["peer-1"], signal.SIGKILL))
+    for name, what in (("peer-2", "a learner's peer"), (HOST, "the host")):
+        ctrl_c = twice(lambda pid=pids[name]: os.kill(pid, signal.SIGINT), folder, name)
+        show(f"{what}, Ctrl-C twice", family(pids[name]), ctrl_c)
+    swarm.terminate()
+    swarm.wait(ENDING_SECONDS_MAX)
+
+
+def whole_swarms(first: Path, second: Path) -> None:
+    swarm = start(first)
+    show("`muster swarm`, kill -9", family(swarm.pid), swarm.kill)
+    swarm.wait()
+    swarm = start(second)
+    ctrl_c = twice(lambda: os.killpg(swarm.pid, signal.SIGINT), second, *LEARNERS)
+    show("`muster swarm`, Ctrl-C twice", family(swarm.pid), ctrl_c)
+    swarm.wait()
+
+
+def main() -> None:
+    print("| what | processes | seconds until all are gone |\n| --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as name:
+        folders = [Path(name) / one for one in "abc"]
+        single_peers(folders[0])
+        whole_swarms(*folders[1:])
+
+
+if __name__ == "__main__":
+    main()
