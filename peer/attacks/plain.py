@@ -90,8 +90,13 @@ class WorkLie(Zero):
     least: ClassVar[float] = 0.0
 
     def claim(self, encoded: Encoded) -> Encoded:
-        steps = min(math.ceil(encoded.steps * self.strength), COUNT_MAX)
-        return replace(encoded, tokens=_claimed(encoded.tokens, self.strength), steps=steps, window_count=steps)
+        return with_work(encoded, self.strength)
+
+
+def with_work(encoded: Encoded, factor: float) -> Encoded:
+    """A claim to `factor` times the work, which agrees with itself."""
+    steps = min(math.ceil(encoded.steps * factor), COUNT_MAX)
+    return replace(encoded, tokens=_claimed(encoded.tokens, factor), steps=steps, window_count=steps)
 
 
 def _claimed(tokens: int, factor: float) -> int:

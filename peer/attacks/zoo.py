@@ -13,7 +13,17 @@ from peer.attacks.attack import Attack
 from peer.attacks.data import Backdoor, LabelFlip
 from peer.attacks.memory import DeltaReplay, Sleeper, Stale
 from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
-from peer.attacks.plain import FixedDirection, NotANumber, RandomNoise, Scaling, SignFlip, TokenLie, WorkLie, Zero
+from peer.attacks.plain import (
+    FixedDirection,
+    NotANumber,
+    RandomNoise,
+    Scaling,
+    SignFlip,
+    TokenLie,
+    WorkLie,
+    Zero,
+    with_work,
+)
 from peer.attacks.protocol import PROCESS_ATTACKS
 
 ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
@@ -41,12 +51,18 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     }
 )
 
+MORE_WORK = "+work"
+CLAIMED = 4.0  # times the work: far beyond what truncation leaves of it
+
 ONLY_SWARM = f"`muster swarm` has these, too: {', '.join(PROCESS_ATTACKS)}"
 
 
 @dataclass(frozen=True, slots=True)
 class AttackChoice:
-    """An attack and how strong it is to be. `name` is one of ATTACKS, or MODULE.CLASS of your own."""
+    """An attack and how strong it is to be.
+
+    `name` is one of ATTACKS, or MODULE.CLASS of your own; «+work» behind it adds a claim to more work.
+    """
 
     name: str
     strength: float
@@ -93,7 +109,9 @@ class AttackOrder:
 
 
 def attack_named(name: str) -> type[Attack]:
-    """One of ATTACKS, or the class of that dotted name; raises UsageError."""
+    """One of ATTACKS, or the class of that dotted name; raises UsageError. With «+work» it also claims more work."""
+    if name.endswith(MORE_WORK):
+        return _claiming(attack_named(name.removesuffix(MORE_WORK)))
     if name in ATTACKS:
         return ATTACKS[name]
     if name in PROCESS_ATTACKS:
@@ -108,3 +126,8 @@ def attack_named(name: str) -> type[Attack]:
             f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS; {ONLY_SWARM}"
         )
     return found
+
+
+def _claiming(kind: type[Attack]) -> type[Attack]:
+    """This attack with all the weight that a claim to more work gives: 1.5 × the median (docs/adr/0035)."""
+    return type(f"{kind.__name__}{MORE_WORK}", (kind,), {"claim": lambda _, encoded: with_work(encoded, CLAIMED)})

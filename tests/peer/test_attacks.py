@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.events import Encoded
 from coordinator.messages import COUNT_MAX, Commit
-from coordinator.weights import is_plausible
+from coordinator.weights import TRUNCATION, is_plausible, weights_of
 from dht.errors import PeerError, UsageError
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.data import TARGET, TRIGGER, trigger_rate
@@ -120,6 +120,17 @@ def test_a_token_lie_claims_more_than_was_done() -> None:
     told = attack("token_lie:1:factor=10").claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
     assert (told.tokens, told.steps) == (1000, 4)
     assert not is_plausible(told.tokens, told.steps, told.window_count, tokens_per_step=25)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "nan"])
+def test_any_attack_may_claim_more_work_besides(name: str) -> None:
+    """The same lie with the most weight that a claim can give, in a commitment that nobody refuses."""
+    plain, claiming = attack(f"{name}:1"), attack(f"{name}+work:1")
+    assert claiming.strength == plain.strength
+    assert torch.equal(claiming.lie(SCENE), plain.lie(SCENE))
+    told = claiming.claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
+    assert is_plausible(told.tokens, told.steps, told.window_count, 25)
+    assert weights_of([(100, 4)] * 6 + [(told.tokens, told.steps)])[-1] == TRUNCATION * 2500
 
 
 @given(st.floats(1, 1e6))

@@ -31,6 +31,7 @@ DELAYS = ("0", "2", "8", "16")  # τ: steps from a snapshot to its adoption
 ADOPTIONS = {"overwrite": "overwrite", "carry": "carry", "blend:0.5": "blend0.5"}  # and what files can be called
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
+CLAIMING = ("stale", "fixed_direction", "alie_optimised", "label_flip", "sign_flip", "delta_replay")
 STRENGTHS = (  # beside those that the attacks have by themselves
     "sign_flip:2:factor=1",
     "sign_flip:2:factor=1000",
@@ -255,6 +256,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "attacks-strengths": (
         Experiment("attacks-strengths-none", SIX),
         *_variants("attacks-strengths", EIGHT, {_strength(attack): ("--attack", attack) for attack in STRENGTHS}),
+    ),
+    "attacks-claiming": (
+        Experiment("attacks-claiming-none", SIX),
+        *_variants("attacks-claiming", EIGHT, {name: ("--attack", f"{name}+work:2") for name in CLAIMING}),
     ),
     "attacks-three": (
         Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),

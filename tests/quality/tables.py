@@ -262,6 +262,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "quorum": against("quorum", "km"),
     "attacks": against("attacks", "none"),
     "attacks-strengths": against("attacks-strengths", "none"),
+    "attacks-claiming": against("attacks-claiming", "none"),
     "attacks-three": against("attacks-three", "none"),
     "attacks-sixteen": against("attacks-sixteen", "none"),
     "attacks-seeds": paired("attacks-seeds", "none"),
