@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dht.addresses import PeerAddress, endpoint_at, host_of, port_of
 from dht.errors import UsageError
+from dht.files import write_whole
 
 
 def port_taken(port: int) -> UsageError:
@@ -57,7 +58,7 @@ def with_last_ports(listen: tuple[str, ...], file: Path) -> tuple[str, ...]:
 def keep_ports(listen: tuple[str, ...], file: Path) -> None:
     """Write down where we listen; a disk that does not take it costs the next process its place, nothing else."""
     with suppress(OSError):
-        file.write_text("".join(f"{port_of(endpoint)}\n" for endpoint in listen), encoding="ascii")
+        write_whole(file, "".join(f"{port_of(endpoint)}\n" for endpoint in listen).encode())
 
 
 def with_chosen_ports(listen: tuple[str, ...], visible: tuple[PeerAddress, ...]) -> tuple[str, ...]:

@@ -10,10 +10,9 @@ import structlog
 import torch
 
 from coordinator.chain import Chain
-from coordinator.compatibility import read_manifest
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.manifest import Manifest, RunConfig, run_id_of
+from coordinator.manifest import Manifest, RunConfig
 from coordinator.waypoint import knows
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, NetworkError, UsageError
@@ -40,7 +39,7 @@ from peer.options import Fault, NodeOptions
 from peer.packages import check_packages
 from peer.pump import Pump
 from peer.round_work import RoundWork
-from peer.run_state import MANIFEST_FILE, RunDirectory, RunState
+from peer.run_state import RunDirectory, RunState, known_manifests
 from peer.throttle import Throttle
 from peer.transport import Transport
 
@@ -102,9 +101,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     """
     config, states = described.config, genesis_states(described.config, described.values)
     genesis = digests_of(states)
-    for path in sorted(options.data_directory.glob(f"run-*/{MANIFEST_FILE}")):
-        data = path.read_bytes()
-        known = read_manifest(data, run_id_of(data))
+    for known in known_manifests(options.data_directory):
         if (known.config, known.organiser, known.genesis) == (config, me, genesis):
             return known
     check_founders(config, set(options.founders) - {me})

@@ -15,7 +15,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from dht.errors import LocalError, PeerError, UsageError
+from dht.files import publish, sync, write_whole
 from dht.statement import Digest
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
@@ -163,10 +164,8 @@ class VoteLog:
     def replace(self, payloads: Sequence[bytes]) -> None:
         """Keep only these records: all of them or, after a crash, all of the earlier ones."""
         data = b"".join(map(_vote_record, payloads))
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with _disk_errors(f"the vote log {self._path} cannot be rewritten (it is untouched)", temporary):
-            temporary.write_bytes(data)
-            publish(temporary, self._path)
+        with _disk_errors(f"the vote log {self._path} cannot be rewritten (it is untouched)"):
+            write_whole(self._path, data)
         self._end = len(data)
 
 
@@ -215,22 +214,6 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def publish(temporary: Path, final: Path) -> None:
-    """Give a finished file its name so that, whatever happens, either it is there whole or it is not there."""
-    sync(temporary)
-    temporary.replace(final)
-    sync(final.parent)
-
-
-def sync(path: Path) -> None:
-    """Have what was written to this file, or the names in this folder, on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def _empty_folder(path: Path) -> Iterator[Path]:
     """A folder of our own for as long as the block runs, without what an earlier crash left in it."""
@@ -243,14 +226,11 @@ def _empty_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _disk_errors(what: str, temporary: Path | None = None) -> Iterator[None]:
-    """Turn what the disk says into a LocalError, and leave no half-written file behind."""
+def _disk_errors(what: str) -> Iterator[None]:
+    """Turn what the disk says into a LocalError."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LocalError(f"{what}: {reason}") from None
 

@@ -6,7 +6,6 @@ Beside the record lies the report as of the last checkpoint, for whoever asks wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -16,8 +15,8 @@ from coordinator.chain import Chain
 from coordinator.credit import CONTRIBUTORS_MAX, RECORD_BYTES_MAX, Claim, CreditRecord, CreditReport, report_of
 from coordinator.presence import NAME_CHARACTERS_MAX, Presence
 from dht.errors import LocalError, PeerError, UsageError
+from dht.files import write_whole
 from dht.identity import PeerId
-from peer.checkpoint import publish
 from peer.observer_peers import plain
 
 log = structlog.get_logger(__name__)
@@ -82,13 +81,9 @@ class CreditBook:
             },
             report=report,
         )
-        temporary = self._path.with_suffix(".tmp")
         try:
-            temporary.write_text(saved.model_dump_json(), encoding="utf-8")
-            publish(temporary, self._path)
+            write_whole(self._path, saved.model_dump_json().encode())
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink()
             raise LocalError(f"{self._path} cannot be written: {error.strerror}") from None
 
 

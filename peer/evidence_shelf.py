@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import structlog
@@ -11,6 +10,7 @@ from pydantic import Field
 from coordinator.bans import BANS_MAX, Ban
 from coordinator.evidence import EVIDENCE_BYTES_MAX
 from dht.errors import LocalError, PeerError
+from dht.files import write_whole
 from dht.wire import Wire
 
 log = structlog.get_logger(__name__)
@@ -50,13 +50,8 @@ class EvidenceShelf:
             evidence=ban.evidence.to_wire(), learnt_unix_milliseconds=max(0, int(ban.unix_seconds * 1000))
         )
         path = self._folder / f"{ban.guilt.peer}{SUFFIX}"
-        temporary = path.with_suffix(".new")
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(kept.to_wire())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            write_whole(path, kept.to_wire())
         except OSError as error:
             raise LocalError(f"the evidence cannot be written to {path}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from coordinator.manifest import Manifest
 from dht.errors import LocalError, NetworkError, PeerError
+from dht.files import publish
 from dht.identity import PeerId
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.frames import StatePiece, decode_header, encode_header
@@ -37,8 +38,10 @@ def save_genesis(folder: Path, states: Sequence[OuterState]) -> None:
     path, new = folder / GENESIS_FILE, folder / f"{GENESIS_FILE}.new"
     try:
         save_file({str(fragment): state.anchor for fragment, state in enumerate(states)}, new)
-        new.replace(path)
+        publish(new, path)
     except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            new.unlink()
         raise LocalError(f"{path} cannot be written: {error}") from None
 
 

@@ -6,9 +6,11 @@ states, and whoever joins later asks for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -17,8 +19,9 @@ from coordinator.actions import VoteRecord
 from coordinator.chain import Chain, Rules
 from coordinator.compatibility import read_manifest
 from coordinator.history import History
-from coordinator.manifest import Manifest
+from coordinator.manifest import Manifest, run_id_of
 from dht.errors import LocalError, MusterError, PeerError, UsageError
+from dht.files import write_whole
 from dht.statement import Digest
 from dht.wire import Wire
 from peer.anchors import Anchors, layouts_of
@@ -28,6 +31,8 @@ from peer.evidence_shelf import EvidenceShelf
 from peer.genesis import load_genesis
 from peer.outer_optimizer import OuterState, state_digest
 from peer.votes import decode_vote
+
+log = structlog.get_logger(__name__)
 
 LEARNER_PREFIX = "learner/"
 MANIFEST_FILE = "manifest.bin"
@@ -80,6 +85,24 @@ def _read_manifest(folder: Path, run_id: bytes) -> Manifest | None:
         return None
 
 
+def known_manifests(data_directory: Path) -> Iterator[Manifest]:
+    """Those of all runs that a peer with this data directory took part in; whichever cannot be read is told in the log.
+
+    Raises UsageError if this version cannot take part in one of them.
+    """
+    for path in sorted(data_directory.glob(f"run-*/{MANIFEST_FILE}")):
+        try:
+            data = path.read_bytes()
+            run_id = run_id_of(data)
+            if path.parent != run_path(data_directory, run_id):
+                raise PeerError("a manifest of another run")
+            manifest = read_manifest(data, run_id)
+        except (OSError, PeerError) as error:
+            log.warning("manifest_unreadable", file=str(path), reason=str(error))
+        else:
+            yield manifest
+
+
 class RunDirectory:
     """The folder of one run inside a peer's data directory."""
 
@@ -101,9 +124,10 @@ class RunDirectory:
 
     def keep_manifest(self, manifest: Manifest) -> None:
         """Remember the manifest, so that a restart needs nobody for it."""
-        path = self.path / MANIFEST_FILE
+        path, data = self.path / MANIFEST_FILE, manifest.to_wire()
         try:
-            path.write_bytes(manifest.to_wire())
+            if not path.exists() or path.read_bytes() != data:  # every start comes here, also one on a full disk
+                write_whole(path, data)
         except OSError as error:
             raise LocalError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import LocalError
+from dht.files import write_whole
 
 STOP_SECONDS = 120  # SIGTERM drains: the rounds under way end first
 TEMPLATE = """\
@@ -46,9 +47,7 @@ def write_unit(path: Path, text: str) -> Path:
     """Write it for its owner only: the invite in it may be worth something. Raises LocalError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode(), mode=0o600)
     except OSError as error:
         raise LocalError(f"{path} cannot be written: {error.strerror}") from None
     return path

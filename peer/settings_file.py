@@ -11,7 +11,7 @@ from pathlib import Path
 from coordinator.owner_limits import OwnerLimit, OwnerLimits, Value
 from coordinator.toml_file import parse_toml
 from dht.errors import LocalError, UsageError
-from peer.checkpoint import publish
+from dht.files import write_whole
 from peer.limits import AT_START, SETTINGS_NAME, Limits, PeerSettings
 
 TABLE = "[limits]"
@@ -75,12 +75,8 @@ def shown(limits: Limits) -> OwnerLimits:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        publish(temporary, path)
+        write_whole(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise LocalError(f"{path} cannot be written: {error.strerror}; nothing was changed") from None

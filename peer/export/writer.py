@@ -18,10 +18,10 @@ from coordinator.evaluation import Evaluation
 from coordinator.manifest import Manifest
 from coordinator.proof import FragmentProof, Proof, proving
 from dht.errors import LocalError, UsageError
+from dht.files import sync
 from dht.identity import KeyVerifier, Signer
 from dht.statement import Context, make_statement
 from peer.anchors import layouts_of
-from peer.checkpoint import sync
 from peer.export.card import model_card
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
 from peer.export.model_files import encoded, model_files

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from coordinator.manifest import PaceSpec, RunConfig, TrustSpec
+from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
-from peer.assembly import check_founders
+from dht.identity import Identity
+from dht.statement import digest_of
+from peer.assembly import check_founders, make_manifest
+from peer.description import OWN_DATA, Description
+from peer.options import NodeOptions
+from peer.run_state import MANIFEST_FILE, RunDirectory
+
+HOST = Identity(digest_of(b"host"))
 
 
 def test_a_run_that_bounds_newcomers_names_who_trains_first() -> None:
@@ -15,3 +25,14 @@ def test_a_run_that_bounds_newcomers_names_who_trains_first() -> None:
     with pytest.raises(UsageError, match=r"2 of at least 3 .* --founder"):
         check_founders(bounded, {"one", "two"})
     check_founders(RunConfig(), set())
+
+
+def test_a_host_begins_anew_where_its_manifest_is_damaged(tmp_path: Path) -> None:
+    config = RunConfig(model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16))
+    described, options = Description(config), NodeOptions(tmp_path)
+    first = make_manifest(described, OWN_DATA, options, HOST.peer_id)
+    directory = RunDirectory(tmp_path, first.run_id)
+    directory.keep_manifest(first)
+    assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == first
+    (directory.path / MANIFEST_FILE).write_bytes(b"")
+    assert make_manifest(described, OWN_DATA, options, HOST.peer_id).config == config

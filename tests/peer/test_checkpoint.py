@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from dht.errors import LocalError, UsageError
 from dht.wire import PROTOCOL_MAJOR
 from peer import checkpoint as module
 from peer.checkpoint import Checkpoint, CheckpointHeader, VoteLog, load_latest, save_checkpoint
+from tests.disk import file_size_limit
 
 torch.set_num_threads(1)
 
@@ -54,17 +52,6 @@ def assert_same(found: Checkpoint | None, expected: Checkpoint) -> None:
 
 def step_of(found: Checkpoint | None) -> int | None:
     return None if found is None else int(found.tensors["inner.step"])
-
-
-@contextmanager
-def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """A disk that takes so many bytes per file and no more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_what_is_saved_is_loaded(tmp_path):

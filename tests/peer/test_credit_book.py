@@ -76,7 +76,7 @@ def test_a_disk_that_refuses_leaves_the_book_as_it_was(tmp_path: Path) -> None:
     book = CreditBook(tmp_path, run.manifest.run_id, 2)
     book.save(run.chains)
     before = saved_report(tmp_path)
-    (tmp_path / CREDIT_FILE).with_suffix(".tmp").mkdir()
+    (tmp_path / f"{CREDIT_FILE}.new").mkdir()
     with pytest.raises(LocalError, match="cannot be written"):
         book.save(run.advance().chains)
     assert saved_report(tmp_path) == before

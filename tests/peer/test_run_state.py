@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
+from structlog.testing import capture_logs
 
 from coordinator.actions import VoteRecord
 from coordinator.certificate import (
@@ -27,8 +30,9 @@ from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement
 from peer.anchors import genesis_states
 from peer.outer_optimizer import OuterState, outer_step, state_digest
-from peer.run_state import Captured, RunDirectory
+from peer.run_state import MANIFEST_FILE, Captured, RunDirectory, known_manifests
 from peer.votes import decode_vote, encode_vote
+from tests.disk import file_size_limit
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),
@@ -161,6 +165,33 @@ def test_the_manifest_is_remembered_only_if_it_is_the_runs(tmp_path: Path, manif
     assert directory.known_manifest() == manifest
     directory.keep_manifest(manifest.model_copy(update={"created_unix_seconds": 1}))
     assert directory.known_manifest() is None
+
+
+def test_a_full_disk_at_a_start_leaves_the_manifest(tmp_path: Path, manifest: Manifest) -> None:
+    directory = RunDirectory(tmp_path, manifest.run_id)
+    directory.keep_manifest(manifest)
+    with file_size_limit(0):
+        directory.keep_manifest(manifest)  # nothing has to be written
+        with pytest.raises(LocalError, match=r"manifest.bin cannot be written: File too large"):
+            directory.keep_manifest(manifest.model_copy(update={"created_unix_seconds": 1}))
+    assert directory.known_manifest() == manifest
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_manifest_is_none(tmp_path: Path, manifest: Manifest, data: st.DataObject) -> None:
+    content = manifest.to_wire()
+    end, flip = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(0, 255))
+    directory = RunDirectory(tmp_path, manifest.run_id)
+    directory.keep_manifest(manifest)
+    rest = content[end + 1 :] if flip else b""
+    (directory.path / MANIFEST_FILE).write_bytes(content[:end] + bytes([content[end] ^ flip] if flip else []) + rest)
+    assert directory.known_manifest() is None
+    with capture_logs() as logs:
+        assert list(known_manifests(tmp_path)) == []
+    assert [entry["event"] for entry in logs] == ["manifest_unreadable"]
+    directory.keep_manifest(manifest)
+    assert list(known_manifests(tmp_path)) == [manifest]
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_words(tmp_path: Path, manifest: Manifest) -> None:

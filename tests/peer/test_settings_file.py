@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import LocalError, UsageError
-from peer import settings_file
 from peer.limits import SETTINGS_NAME, Limits, PeerSettings
 from peer.settings_file import changed_text, keep_limits, shown
+from tests.disk import file_size_limit
 
 HANDWRITTEN = """\
 # my machine
@@ -82,13 +82,9 @@ def test_what_we_cannot_change_is_left_alone(tmp_path: Path, text: str, sentence
     assert (tmp_path / SETTINGS_NAME).read_text() == text
 
 
-def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(temporary: Path, final: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(settings_file, "publish", full)
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / SETTINGS_NAME).write_text(HANDWRITTEN)
-    with pytest.raises(LocalError, match="No space left on device; nothing was changed"):
+    with file_size_limit(0), pytest.raises(LocalError, match="File too large; nothing was changed"):
         keep_limits(tmp_path, {"upload_mbit": 2.0})
     assert [path.name for path in tmp_path.iterdir()] == [SETTINGS_NAME]
     assert (tmp_path / SETTINGS_NAME).read_text() == HANDWRITTEN
