@@ -70,6 +70,15 @@ def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
     return None
 
 
+def last_shared(one: Chain, other: Chain) -> int | None:
+    """The newest version that both chains keep with one digest; None if there is none."""
+    for version in range(min(one.version, other.version), -1, -1):
+        digest = one.digest_at(version)
+        if digest is not None and digest == other.digest_at(version):
+            return version
+    return None
+
+
 def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int, Chain] | None:
     """Where `certificates` part from `chain`, and `chain` cut there and continued with them, all verified.
 

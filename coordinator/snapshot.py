@@ -31,7 +31,7 @@ class FragmentStatus(_Frozen):
 
 
 class CertifiedWork(_Frozen):
-    """Sums over the certificates that this peer has seen since it started."""
+    """Sums over the certificates that have joined our chains since this peer started, without branches that it left."""
 
     versions: int = 0
     minor: int = 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
+from coordinator.chain import Chain
 from coordinator.credit import Credit
 from coordinator.fragment import FragmentMachine
+from coordinator.lineage import last_shared
 from coordinator.network_view import AuditView, ScoreView
 from coordinator.snapshot import CertifiedWork
 from peer.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
@@ -61,13 +64,27 @@ class LearnerProgress:
         self._window.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What of a fragment's chain is in the sums: its versions after `first`, up to `last`."""
+
+    chain: Chain
+    first: int
+    last: int
+
+    def fork(self, chain: Chain) -> int:
+        """The newest of these versions that `chain` has too, as far as can be told."""
+        shared = self.last if chain is self.chain else last_shared(self.chain, chain)
+        return max(self.first, self.last if shared is None else min(shared, self.last))
+
+
 class Book:
     """Certificates and events of this life."""
 
     def __init__(self, fragments: int) -> None:
         self.certified = CertifiedWork()
         self.credit = Credit(fragments)
-        self._counted: dict[int, int] = {}  # the newest version of each fragment that is booked
+        self._booked: dict[int, Booked] = {}  # by fragment
         self.events: Counter[str] = Counter()
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
@@ -85,25 +102,31 @@ class Book:
             self.scores.popitem(last=False)
 
     def follow(self, machines: Sequence[FragmentMachine]) -> None:
-        """Book every certificate that has joined a chain, however it came; the first call says where we begin."""
-        for machine in machines:
-            version = machine.chain.version
-            known = self._counted.get(machine.index, version)
-            for certificate in machine.chain.after(known, version - known) if version > known else ():
-                self.certify(certificate)
-            self._counted[machine.index] = version
+        """Book every certificate that has joined a chain, however it came; the first call says where we begin.
 
-    def certify(self, certificate: Certificate) -> None:
-        """Count one certified version."""
+        What was on a branch that was left is taken back: its peers bring their work again (docs/adr/0027).
+        """
+        for machine in machines:
+            chain = machine.chain
+            booked = self._booked.get(machine.index) or Booked(chain, chain.version, chain.version)
+            fork = booked.fork(chain)
+            for certificate in booked.chain.between(fork, booked.last):
+                self.certify(certificate, -1)
+            for certificate in chain.between(fork, chain.version):
+                self.certify(certificate)
+            self._booked[machine.index] = Booked(chain, booked.first, chain.version)
+
+    def certify(self, certificate: Certificate, sign: int = 1) -> None:
+        """Count one certified version, or take it back (−1)."""
         included = certificate.outcome.included()
-        self.credit.count(certificate.outcome)
+        self.credit.count(certificate.outcome, sign)
         old = self.certified
         self.certified = CertifiedWork(
-            versions=old.versions + 1,
-            minor=old.minor + certificate.outcome.minor,
+            versions=old.versions + sign,
+            minor=old.minor + sign * certificate.outcome.minor,
             tokens=self.credit.tokens,
-            members=old.members + len(included),
-            steps=old.steps + max((one.steps for one in included), default=0),
+            members=old.members + sign * len(included),
+            steps=old.steps + sign * max((one.steps for one in included), default=0),
             round_seconds=old.round_seconds,
             rounds=old.rounds,
         )

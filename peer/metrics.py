@@ -47,17 +47,22 @@ class SnapshotCollector(Collector):
     def __init__(self, loop: asyncio.AbstractEventLoop, look: Look) -> None:
         self._loop = loop
         self._look = look
+        self._most: dict[str, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         async def look() -> PeerSnapshot:
             return self._look()
 
         snapshot = asyncio.run_coroutine_threadsafe(look(), self._loop).result(SNAPSHOT_SECONDS_MAX)
-        yield from metrics_of(snapshot)
+        yield from metrics_of(snapshot, self._most)
 
 
-def metrics_of(snapshot: PeerSnapshot) -> Iterator[Metric]:
-    """Everything in a snapshot that is a number."""
+def metrics_of(snapshot: PeerSnapshot, most: dict[str, float]) -> Iterator[Metric]:
+    """Everything in a snapshot that is a number. `most` is what each counter has shown at most so far.
+
+    Certified sums shrink when a branch is left. Prometheus takes a counter that shrinks for one that began anew, and
+    would count all of it again, so a counter stands still until there is more.
+    """
     yield InfoMetricFamily(
         "muster_peer",
         "Who this is",
@@ -74,7 +79,9 @@ def metrics_of(snapshot: PeerSnapshot) -> Iterator[Metric]:
         held.add_metric([str(index)], fragment.held_version)
     yield versions
     yield held
-    yield from (CounterMetricFamily(name, text, value=value) for name, text, value in _counters(snapshot))
+    for name, text, value in _counters(snapshot):
+        most[name] = max(value, most.get(name, 0.0))
+        yield CounterMetricFamily(name, text, value=most[name])
     yield from (GaugeMetricFamily(name, text, value=value) for name, text, value in _gauges(snapshot))
     delays = GaugeMetricFamily(
         "muster_adoption_delay_steps", "Inner steps from a snapshot to its adoption", labels=["quantile"]

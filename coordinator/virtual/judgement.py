@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from coordinator.certificate import Certificate
-from coordinator.chain import Chain
 from coordinator.virtual.invariants import MESSAGES_PER_PEER_ROUND_MAX, InvariantError, Watcher
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.tensors import Work
@@ -29,22 +28,12 @@ def check_work(peers: Sequence[VirtualPeer], watcher: Watcher) -> None:
     """(5) In the lineage that won, no step of anybody is in two versions, and none of an undisturbed peer is lost."""
     reference = next(peer.engine for peer in peers if peer.engine is not None)
     for machine in reference.machines:
-        lineage = _lineage(machine.chain, watcher)
+        lineage = watcher.lineage(machine.chain)
         for peer in peers:
             certified = _certified_work(lineage, peer)
             _counts_once(certified, peer.me)
             if peer.life == 1 and peer.alive and peer.me not in watcher.disturbed:
                 _loses_nothing(certified, peer, machine.index)
-
-
-def _lineage(chain: Chain, watcher: Watcher) -> list[Certificate]:
-    """Everything that led to the newest version, newest first, also what the peers no longer keep."""
-    found: list[Certificate] = []
-    digest = chain.digest
-    while digest != chain.genesis:
-        found.append(watcher.certified[digest])
-        digest = found[-1].outcome.parent
-    return found
 
 
 def _certified_work(lineage: Sequence[Certificate], peer: VirtualPeer) -> list[Work]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.actions import Action, Adopt, FetchState, Publish, Send, Tell
 from coordinator.certificate import Certificate
+from coordinator.chain import Chain
 from coordinator.messages import CertificateNote
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ class Observer:
             known = self.full.setdefault((outcome.fragment, outcome.parent), certificate)
             self.forks += known is not certificate
         return True
+
+    def lineage(self, chain: Chain) -> list[Certificate]:
+        """Everything that led to the newest version, newest first, also what the peers no longer keep."""
+        found: list[Certificate] = []
+        digest = chain.digest
+        while digest != chain.genesis:
+            found.append(self.certified[digest])
+            digest = found[-1].outcome.parent
+        return found
 
     def handled(self, peer: VirtualPeer) -> None:
         """Look at a peer after an event."""

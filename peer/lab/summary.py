@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from coordinator.certificate import Certificate
 from coordinator.report import Ban
 from coordinator.virtual.simulation import World
 from peer.attacks.data import trigger_rate
@@ -31,13 +32,20 @@ def bans_of(world: World) -> tuple[Ban, ...]:
     )
 
 
+def lineage(world: World) -> list[Certificate]:
+    """What counts in the end: the certificates that led to where most versions are, without branches that were left."""
+    living = (peer.engine.chains for peer in world.peers if peer.engine is not None)
+    newest = max(living, key=lambda chains: sum(chain.version for chain in chains), default=[])
+    return [certificate for chain in newest for certificate in world.watcher.lineage(chain)]
+
+
 def report_of(
     lab: Laboratory, used: Seconds, baseline: Mapping[str, Baseline], curves: Sequence[CurvePoint] = ()
 ) -> LabReport:
     """Sum up a run that has ended; `curves` are those of the baselines."""
     config, tally, world = lab.options.config, lab.shop.tally, lab.world
     book = Book(config.pace.fragments)
-    for certificate in world.watcher.certified.values():
+    for certificate in lineage(world):
         book.certify(certificate)
     certified, learners = book.certified, len(world.peers)
     digests = state_digests(lab)

@@ -97,6 +97,15 @@ def test_a_scrape_shows_the_peer_as_it_is_now() -> None:
     assert "\nmuster_steps_total 481.0\n" in second
 
 
+def test_a_counter_stands_still_where_a_branch_was_left() -> None:
+    most: dict[str, float] = {}
+    shown = [
+        {sample.name: sample.value for one in metrics_of(snapshot(certified=work), most) for sample in one.samples}
+        for work in (CertifiedWork(tokens=1000), CertifiedWork(tokens=700), CertifiedWork(tokens=1100))
+    ]
+    assert [one["muster_tokens_certified_total"] for one in shown] == [1000, 1000, 1100]
+
+
 def test_after_the_peer_nobody_answers() -> None:
     async def main() -> int:
         port = free_port()
@@ -121,12 +130,12 @@ def test_a_taken_port_is_told_in_a_sentence() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    names = {metric.name for metric in metrics_of(snapshot(loss=None, evaluations=(), adoption_delays_steps=(3,)))}
+    names = {metric.name for metric in metrics_of(snapshot(loss=None, evaluations=(), adoption_delays_steps=(3,)), {})}
     assert names.isdisjoint({"muster_training_loss", "muster_held_out_loss"})
 
 
 def test_the_grafana_dashboard_shows_every_metric_and_asks_for_no_other() -> None:
-    exported = {sample.name for metric in metrics_of(snapshot()) for sample in metric.samples}
+    exported = {sample.name for metric in metrics_of(snapshot(), {}) for sample in metric.samples}
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = {name for panel in panels for one in panel["targets"] for name in re.findall(r"muster_\w+", one["expr"])}
     assert asked == exported
