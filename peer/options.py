@@ -16,7 +16,7 @@ from peer.session_end import SessionEnd
 AUTO = "auto"  # the device: CUDA if that works and has room
 FAULT_POINTS = (  # in the order of a round (`coordinator.virtual.faults`); roster, bundle, proposal are for its leader
     *("join", "roster", "commit", "bundle", "scatter", "reduce"),
-    *("result", "check", "proposal", "vote", "adopt"),
+    *("result", "check", "proposal", "record", "vote", "adopt"),
 )
 
 

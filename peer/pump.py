@@ -214,6 +214,7 @@ class Pump:
             case Apply():
                 event = await self.work.run(partial(self.work.apply, action))
             case RecordVote():
+                self._hit("record")
                 event = await self._record_vote(action)
         if event is not None:
             self.feed(event)

@@ -24,6 +24,7 @@ from coordinator.messages import NeedNote, PartNote
 from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from coordinator.presence import Presence
+from coordinator.virtual.faults import FAULT_POINTS as SIMULATED
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
@@ -393,6 +394,7 @@ def test_every_point_at_which_a_peer_can_be_killed_is_passed(tmp_path: Path) -> 
 
     run_virtual(main())
     assert Spy.reached >= set(FAULT_POINTS)
+    assert set(FAULT_POINTS) == set(SIMULATED), "as in the simulator"
 
 
 def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
