@@ -35,8 +35,9 @@ from peer.introduction import Introduction, waypoint_of
 from peer.limits import Limits
 from peer.merge_package import merge_rule
 from peer.network import Network, daemon_config
-from peer.options import Fault, NodeOptions
+from peer.options import NodeOptions
 from peer.packages import check_packages
+from peer.points import Fault
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.run_state import RunDirectory, RunState, known_manifests
@@ -187,7 +188,7 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         blobs=blobs,
         votes=directory.vote_log,
         book=Book(config.pace.fragments),
-        fault=None if options.fault is None else Fault.parse(options.fault),
+        fault=None if options.fault is None else Fault.parse(options.fault, options.data_directory),
     )
     give_within(options.limits, pump)
     core.court = work.court

@@ -33,8 +33,9 @@ from peer.cli_common import (
 )
 from peer.learner_spawn import learner_ahead
 from peer.limits import PeerSettings
-from peer.options import AUTO, Fault, NodeOptions
+from peer.options import AUTO, NodeOptions
 from peer.own_files import OwnFiles
+from peer.points import Fault
 from peer.service import ServiceOptions, Start
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes

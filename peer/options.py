@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.daemon_config import Relay
-from dht.errors import UsageError
 from peer.clock import Clock, skewed, unix_seconds
 from peer.learner_spawn import LearnerSpawn
 from peer.limits import Limits
@@ -14,10 +13,6 @@ from peer.own_files import NO_FILES, OwnFiles
 from peer.session_end import SessionEnd
 
 AUTO = "auto"  # the device: CUDA if that works and has room
-FAULT_POINTS = (  # in the order of a round (`coordinator.virtual.faults`); roster, bundle, proposal are for its leader
-    *("join", "roster", "commit", "bundle", "scatter", "reduce"),
-    *("result", "check", "proposal", "record", "vote", "adopt"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,7 @@ class NodeOptions:
     files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
     session: SessionEnd | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
-    fault: str | None = None  # tests only: see `Fault.parse`
+    fault: str | None = None  # tests only: see `peer.points.Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
     skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.clock.skewed`)
@@ -73,32 +68,3 @@ class NodeOptions:
     def identity_path(self) -> Path:
         """This peer's key."""
         return self.data_directory / "identity.key"
-
-
-@dataclass(slots=True)
-class Fault:
-    """Kills this process, as kill -9 would, when it comes to a named point of the protocol for the n-th time."""
-
-    point: str
-    left: int
-
-    @classmethod
-    def parse(cls, text: str) -> Fault:
-        """`kill:POINT` or `kill:POINT:N`; raises UsageError."""
-        kind, _, rest = text.partition(":")
-        point, _, count = rest.partition(":")
-        if kind != "kill" or point not in FAULT_POINTS or not (count or "1").isdecimal():
-            raise UsageError(
-                f"{text!r} is no fault; write kill:POINT or kill:POINT:N with one of {', '.join(FAULT_POINTS)}"
-            )
-        return cls(point, int(count or "1"))
-
-    def __str__(self) -> str:
-        return f"kill:{self.point}:{self.left}"
-
-    def strikes(self, point: str) -> bool:
-        """Whether the process has to die now."""
-        if point != self.point:
-            return False
-        self.left -= 1
-        return self.left == 0

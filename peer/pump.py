@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +50,7 @@ from peer.fetches import Fetches
 from peer.frames import Transfer, decode_header, encode_header
 from peer.learner_client import LearnerClient
 from peer.local_work import LocalWork
-from peer.options import Fault
+from peer.points import Fault
 from peer.round_work import Adoption, RoundWork
 from peer.transfers import Transfers
 from peer.transport import Payload, Transport
@@ -240,7 +238,7 @@ class Pump:
 
     def _hit(self, point: str) -> None:
         if self.fault is not None and self.fault.strikes(point):
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.fault.strike()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

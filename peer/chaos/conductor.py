@@ -41,7 +41,7 @@ class Conductor(Generic[Target]):
         self._order = count()
         self._due: list[tuple[float, int, Event]] = []
         self._timed = [event for event in plan.events if event.at_seconds is not None]
-        self._at_points = {event.target: event for event in plan.events if event.at_point is not None}
+        self._at_points = {event.waits_for: event for event in plan.events if event.at_point is not None}
         self._down: set[str] = set()
         self._stopped: set[str] = set()
         self._full: set[str] = set()
@@ -56,7 +56,12 @@ class Conductor(Generic[Target]):
             self._push(now + (event.at_seconds or 0.0), event)
 
     def advance(self, now: float) -> None:
-        """Do everything that is due."""
+        """Do everything that is due, and what somebody stands still for."""
+        for name, event in list(self._at_points.items()):
+            if not event.dies_there and self._executor.stands(process := self._processes[name]):
+                del self._at_points[name]
+                self._fire(event, now)
+                self._executor.release(process)
         while self._due and self._due[0][0] <= now:
             _, _, event = heapq.heappop(self._due)
             self._fire(event, now)
@@ -67,7 +72,7 @@ class Conductor(Generic[Target]):
             return True
         self._forget(name)
         event = self._at_points.get(name)
-        if event is None or exit_code != -signal.SIGKILL:
+        if event is None or not event.dies_there or exit_code != -signal.SIGKILL:
             return False
         del self._at_points[name]
         self._note(event, now, self._tried(event) if event.do == "attacker" else None)

@@ -115,6 +115,12 @@ class Containers:
     def set_clock(self, peer: str, skew_seconds: float) -> None:
         raise LocalError("containers share the clock of their machine")
 
+    def stands(self, peer: str) -> bool:
+        return False  # whoever started these peers told none of them of a point
+
+    def release(self, peer: str) -> None:
+        raise LocalError(f"{peer} stands at no point")
+
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         """The first side stays where it is; each other one is moved to a network of its own."""
         for name in self._of:

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from dht.errors import LocalError
 from peer.chaos.plan import Kind
 from peer.clock import SKEW_FILE, write_skew
+from peer.points import GATE_NAME, release, stands
 from peer.swarm_processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
@@ -53,6 +54,11 @@ class Breaker(Protocol[Target_contra]):
         """Have the peer's wall clock be off by this from now on."""
         ...
 
+    def stands(self, peer: Target_contra) -> bool:
+        """Whether it has come to a point of the protocol and stands still there, until `release`."""
+        ...
+
+    def release(self, peer: Target_contra) -> None: ...
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
         ...
@@ -112,6 +118,12 @@ class Loopback:
     def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
         """In a file, which a peer reads that was started with `--skew-file`."""
         write_skew(peer.data_directory / SKEW_FILE, skew_seconds)
+
+    def stands(self, peer: PeerProcess) -> bool:
+        return stands(peer.data_directory / GATE_NAME)
+
+    def release(self, peer: PeerProcess) -> None:
+        release(peer.data_directory / GATE_NAME)
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         raise LocalError("there is no network to cut on loopback")

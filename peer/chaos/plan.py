@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.clock import SKEW_SECONDS_MAX
-from peer.options import Fault
+from peer.points import Fault
 
 Kind = Literal[
     "kill", "stop", "partition", "delay", "loss", "bandwidth", "disk_full", "clock_skew", "attacker",
@@ -58,7 +58,8 @@ class Event(_Strict):
 
     do: Kind
     at_seconds: float | None = Field(None, ge=0, le=SECONDS_MAX)
-    at_point: str | None = Field(None, description="POINT or POINT:N, the N-th time this peer comes there")
+    at_point: str | None = Field(None, description="POINT or POINT:N, the N-th time a peer comes there")
+    at_peer: PeerNumber | None = Field(None, description="who has to come to the point; default: whom it is done to")
     peer: PeerNumber | None = Field(None, description="number of a peer, or host")
     for_seconds: float | None = Field(None, gt=0, le=SECONDS_MAX)
     sides: tuple[Side, ...] = Field((), strict=False, max_length=PEERS_MAX)
@@ -86,17 +87,18 @@ class Event(_Strict):
             _check_attack(self.attack)
         if self.for_seconds is not None and self.do not in UNDONE_BY:
             raise ValueError(f"{self.do} is not undone by anything, so it takes no for_seconds")
-        if self.at_point is not None:
-            self._check_point(self.at_point)
+        self._check_point()
         return self
 
-    def _check_point(self, point: str) -> None:
-        if self.do not in ("kill", "attacker") or self.peer == HOST:
-            raise ValueError(
-                "only a peer that trains can wait for a point, to be killed or to become an attacker there"
-            )
+    def _check_point(self) -> None:
+        if self.at_point is None:
+            if self.at_peer is not None:
+                raise ValueError("at_peer says who comes to a point, so it needs at_point")
+            return
+        if self.waits_for in ("", HOST):
+            raise ValueError("only a peer that trains comes to a point; say with at_peer which one")
         try:
-            Fault.parse(f"kill:{point}")
+            Fault.parse(f"kill:{self.at_point}")
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -104,6 +106,17 @@ class Event(_Strict):
     def target(self) -> str:
         """The process that it is done to; empty for what is done to all."""
         return "" if self.peer is None else name_of(self.peer)
+
+    @property
+    def waits_for(self) -> str:
+        """The process that has to come to the point; empty if it is for a time."""
+        who = self.peer if self.at_peer is None else self.at_peer
+        return "" if self.at_point is None or who is None else name_of(who)
+
+    @property
+    def dies_there(self) -> bool:
+        """Whether whoever comes to the point dies there by itself, between two instructions."""
+        return self.do in ("kill", "attacker") and self.waits_for == self.target
 
     @property
     def name(self) -> str:
@@ -121,11 +134,11 @@ class Event(_Strict):
 
     def detail(self) -> str:
         """What a reader of the timeline wants to know beside kind and peer."""
-        if self.sides:
-            return " | ".join(" ".join(sorted(group)) for group in self.groups())
+        sides = " | ".join(" ".join(sorted(group)) for group in self.groups())
         value = getattr(self, VALUES[self.do]) if self.do in VALUES else ""
-        words = value if isinstance(value, str) else f"{value:g}"
-        return " ".join(filter(None, (words, self.at_point and f"at {self.at_point}")))
+        words = sides or (value if isinstance(value, str) else f"{value:g}")
+        whose = f"of {self.waits_for}" if self.waits_for not in ("", self.target) else ""
+        return " ".join(filter(None, (words, self.at_point and f"at {self.at_point}", whose)))
 
 
 class Repeated(_Strict):
@@ -172,7 +185,7 @@ class Plan:
         """Sort and check; raises UsageError if an event names who or when there is nobody."""
         for event in events:
             _check(event, peers, seconds)
-        waiting = [event.target for event in events if event.at_point is not None]
+        waiting = [event.waits_for for event in events if event.at_point is not None]
         if twice := next((name for name in waiting if waiting.count(name) > 1), None):
             raise UsageError(f"{twice} is to wait at two points; a peer can wait for one only")
         hostile = {event.target for event in events if event.do == "attacker"}
@@ -184,9 +197,12 @@ class Plan:
 
     @property
     def point_faults(self) -> dict[int, str]:
-        """For the `--fault` of each peer that is to die at a point; an attacker comes back as one."""
+        """For the `--fault` of each peer that is to die at a point, or to stand still there until it is done."""
         waiting = (event for event in self.events if event.at_point is not None)
-        return {int(event.peer or 0): f"kill:{event.at_point}" for event in waiting}
+        return {
+            int(number_of(event.waits_for)): f"{'kill' if event.dies_there else 'wait'}:{event.at_point}"
+            for event in waiting
+        }
 
 
 def _check_attack(text: str) -> None:
@@ -220,7 +236,8 @@ def _check(event: Event, peers: int, seconds: float) -> None:
     if event.at_seconds is not None and event.at_seconds >= seconds:
         raise UsageError(f"{event.do} at {event.at_seconds:g} s comes after the end at {seconds:g} s")
     everybody = [one for side in event.sides for one in side]
-    for number in everybody if event.peer is None else [event.peer]:
+    named = [number for number in (*everybody, event.peer, event.at_peer) if number is not None]
+    for number in named:
         if number != HOST and not 1 <= int(number) <= peers:
             raise UsageError(f"{event.do}: there is no peer {number}; they are numbered from 1 to {peers}")
     if len(set(everybody)) != len(everybody) or (event.do == "partition" and len(event.sides) < 2):

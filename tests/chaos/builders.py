@@ -34,6 +34,7 @@ class Recorder:
     def __init__(self, cannot: Collection[Kind] = ()) -> None:
         self.cannot = cannot
         self.done: list[tuple[object, ...]] = []
+        self.standing: set[object] = set()
 
     def open(self, names: Sequence[str]) -> None: ...
     def close(self) -> None: ...
@@ -58,6 +59,13 @@ class Recorder:
 
     def set_clock(self, peer: PeerProcess, skew_seconds: float) -> None:
         self.done.append(("clock", peer, skew_seconds))
+
+    def stands(self, peer: PeerProcess) -> bool:
+        return peer in self.standing
+
+    def release(self, peer: PeerProcess) -> None:
+        self.standing.discard(peer)
+        self.done.append(("release", peer))
 
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         self.done.append(("partition", *map(frozenset, sides)))

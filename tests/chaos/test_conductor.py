@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from dht.errors import LocalError
 from peer.chaos.conductor import END_OF_PLAN, Conductor
 from peer.chaos.draw import draw_plan
 from peer.chaos.executor import Link
-from peer.chaos.plan import Event, Plan
+from peer.chaos.plan import Event, Kind, Plan
 from peer.chaos.record import Happening
 from tests.chaos.builders import Recorder, event
 
@@ -186,6 +187,50 @@ def test_a_hostile_peer_comes_back_from_death_as_what_it_is_by_then() -> None:
     assert rig.restarted == [("peer-1", "zero"), ("peer-1", "zero"), ("peer-1", None)]
     assert [line[3] for line in rig.lines()][-1] == "peer-1 is not hostile"
     assert [line[3] for line in rig.lines()][:-1] == [None] * 6
+
+
+HOW: dict[Kind, dict[str, object]] = {
+    "delay": {"delay_seconds": 0.5},
+    "loss": {"loss_share": 0.5},
+    "bandwidth": {"bits_per_second": 1e5},
+    "clock_skew": {"skew_seconds": 90.0},
+    "attacker": {"attack": "zero"},
+    "partition": {"sides": ((1, 2), (3, 4))},
+}
+
+
+@pytest.mark.parametrize("do", get_args(Kind))
+def test_anything_may_happen_when_a_peer_comes_to_a_point(do: Kind) -> None:
+    """Whoever comes there stands still until it has happened, before anything else that is due."""
+    whom = None if do in ("partition", "heal") else 3
+    rig = Rig(event(do, None, whom, at_point="vote:2", at_peer=2, **HOW.get(do, {})))
+    rig.conductor.advance(START + 1)
+    assert rig.told == []
+    rig.executor.standing = {"peer-2"}
+    rig.conductor.advance(START + 2)
+    ((kind, target, seconds, refusal),) = rig.lines()
+    assert (kind, target, seconds) == (do, "peer-3" if whom else "", 2.0)
+    assert refusal in (None, "peer-3 is running", "peer-3 is not stopped", "peer-3 is not hostile")
+    assert rig.executor.done[-1] == ("release", "peer-2")
+    assert refusal is not None or len(rig.executor.done) > 1
+    rig.executor.standing = {"peer-2"}
+    rig.conductor.advance(START + 3)
+    assert len(rig.told) == 1, "it happens once"
+
+
+def test_what_happened_at_a_point_is_undone_in_time() -> None:
+    rig = Rig(event("stop", None, 2, at_point="record", for_seconds=4.0))
+    rig.executor.standing = {"peer-2"}
+    rig.conductor.advance(START + 2)
+    assert rig.executor.done == [("stop", "peer-2"), ("release", "peer-2")], "it goes on when it wakes"
+    rig.conductor.advance(START + 6)
+    assert rig.executor.done[2:] == [("resume", "peer-2")]
+
+
+def test_who_is_killed_while_it_is_to_wait_at_a_point_has_not_come_there() -> None:
+    rig = Rig(event("heal", None, at_point="vote", at_peer=2))
+    assert not rig.conductor.note_death("peer-2", -signal.SIGKILL, START + 1)
+    assert rig.told == []
 
 
 def test_a_peer_may_turn_hostile_at_a_point() -> None:

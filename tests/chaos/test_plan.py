@@ -53,6 +53,21 @@ def test_what_a_reader_of_the_timeline_is_told() -> None:
     assert event("clock_skew", 1.0, 2, skew_seconds=-90.0).detail() == "-90"
     assert event("attacker", None, 2, attack="zero", at_point="vote").detail() == "zero at vote"
     assert event("kill", None, 2, at_point="vote:2").detail() == "at vote:2"
+    assert event("kill", None, "host", at_point="vote", at_peer=2).detail() == "at vote of peer-2"
+    assert event("partition", None, at_point="vote", at_peer=2, sides=((1,), (2,))).detail() == (
+        "peer-1 | peer-2 at vote of peer-2"
+    )
+
+
+def test_who_is_to_die_at_a_point_dies_by_itself_and_anybody_else_waits_there() -> None:
+    events = (
+        event("kill", None, 1, at_point="vote"),
+        event("attacker", None, 2, attack="zero", at_point="join:2"),
+        event("kill", None, "host", at_point="adopt", at_peer=3),
+        event("disk_full", None, 4, at_point="record"),
+    )
+    plan = Plan.of(4, 60.0, events)
+    assert plan.point_faults == {1: "kill:vote", 2: "kill:join:2", 3: "wait:adopt", 4: "wait:record"}
     assert event("kill", 1.0, 2).detail() == ""
 
 
@@ -99,7 +114,10 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[[event]]\ndo = 'delay'\nat_seconds = 1\npeer = 1", "a delay, and nothing else, has delay_seconds"),
         ("[[event]]\ndo = 'heal'\nat_seconds = 1\nfor_seconds = 2", "takes no for_seconds"),
         ("[[event]]\ndo = 'kill'\npeer = 1\nat_point = 'lunch'", "commit, bundle, scatter"),
-        ("[[event]]\ndo = 'stop'\npeer = 1\nat_point = 'vote'", "only a peer that trains can wait for a point"),
+        ("[[event]]\ndo = 'stop'\npeer = 'host'\nat_point = 'vote'", "only a peer that trains comes to a point"),
+        ("[[event]]\ndo = 'heal'\nat_point = 'vote'", "say with at_peer which one"),
+        ("[[event]]\ndo = 'heal'\nat_point = 'vote'\nat_peer = 'host'", "only a peer that trains comes to a point"),
+        ("[[event]]\ndo = 'heal'\nat_seconds = 1\nat_peer = 1", "so it needs at_point"),
         ("[[event]]\ndo = 'attacker'\npeer = 1\nat_seconds = 1", "an attacker, and nothing else, has attack"),
         (
             "[[event]]\ndo = 'kill'\npeer = 1\nat_seconds = 1\nattack = 'zero'",
@@ -134,6 +152,8 @@ def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> No
         ([event("partition", 1.0, sides=((1, 2),))], "two sides or more"),
         ([event("partition", 1.0, sides=((1, 2), (2, 3)))], "nobody is on two of them"),
         ([event("kill", None, 1, at_point="vote"), event("kill", None, 1, at_point="adopt")], "at two points"),
+        ([event("kill", None, 1, at_point="vote"), event("heal", None, at_point="vote", at_peer=1)], "at two points"),
+        ([event("kill", None, 1, at_point="vote", at_peer=4)], "there is no peer 4"),
         ([event("attacker", 1.0, one, attack="two_votes") for one in (1, 2, 3)], "somebody must be honest"),
     ],
 )

@@ -50,6 +50,23 @@ for_seconds = {full}
 FULL_SECONDS = CHECKPOINT_SECONDS + 8  # so that one of the regular checkpoints meets it, and something comes after it
 DISK_EVENTS = ("checkpoint_failed", "vote_not_written")
 WAIT_SECONDS = 300.0  # on busy cores a swarm takes minutes to start
+AT_POINTS = """
+[[event]]
+at_point = "record"
+do = "disk_full"
+peer = 1
+for_seconds = 3
+[[event]]
+at_point = "adopt:2"
+do = "stop"
+peer = 2
+for_seconds = 3
+[[event]]
+at_point = "vote:40"
+at_peer = 3
+do = "kill"
+peer = "host"
+"""
 CUT = """
 [[event]]
 at_seconds = 3
@@ -140,6 +157,15 @@ def test_peers_die_sleep_and_come_back_on_loopback_and_a_full_disk_costs_no_work
     assert 0 < report["measured_tokens_certified"] < report["tokens"]
     assert 0 < report["goodput_ideal"] <= 1.2  # rounds end a little before or after the time that is measured
     assert 0 < report["uptime"] < 1
+
+
+def test_anything_can_happen_when_somebody_comes_to_a_point(swarm: Swarm) -> None:
+    report = run_chaos(swarm, AT_POINTS, "--minutes", "0.4")
+    assert report["agreement"]
+    assert report["faults"] == {"disk_full": 1, "stop": 1, "host_kill": 1}
+    assert all(line["fired"] for line in report["timeline"])
+    assert report["events"].get("vote_not_written", 0) >= 1, "the disk was full when the vote came to be written"
+    assert report["versions_certified"] > 4
 
 
 def test_a_clock_goes_wrong_and_a_peer_turns_hostile(swarm: Swarm) -> None:

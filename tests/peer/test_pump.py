@@ -37,8 +37,8 @@ from peer.frames import encode_header
 from peer.learner import Batches, Learner, make_learner
 from peer.local_count import Counters
 from peer.memory_transport import MemoryNetwork
-from peer.options import FAULT_POINTS, Fault
 from peer.outer_optimizer import outer_step, state_digest
+from peer.points import FAULT_POINTS, Fault
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.stage import window_to_read
