@@ -289,11 +289,11 @@ class Node:
         self.stage.wanted_paused = False
 
     def drain(self) -> None:
-        """Open no further rounds; once those in flight are over the learner rests."""
-        self._engine.drain()
+        """Open no further rounds; once those in flight are over, or had a round's deadline, the learner rests."""
+        self.stage.leave()
 
     async def wait(self) -> None:
-        """Return when the run is over or drained and everyone live agrees; raises MusterError if this peer failed."""
+        """Return when the run is over and all agree, or this peer has drained; raises MusterError if it failed."""
         await asyncio.shield(self._over)
 
     async def stop(self, save: bool = True) -> None:

@@ -38,7 +38,7 @@ from peer.own_replica import OwnReplica
 from peer.shared_planes import SharedPlanes
 
 START_SECONDS_MAX = 180.0  # to find the others and to fetch the run's state, on a loaded home machine
-LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way and agree with everybody live
+LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, save and leave
 STOP_SECONDS_MAX = 30.0
 LISTEN_SECONDS = 0.5
 

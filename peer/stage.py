@@ -5,6 +5,8 @@ Asked by `peer.node` a few times a second; time comes with the question.
 
 from __future__ import annotations
 
+import math
+
 import structlog
 
 from coordinator.engine import Engine
@@ -19,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
 BY_HAND = "by its owner, until muster resume"
-AGREEMENT_LIFETIMES = 3.0  # how long a drained peer waits for the others to hold the same
+AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
+AT_REST = ("draining", "hosting")  # states of those who open no rounds for work of their own
 
 
 def live_presences(engine: Engine, now: float) -> list[Presence]:
@@ -40,17 +43,22 @@ def lagging_fragments(engine: Engine, now: float) -> set[int]:
     return lagging
 
 
-def in_round(engine: Engine) -> bool:
-    """Whether a group that we belong to may still certify."""
-    return any(machine.attempt is not None for machine in engine.machines)
+def round_deadline_seconds(engine: Engine) -> float:
+    """A round's deadline; of those that we are in, the longest."""
+    attempts = [machine.attempt for machine in engine.machines if machine.attempt is not None]
+    return max([engine.core.pace.round_seconds, *(one.timeline.deadline_seconds for one in attempts)])
+
+
+def others_go_on(engine: Engine, now: float) -> bool:
+    """Whether somebody live still makes versions, so that there is no last one to agree on."""
+    return any(other.state not in AT_REST for other in live_presences(engine, now))
 
 
 def everyone_agrees(engine: Engine, now: float) -> bool:
     """Whether every live peer holds the versions that we hold and opens no more rounds."""
     heads = engine.heads()
     return all(machine.ready for machine in engine.machines) and all(
-        (other.versions, other.heads) == heads and other.state in ("draining", "hosting")
-        for other in live_presences(engine, now)
+        (other.versions, other.heads) == heads and other.state in AT_REST for other in live_presences(engine, now)
     )
 
 
@@ -83,6 +91,7 @@ class Stage:
         self._pump = pump
         self._presence = presence
         self._drained_at: float | None = None
+        self._leaves_by = math.inf  # whatever is not finished by then stays so
 
     @property
     def reason(self) -> str:
@@ -98,22 +107,35 @@ class Stage:
         self._pump.withdraw(pause is not None and pause.silent)
         self.advance(self._pump.now)
 
+    def leave(self) -> None:
+        """The owner wants out: open no further rounds, finish those in flight, within a round's deadline."""
+        engine = self._pump.engine
+        engine.drain()
+        self._leaves_by = min(self._leaves_by, self._pump.now + round_deadline_seconds(engine))
+
     def advance(self, now: float) -> bool:
-        """Move on if it is time; True once we are drained, and everyone live agrees or had time to."""
+        """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
         engine = self._pump.engine
         if versions_certified(engine) >= engine.core.manifest.config.versions:
             engine.drain()
         if not engine.draining:
             self._advance_training(now)
             return False
-        if in_round(engine):
+        late = now >= self._leaves_by
+        if engine.in_flight and not late:
             return False
         if self.training is not None:
             self.training.pause()
         self._drained_at = self._drained_at or now
         self._enter("draining")
+        return late or self._has_agreed(engine, self._drained_at, now)
+
+    def _has_agreed(self, engine: Engine, since: float, now: float) -> bool:
+        """Whether nothing is left to wait for, having waited `since` then."""
+        if self._leaves_by < math.inf and others_go_on(engine, now):
+            return True
         patience = AGREEMENT_LIFETIMES * engine.core.pace.presence_lifetime_seconds
-        return everyone_agrees(engine, now) or now > self._drained_at + patience
+        return everyone_agrees(engine, now) or now > since + patience
 
     def _advance_training(self, now: float) -> None:
         if self.training is None:

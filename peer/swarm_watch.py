@@ -132,10 +132,11 @@ class SwarmWatch:
 
     @property
     def settled(self) -> bool:
-        """True if every living honest process holds what it knows of, and all know the same."""
+        """True if every living honest process holds what it knows of, all know the same, and no round is in flight."""
         known = [self.latest.get(name) for name in self.living_honest]
         snapshots = [snapshot for snapshot in known if snapshot is not None]
-        return len(snapshots) == len(known) and self.training_is_over and same_heads(snapshots)
+        idle = not any(snapshot.rounds_in_flight for snapshot in snapshots)
+        return len(snapshots) == len(known) and self.training_is_over and idle and same_heads(snapshots)
 
 
 def at_rest(snapshots: Sequence[PeerSnapshot]) -> bool:

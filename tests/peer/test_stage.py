@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from coordinator.events import PresenceSeen
+from coordinator.presence import State
+from dht.statement import digest_of
 from peer.manners import Pause
 from peer.node_status import lack_of_company, swarm_loss
-from peer.stage import BY_HAND, Stage
+from peer.presence_loop import PresenceLoop
+from peer.stage import AGREEMENT_LIFETIMES, BY_HAND, Stage
+from peer.virtual_loop import run_virtual
 from tests.coordinator.rigs import PEERS, core, presence
+from tests.peer.test_pump import Peer, Swarm, config_of
+
+LOOK_SECONDS = 0.2
+ROUND_SECONDS = config_of().pace.round_seconds
+LIFETIME_SECONDS = config_of().pace.presence_lifetime_seconds
+
+
+def stage_of(peer: Peer) -> Stage:
+    nobody: Any = None
+    return Stage(peer.pump, PresenceLoop(nobody, nobody, digest_of(b"run"), peer.presence, nobody), "training")
+
+
+async def over(stage: Stage, peer: Peer) -> float:
+    """How long the stage takes to be over from now on."""
+    since = peer.pump.now
+    while not stage.advance(peer.pump.now):  # noqa: ASYNC110 - as `peer.node` asks it
+        await asyncio.sleep(LOOK_SECONDS)
+    return peer.pump.now - since
+
+
+def see(ours: Peer, other: Peer, state: State, beat: int = 0) -> None:
+    """What another one says of itself reaches us."""
+    said = other.presence().model_copy(update={"state": state, "beat": beat})
+    ours.pump.feed(PresenceSeen(other.identity.peer_id, said))
 
 
 def test_every_pause_says_why() -> None:
@@ -37,3 +70,108 @@ def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:
         table.see(peer, presence().model_copy(update={"loss": loss}), 0.0)
     assert swarm_loss(table, 3.0, 0.0) == 2.0
     assert swarm_loss(table, None, 0.0) == 1.5
+
+
+def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> None:
+    """There is nothing to agree on: the others go on."""
+
+    async def main() -> None:
+        swarm = Swarm(config_of(), 3, tmp_path)
+        await swarm.start()
+        ours, theirs = swarm.peers[0], swarm.peers[1]
+        training = asyncio.get_running_loop().create_task(swarm.train(14))
+        while not ours.pump.engine.in_flight:  # noqa: ASYNC110 - the pump tells nobody
+            await asyncio.sleep(0.01)
+        stage = stage_of(ours)
+        stage.leave()
+        assert not stage.advance(ours.pump.now), "a round is in flight"
+        seconds = await over(stage, ours)
+        assert not ours.pump.engine.in_flight
+        assert stage.state == "draining"
+        assert seconds < ROUND_SECONDS
+        versions = sum(theirs.versions)
+        await training
+        assert sum(theirs.versions) > versions
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(), 2, tmp_path)
+        await swarm.start()
+        ours, other = swarm.peers
+        stage = stage_of(ours)
+        stage.leave()
+        ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
+        ours.pump.feed(PresenceSeen(other.identity.peer_id, ahead))
+        assert not stage.advance(ours.pump.now)
+        await asyncio.sleep(LOOK_SECONDS)
+        see(ours, other, "draining", beat=2)
+        assert stage.advance(ours.pump.now)
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
+    """Neither for an agreement that does not come nor for a round that does not end."""
+
+    async def main() -> tuple[float, float]:
+        swarm = Swarm(config_of(min_group=2, quorum=2, presence_lifetime_seconds=40.0), 2, tmp_path)
+        await swarm.start()
+        ours, other = swarm.peers
+        apart = stage_of(ours)
+        ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
+        ours.pump.feed(PresenceSeen(other.identity.peer_id, ahead))
+        apart.leave()
+        disagreed = await over(apart, ours)
+
+        stuck = stage_of(other)
+        other.pump.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
+        stuck.leave()
+        in_flight = await over(stuck, other)
+        await swarm.close()
+        return disagreed, in_flight
+
+    for seconds in run_virtual(main()):
+        assert ROUND_SECONDS <= seconds <= ROUND_SECONDS + 2 * LOOK_SECONDS
+
+
+def test_at_the_end_of_a_run_nobody_leaves_before_the_others_hold_it(tmp_path: Path) -> None:
+    async def main() -> tuple[float, float]:
+        swarm = Swarm(config_of(versions=2), 2, tmp_path)
+        await swarm.start()
+        await swarm.train(12)
+        ours, other = swarm.peers
+        assert sum(ours.versions) >= 2
+        stage = stage_of(ours)
+        stage.advance(ours.pump.now)
+        other.pump.engine.drain()
+        await asyncio.sleep(ROUND_SECONDS)
+        see(ours, other, "training", beat=1)
+        assert not stage.advance(ours.pump.now), "the other one does not say yet that it is over for it, too"
+        see(ours, other, "draining", beat=2)
+        assert stage.advance(ours.pump.now)
+        late = stage_of(ours)
+        silent = other.presence().model_copy(update={"state": "training", "beat": 3})
+
+        async def say() -> None:
+            for beat in range(3, 1000):
+                ours.pump.feed(PresenceSeen(other.identity.peer_id, silent.model_copy(update={"beat": beat})))
+                await asyncio.sleep(1.0)
+
+        saying = asyncio.get_running_loop().create_task(say())
+        await asyncio.sleep(LOOK_SECONDS)
+        seconds = await over(late, ours)
+        hasty = stage_of(ours)
+        hasty.leave()
+        at_once = await over(hasty, ours)
+        saying.cancel()
+        await swarm.close()
+        return seconds, at_once
+
+    seconds, at_once = run_virtual(main())
+    assert AGREEMENT_LIFETIMES * LIFETIME_SECONDS <= seconds <= AGREEMENT_LIFETIMES * LIFETIME_SECONDS + 1
+    assert at_once == 0.0

@@ -270,6 +270,8 @@ class TestProgress:
         assert not watch.settled
         watch.note("host", told("host", [8, 8, 8]), 0.0)
         assert watch.settled
+        watch.note("peer-1", told("peer-1", [8, 8, 8], rounds_in_flight=1), 0.0)
+        assert not watch.settled
 
 
 def test_the_report_file_has_the_keys_that_scripts_read(tmp_path: Path) -> None:
