@@ -52,7 +52,8 @@ from peer.manners_loop import MannersLoop
 from peer.network import Network
 from peer.node_status import mark_of, peer_snapshot, told_status
 from peer.options import NodeOptions
-from peer.origins import OriginsLoop, own_networks
+from peer.origins import OriginsLoop
+from peer.own_addresses import OwnAddresses
 from peer.own_presence import OwnPresence
 from peer.presence_loop import PresenceLoop
 from peer.probe import ProbeDesk
@@ -83,10 +84,10 @@ class Node:
         self._chores = Chores(self._fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
-        self._addresses: tuple[str, ...] = ()
         self.manifest: Manifest
         self.network: Network
         self.pump: Pump
+        self.addresses: OwnAddresses
         self.own_presence: OwnPresence
         self.presence: PresenceLoop
         self.checkpointer: Checkpointer
@@ -151,9 +152,9 @@ class Node:
         self.pump.transfers.answer_probes(desk)
         self.pump.transfers.tell_status(lambda: told_status(self.snapshot(), self.pump))
         self.checkpointer = Checkpointer(directory, self.pump, self._presence)
-        visible = await self.network.dht.daemon.visible_addresses()
-        self._addresses, core.networks = tuple(map(str, visible)), own_networks(visible)
-        self.own_presence = OwnPresence(self.pump, self.options, self._addresses)
+        self.addresses = await OwnAddresses.start(self.network.dht, core, lambda: self.presence.hurry())
+        self._chores.spawn(self.addresses.run())
+        self.own_presence = OwnPresence(self.pump, self.options, self.addresses)
         self.presence = PresenceLoop(
             self.network.dht.store,
             self.network.dht.daemon,
@@ -169,7 +170,7 @@ class Node:
         self._chores.spawn(self.manners.run())
         self.network.expect_payloads(max(self.pump.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
         await self.network.start(self.pump.on_frame, self.pump.on_gone)
-        self._chores.spawn(watch_reach(self.options, self.pump, visible[0].port))
+        self._chores.spawn(watch_reach(self.options, self.pump, self.addresses))
         self._chores.spawn(watch_clock(self.options.clock, self.pump, () if invite is None else invite.peers))
         self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
@@ -252,7 +253,7 @@ class Node:
 
     def invite(self) -> str:
         """One line of text with which others join, at this peer's addresses and from the versions that it holds."""
-        return str(fresh_invite(self.manifest, self._addresses, [one.held_chain for one in self._engine.machines]))
+        return str(fresh_invite(self.manifest, self.addresses.texts, [one.held_chain for one in self._engine.machines]))
 
     def snapshot(self) -> PeerSnapshot:
         """This peer as it is now."""

@@ -7,6 +7,7 @@ from itertools import count
 from coordinator.presence import ADDRESSES_MAX, DEVICE_CHARACTERS_MAX, NAME_CHARACTERS_MAX, Presence, State
 from peer.bookkeeping import LearnerProgress
 from peer.options import NodeOptions
+from peer.own_addresses import OwnAddresses
 from peer.pump import Pump
 
 SOFTWARE = "musterml 0.1.0"
@@ -15,9 +16,9 @@ SOFTWARE = "musterml 0.1.0"
 class OwnPresence:
     """Makes our presence again and again, every time another one."""
 
-    def __init__(self, pump: Pump, options: NodeOptions, addresses: tuple[str, ...]) -> None:
+    def __init__(self, pump: Pump, options: NodeOptions, addresses: OwnAddresses) -> None:
         self._pump = pump
-        self._addresses = addresses[:ADDRESSES_MAX]
+        self._addresses = addresses
         self._name = options.name[:NAME_CHARACTERS_MAX]
         self._team = options.team[:NAME_CHARACTERS_MAX]
         self._beats = count(1)
@@ -35,7 +36,7 @@ class OwnPresence:
             loss=progress.loss if progress else None,
             versions=versions,
             heads=heads,
-            addresses=self._addresses,
+            addresses=self._addresses.texts[:ADDRESSES_MAX],
             dialable=engine.core.dialable,
             software=SOFTWARE,
             beat=next(self._beats),

@@ -17,6 +17,7 @@ from dht.daemon_config import Relay
 from dht.identity import PeerId
 from peer.frames import ProbeAnswer, ProbeAsk
 from peer.options import NodeOptions
+from peer.own_addresses import OwnAddresses
 from peer.probe import gets_through
 from peer.pump import Pump
 
@@ -36,7 +37,7 @@ class ReachLoop:
     def __init__(
         self,
         me: PeerId,
-        port: int,
+        port: Callable[[], int],
         live: Callable[[], Iterable[PeerId]],
         post: Post,
         feed: Callable[[ReachSeen], None],
@@ -58,7 +59,7 @@ class ReachLoop:
         self._asked, self._found = set((order[first:] + order[:first])[:ASKED_MAX]), {}
         self._looks += 1
         for peer in sorted(self._asked):
-            self._post(peer, ProbeAsk(ticket=self._ticket, port=self._port), b"")
+            self._post(peer, ProbeAsk(ticket=self._ticket, port=self._port()), b"")
         return bool(self._asked)
 
     def hear(self, sender: PeerId, answer: ProbeAnswer) -> None:
@@ -91,11 +92,11 @@ class ReachLoop:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def watch_reach(options: NodeOptions, pump: Pump, port: int) -> None:
+async def watch_reach(options: NodeOptions, pump: Pump, addresses: OwnAddresses) -> None:
     """Look until cancelled, unless the owner has said how this peer is called: at what it announces, or by a relay."""
     if options.announce or options.relay is Relay.USE:
         return
     core = pump.engine.core
-    loop = ReachLoop(core.me, port, lambda: core.presence.live(pump.now), pump.post, pump.feed)
+    loop = ReachLoop(core.me, lambda: addresses.port, lambda: core.presence.live(pump.now), pump.post, pump.feed)
     pump.transfers.hear_probes(loop.hear)
     await loop.run()

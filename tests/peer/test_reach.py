@@ -25,7 +25,7 @@ class Street:
         self.live = live
         self.asked: list[tuple[PeerId, int]] = []
         self.told: list[ReachSeen] = []
-        self.loop = ReachLoop(ME, PORT, lambda: self.live, self._post, self.told.append)
+        self.loop = ReachLoop(ME, lambda: PORT, lambda: self.live, self._post, self.told.append)
 
     def _post(self, peer: PeerId, ask: ProbeAsk, payload: bytes) -> None:
         assert (ask.port, payload) == (PORT, b"")
@@ -108,7 +108,9 @@ def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
         theirs = Transfers(None, b"", list, to_us)  # type: ignore[arg-type]
         theirs.answer_probes(ProbeDesk(host_of, to_us))
         ours = Transfers(None, b"", list, lambda *_: None)  # type: ignore[arg-type]
-        loop = ReachLoop(ME, port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append)
+        loop = ReachLoop(
+            ME, lambda: port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append
+        )
         ours.hear_probes(loop.hear)
         assert loop.ask()
         async with asyncio.timeout(20):
