@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import structlog
 
 from coordinator.actions import Adopt, Tell
 from coordinator.certificate import Certificate
@@ -17,6 +20,13 @@ from coordinator.snapshot import CertifiedWork
 from peer.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
 from peer.learner_messages import Steps
 
+log = structlog.get_logger(__name__)
+
+Kept = Literal["checkpoint", "vote"]
+_REFUSALS: dict[Kept, str] = {
+    "checkpoint": "checkpoint_failed",
+    "vote": "vote_not_written",
+}  # as events and logs name it
 RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
 DELAYS_KEPT = 4096
 
@@ -87,9 +97,20 @@ class Book:
         self._booked: dict[int, Booked] = {}  # by fragment
         self.events: Counter[str] = Counter()
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
+        self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)
         self.scores: OrderedDict[str, ScoreView] = OrderedDict()  # of those scored last
+
+    def refuse(self, what: Kept, reason: str) -> None:
+        """The disk does not take this; until `take`, the owner is told."""
+        self.events[_REFUSALS[what]] += 1
+        self.refused[what] = reason
+        log.error(_REFUSALS[what], reason=reason)
+
+    def take(self, what: Kept) -> None:
+        """The disk has taken this."""
+        self.refused.pop(what, None)
 
     def tell(self, action: Tell, unix_seconds: float) -> None:
         self.events[action.event] += 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-
-import structlog
 
 from coordinator.chain import Chain
 from coordinator.credit import CreditReport
@@ -18,13 +17,11 @@ from peer.pump import Pump
 from peer.run_state import Captured, RunDirectory
 from peer.training import Training
 
-log = structlog.get_logger(__name__)
-
 CHECKPOINT_SECONDS = 30.0
 
 
 class Checkpointer:
-    """Writes one checkpoint at a time; a disk that refuses is told in the log, and training goes on."""
+    """Writes one checkpoint at a time; a disk that refuses is told to the owner, and training goes on."""
 
     def __init__(self, directory: RunDirectory, pump: Pump, presence: Callable[[], Presence]) -> None:
         """`presence` is what this peer says of itself."""
@@ -44,17 +41,23 @@ class Checkpointer:
 
     async def save(self) -> None:
         """`save_now`, but a failure is only told."""
-        try:
+        with suppress(MusterError):
             await self.save_now()
-        except MusterError as error:
-            self._pump.book.events["checkpoint_failed"] += 1
-            log.error("checkpoint_failed", reason=str(error))
 
     async def save_now(self) -> Path:
         """States, certificates, credit and learner of one moment, into the folder that is returned.
 
-        Raises LocalError if they cannot be written.
+        Raises LocalError if they cannot be written; then the owner is told until they can.
         """
+        try:
+            folder = await self._save()
+        except MusterError as error:
+            self._pump.book.refuse("checkpoint", str(error))
+            raise
+        self._pump.book.take("checkpoint")
+        return folder
+
+    async def _save(self) -> Path:
         async with self._turn:
             captured = await self.capture()
             learner_file = None

@@ -69,7 +69,8 @@ def advice_of(pump: Pump) -> str:
     stuck = engine.rivals.out_of_reach(engine.core.presence.live(pump.now))
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
     wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
-    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far)))
+    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(pump.book.refused.items())]
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, *full)))
 
 
 def note_of(reason: str, pump: Pump) -> str:

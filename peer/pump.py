@@ -269,9 +269,9 @@ class Pump:
         try:
             await self.work.run(partial(self.votes.append, encode_vote(record)))
         except LocalError as error:  # a full disk costs our vote, never the training
-            self.book.events["vote_not_written"] += 1
-            log.error("vote_not_written", reason=str(error))
+            self.book.refuse("vote", str(error))
             return VoteRecorded(key, written=False)
+        self.book.take("vote")
         return VoteRecorded(key)
 
     def _adopt(self, action: Adopt) -> None:

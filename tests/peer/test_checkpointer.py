@@ -1,0 +1,81 @@
+"""A disk that takes nothing: the owner is told for as long as that lasts, and training goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.errors import LocalError
+from peer.checkpointer import CHECKPOINT_SECONDS, Checkpointer
+from peer.node_status import advice_of
+from peer.run_state import RunDirectory
+from peer.virtual_loop import run_virtual
+from tests.peer.test_pump import Swarm, config_of
+
+
+@pytest.fixture
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time must not pass behind a thread's back."""
+
+    async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(), 2, tmp_path)
+        await swarm.start()
+        peer = swarm.peers[0]
+        pump, directory = peer.pump, RunDirectory(tmp_path, peer.pump.engine.core.manifest.run_id)
+        checkpointer = Checkpointer(directory, pump, peer.presence)
+        saving = asyncio.get_running_loop().create_task(checkpointer.run())
+        directory.path.rename(tmp_path / "away")
+        directory.path.touch()  # nothing can be written there, whoever we are
+        await swarm.train(8)
+        await asyncio.sleep(CHECKPOINT_SECONDS)
+        assert pump.book.events["checkpoint_failed"] == 1
+        assert advice_of(pump).startswith("the disk takes no checkpoint: ")
+        assert sum(peer.versions) > 0
+        with pytest.raises(LocalError):
+            await checkpointer.save_now()
+        assert pump.book.events["checkpoint_failed"] == 2
+
+        directory.path.unlink()
+        (tmp_path / "away").rename(directory.path)
+        await checkpointer.save()
+        assert advice_of(pump) == ""
+        assert pump.book.events["checkpoint_failed"] == 2
+        saving.cancel()
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(round_seconds=2.0), 3, tmp_path)
+        await swarm.start()
+        peer = swarm.peers[0]
+        pump, votes = peer.pump, tmp_path / peer.identity.peer_id
+        votes.mkdir()  # no file can be written there
+        await swarm.train(16)
+        assert pump.book.events["vote_not_written"] > 0
+        assert advice_of(pump).startswith("the disk takes no vote: ")
+        steps, versions = peer.learner.learner.step_count, sum(peer.versions)
+        assert versions > 0, "the others certify without it, and it follows"
+
+        votes.rmdir()
+        await swarm.train(40)
+        assert advice_of(pump) == ""
+        assert peer.learner.learner.step_count == steps + 40
+        assert sum(peer.versions) > versions
+        await swarm.close()
+
+    run_virtual(main())
