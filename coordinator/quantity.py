@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
+SHOWN_MAX = 100  # seconds, then minutes: from here on in the next unit
 _UNITS = ("", "k", "M", "G", "T", "P")
 
 
@@ -23,6 +25,13 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rough(seconds: float) -> str:
+    """A time that is only estimated, in one unit: `8 s`, `12 min`, `3 h`."""
+    if seconds < SHOWN_MAX:
+        return f"{math.ceil(seconds)} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 60 * SHOWN_MAX else f"{math.ceil(seconds / 3600)} h"
 
 
 def versions(numbers: Iterable[int]) -> str:

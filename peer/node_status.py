@@ -77,9 +77,10 @@ def note_of(reason: str, pump: Pump) -> str:
     """What is happening now, in one line: `reason` says why nothing is."""
     if reason:
         return reason
-    done_bytes, total_bytes, sources = pump.transfers.states.progress()
+    done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(pump.now)
     if total_bytes:
-        return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers"
+        left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
+        return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     return "; ".join(filter(None, (lack_of_company(pump.engine.core, pump.now), _probation(pump.engine), rounds)))

@@ -15,6 +15,7 @@ from peer.anchors import Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS, Download
 from peer.frames import StateAsk, StatePiece
+from peer.inflow import Inflow
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
 DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
@@ -51,6 +52,7 @@ class StateTransfer:
         self._arrivals: dict[bytes, asyncio.Event] = {}  # of those that somebody waits for
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
+        self._inflow = Inflow()
         self._donations = Donations()
         self._giving: asyncio.TimerHandle | None = None
 
@@ -117,8 +119,10 @@ class StateTransfer:
             return
         arrival = self._arrivals.get(piece.certificate)
         if arrival is not None:
-            now = asyncio.get_running_loop().time()
-            self._downloads[piece.certificate].receive(sender, piece.piece, payload, now)
+            now, download = asyncio.get_running_loop().time(), self._downloads[piece.certificate]
+            before = download.bytes_done
+            download.receive(sender, piece.piece, payload, now)
+            self._inflow.add(download.bytes_done - before, now)
             arrival.set()
 
     async def fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
@@ -150,14 +154,12 @@ class StateTransfer:
         """Pieces of the step that led to a state are numbered after those of its two halves."""
         return 2 * leaf_count(4 * self._anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
 
-    def progress(self) -> tuple[int, int, int]:
-        """Bytes that have arrived, bytes in all, and holders asked, over the downloads that run."""
+    def progress(self, now: float) -> tuple[int, int, int, float | None]:
+        """Bytes that have arrived, bytes in all, holders asked and seconds left, over the downloads that run."""
         running = [self._downloads[certificate] for certificate in self._arrivals]
-        return (
-            sum(one.bytes_done for one in running),
-            sum(one.bytes_total for one in running),
-            max((one.sources for one in running), default=0),
-        )
+        done, total = sum(one.bytes_done for one in running), sum(one.bytes_total for one in running)
+        sources = max((one.sources for one in running), default=0)
+        return done, total, sources, self._inflow.seconds_left(total - done, now)
 
     async def fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> OuterState:
         """The certified state, from all of these holders together; raises NetworkError if they do not have it all."""

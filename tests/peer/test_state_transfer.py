@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.download import PIECES_IN_FLIGHT
 from peer.frames import StateAsk, StatePiece
+from peer.node_status import note_of
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest
 from peer.state_transfer import StateTransfer
 from peer.virtual_loop import run_virtual
@@ -49,6 +51,7 @@ class Wire:
     in_flight: int = 0
     in_flight_max: int = 0
     asked: list[str] = field(default_factory=list)
+    delay_seconds: float = 0.01
 
     def fetcher(self) -> StateTransfer:
         self.servers = {}
@@ -66,7 +69,7 @@ class Wire:
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         if holder not in self.silent:
-            asyncio.get_running_loop().call_later(0.01, self.servers[holder].serve, PeerId("asker"), ask)
+            asyncio.get_running_loop().call_later(self.delay_seconds, self.servers[holder].serve, PeerId("asker"), ask)
 
     def _hand_over(self, name: str, _: PeerId, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
         self._give(name, piece, data)
@@ -95,6 +98,31 @@ def test_a_state_arrives_bit_for_bit_with_few_pieces_in_flight() -> None:
     assert torch.equal(got.momentum, state.momentum)
     assert len(wire.asked) == 1 + 2 * leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES)
     assert 1 < wire.in_flight_max <= PIECES_IN_FLIGHT
+
+
+def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
+    state = state_of(1)
+
+    async def main() -> tuple[list[str], float, float]:
+        loop = asyncio.get_running_loop()
+        states = Wire({"a": state}, delay_seconds=1.0).fetcher()
+        pump: Any = SimpleNamespace(transfers=SimpleNamespace(states=states))
+        fetching = loop.create_task(states.fetch(certificate_of(state), [PeerId("a")]))
+        notes = []
+        for at in (1.5, 3.5):
+            await asyncio.sleep(at - loop.time())
+            pump.now = loop.time()
+            notes.append(note_of("", pump))
+        left = states.progress(loop.time())[3]
+        assert left is not None
+        expected = loop.time() + left
+        await fetching
+        return notes, expected, loop.time()
+
+    notes, expected, ended = run_virtual(main())
+    assert notes[0].endswith(" of states from 1 peers"), "nothing has come yet"
+    assert re.search(r" of states from 1 peers, about \d+ s left$", notes[1])
+    assert expected == pytest.approx(ended, abs=2.0)
 
 
 @pytest.mark.parametrize("fault", ["tampered", "silent", "without it", "another state"])

@@ -1,0 +1,40 @@
+"""How fast bytes come in, and how long the rest takes at that rate. Sans-IO: time comes with every call."""
+
+from __future__ import annotations
+
+from collections import deque
+
+RATE_SECONDS = 10.0  # what came in these counts: lines and holders change
+SLICE_SECONDS = 0.1  # what comes together is counted together, so that there are few entries
+RATE_SECONDS_MIN = 1.0  # before that, a rate says more about one piece than about the line
+
+
+class Inflow:
+    """Bytes that have come lately, in slices of time, oldest first."""
+
+    def __init__(self) -> None:
+        self._slices: deque[tuple[float, int]] = deque()
+
+    def add(self, count_bytes: int, now: float) -> None:
+        """So many bytes of use have come."""
+        if count_bytes <= 0:
+            return
+        self._forget(now)
+        if self._slices and now < self._slices[-1][0] + SLICE_SECONDS:
+            begun, before = self._slices.pop()
+            self._slices.append((begun, before + count_bytes))
+        else:
+            self._slices.append((now, count_bytes))
+
+    def seconds_left(self, rest_bytes: int, now: float) -> float | None:
+        """How long `rest_bytes` more take; None while nothing comes, or too little has come to tell."""
+        self._forget(now)
+        if not self._slices:
+            return None
+        since, first = self._slices[0]
+        seconds, came = now - since, sum(count for _, count in self._slices) - first  # the first came before `since`
+        return rest_bytes * seconds / came if came and seconds >= RATE_SECONDS_MIN else None
+
+    def _forget(self, now: float) -> None:
+        while self._slices and self._slices[0][0] < now - RATE_SECONDS:
+            self._slices.popleft()
