@@ -58,6 +58,10 @@ class Anchors:
         """Digest of the certificate of the current state; None if it is none that was installed in this life."""
         return next(reversed(self._served[fragment]), None)
 
+    def all_newest(self) -> list[bytes | None]:
+        """`newest` of all fragments in order."""
+        return [self.newest(fragment) for fragment in range(len(self._current))]
+
     def digest(self, fragment: int) -> bytes:
         """State digest, hashed from the tensors now."""
         state = self._current[fragment]

@@ -36,11 +36,13 @@ from peer.limits import Limits
 from peer.merge_package import merge_rule
 from peer.network import Network, daemon_config
 from peer.options import NodeOptions
+from peer.own_tape import OwnTape
 from peer.packages import check_packages
 from peer.points import Fault
 from peer.pump import Pump
 from peer.round_work import RoundWork
 from peer.run_state import RunDirectory, RunState, known_manifests
+from peer.tape_parts import PART_NAME
 from peer.throttle import Throttle
 from peer.transport import Transport
 
@@ -192,6 +194,8 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
     )
     give_within(options.limits, pump)
     core.court = work.court
+    if options.taped:
+        pump.tape = OwnTape.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
     if config.trust.score_share:
         pump.appraisals = AppraisalDesk(core.manifest, options.files)
     if held.learner_state is not None:

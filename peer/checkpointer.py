@@ -64,7 +64,8 @@ class Checkpointer:
             if self.training is not None:
                 learner_file = self._directory.learner_file
                 # nothing was awaited since `capture`: the learner gets this before any later adoption
-                await self.training.client.save(learner_file)
+                step = await self.training.client.save(learner_file)
+                await self._pump.tape.checkpoint(step, learner_file)
             chains = self._follow_credit()
             await asyncio.to_thread(self._directory.save, captured, learner_file)
             await asyncio.to_thread(self._credit.save, chains)

@@ -74,6 +74,7 @@ def join(
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     attack: Annotated[str | None, typer.Option(hidden=True)] = None,
+    tape: Annotated[bool, typer.Option("--tape", hidden=True)] = False,
     skew_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
@@ -100,6 +101,7 @@ def join(
         fault=fault and str(Fault.parse(fault)),
         chain_kept=chain_kept,
         attack=attack,
+        taped=tape,
         skew_file=skew_file,
     )
     if not yes:

@@ -312,4 +312,7 @@ def _replay(path: Path) -> None:
     from peer.lab.replay import replay_tape
 
     found = replay_tape(path)
-    typer.echo(f"{found.versions} versions of {path} made again, every state bit for bit")
+    typer.echo(
+        f"{found.versions} versions of {path} made again, every state bit for bit; "
+        f"so are the parameters of {len(found.learners)} learners"
+    )

@@ -100,6 +100,9 @@ def swarm(
     attack: Annotated[
         list[str] | None, typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`.")
     ] = None,
+    tape: Annotated[
+        Path | None, typer.Option(help="Write the event tape to this file (JSON lines), for `muster lab --replay`.")
+    ] = None,
     slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     verbose: Verbose = False,
@@ -112,8 +115,9 @@ def swarm(
         raise UsageError("a swarm ends after --versions or after --minutes; give one of the two")
     if minutes is not None and not minutes > 0:
         raise UsageError("--minutes must be more than 0")
-    if report is not None:
-        check_writable(report)
+    for file in (report, tape):
+        if file is not None:
+            check_writable(file)
     options = SwarmOptions(
         config=cli_settings.run_config(config, versions),
         config_path=config,
@@ -124,6 +128,7 @@ def swarm(
         slow={number: cli_settings.slowness(text) for number, text in cli_settings.by_peer("--slow", slow or [])},
         faults=dict(cli_settings.by_peer("--fault", fault or [])),
         attacks=cli_settings.attacks(attack or (), peers),
+        tape=tape,
         verbose=verbose,
     )
     _run_swarm(options, report, no_ui or not sys.stdout.isatty())

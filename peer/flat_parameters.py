@@ -5,13 +5,14 @@ So a snapshot of a fragment is one copy, an adoption two element-wise operations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from dht.errors import LocalError
+from dht.statement import digest_of
 from peer.fragments import FragmentLayout, fragment_views
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -124,3 +125,8 @@ class FlatParameters:
             (tensor.name, flat[end - tensor.elements : end].view(tensor.shape))
             for tensor, end in zip(tensors, ends, strict=True)
         ]
+
+
+def parameters_digest(state: Mapping[str, Tensor]) -> bytes:
+    """Names the parameters in what `Learner.export_state` returned, bit for bit."""
+    return digest_of(b"lab-learner", state["theta"].view(torch.uint8).numpy().tobytes())

@@ -22,6 +22,7 @@ from peer.learner_messages import (
     Failed,
     LoadAll,
     Message,
+    Obeyed,
     Pace,
     Pause,
     Progress,
@@ -50,6 +51,10 @@ UNSENT_BYTES_MAX = 1 << 20
 OnSteps = Callable[[Steps], None]
 
 
+def _ignore(_: Obeyed) -> None:
+    """Nobody keeps a tape."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A command without an answer. Its locks guard its regions of the planes, even if nobody waits for it any more."""
@@ -69,6 +74,7 @@ class LearnerClient:
         self._spawned = spawned
         self._planes = planes
         self._on_steps = on_steps
+        self.on_obeyed: Callable[[Obeyed], None] = _ignore  # called with the step at which progress or threads changed
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -265,6 +271,8 @@ class LearnerClient:
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, Steps):
             self._on_steps(message)
+        elif isinstance(message, Obeyed):
+            self.on_obeyed(message)
         elif isinstance(message, Ready):
             self._ready.set_result(message)
         elif isinstance(message, SnapshotTaken | Done | Refused):

@@ -27,6 +27,7 @@ from peer.learner_messages import (
     STEPS_PER_REPORT_MAX,
     Command,
     Message,
+    Obeyed,
     Pace,
     Pause,
     Progress,
@@ -79,6 +80,9 @@ def serve(channel: Channel, planes_descriptor: int) -> None:
             step=learner.step_count,
             device=devices_name(settled.placement.devices, start.threads),
             use=settled.words,
+            threads=start.threads,
+            sequences=settled.placement.sequences,
+            recompute=settled.placement.recompute,
         )
     )
     train(learner, obedience, early)
@@ -147,10 +151,12 @@ class Obedience:
             self._errands.begin(message, self.paused)
         elif isinstance(message, Progress):
             self._learner.set_progress(message.steps, message.window)
+            self._channel.send(Obeyed(at_step=self._learner.step_count, progress=message))
         elif isinstance(message, Pace):
             self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
         elif isinstance(message, Threads):
             torch.set_num_threads(message.threads)
+            self._channel.send(Obeyed(at_step=self._learner.step_count, threads=message.threads))
         elif isinstance(message, Pause):
             self.paused = message.paused
         elif isinstance(message, Stop):

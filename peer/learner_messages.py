@@ -118,6 +118,9 @@ class Ready(Wire):
     step: int
     device: str = ""  # in words, and how the learner uses it; what loops of one's own do is theirs
     use: str = ""
+    threads: int = 1
+    sequences: int | None = None  # at once on a device, and whether activations are recomputed (`Placement`)
+    recompute: bool = False
 
 
 class StepEntry(Wire):
@@ -155,6 +158,14 @@ class Done(Wire):
     at_step: int
 
 
+class Obeyed(Wire):
+    """What has no ticket took effect before step `at_step + 1`."""
+
+    at_step: int
+    progress: Progress | None = None
+    threads: int | None = None
+
+
 class Refused(Wire):
     """A command had no effect."""
 
@@ -172,11 +183,11 @@ class Failed(Wire):
 Command = TakeSnapshot | Adopt | LoadAll | Save
 Message = (
     Start | TakeSnapshot | Adopt | LoadAll | Save | Progress | Pace | Pause | Stop
-    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads
+    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
     Start, TakeSnapshot, Adopt, LoadAll, Save, Progress, Pace, Pause, Stop,
-    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads,
+    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed,
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import torch
 
 from coordinator import quantity
 from dht.errors import UsageError
-from dht.statement import digest_of
 from peer.data import load_tokens, training_windows
 from peer.fitting import Fit, bytes_in_use, fit_sequences, measured_peak
 from peer.footprint import available_bytes, check_memory, least_bytes, optimizer_bytes
@@ -17,7 +16,7 @@ from peer.learner import Batches, Learner, make_learner
 from peer.learner_messages import Start
 from peer.learner_process import allow_compiling
 from peer.own_files import OwnFiles
-from peer.placement import Placement, choose_devices
+from peer.placement import Placement, choose_devices, rounding_key
 
 MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
 
@@ -59,7 +58,7 @@ def settle(start: Start) -> Settled:
         allow_compiling()
     tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
     windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
-    key = digest_of(b"muster-rounding", start.run_key, start.peer_id.encode())
+    key = rounding_key(start.run_key, start.peer_id)
     learner = _make(start, windows, Placement(device, tuple(others), compiled=start.compiled, rounding_key=key))
     placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
     return Settled(learner, placement, tokens.digest, memory_bytes, note)

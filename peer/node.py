@@ -187,20 +187,18 @@ class Node:
         self._chores.spawn(self.checkpointer.run())
 
     async def _start_learner(self, held: RunState) -> None:
-        self.training = await Training.start(
-            self.manifest,
-            self.identity.peer_id,
-            self.options,
-            held.learner_state,
-            self._on_progress,
-            asyncio.get_running_loop().time,
-        )
+        me, state = self.identity.peer_id, held.learner_state
+        self.training = await Training.start(self.manifest, me, self.options, state, self._on_progress, self._now)
 
     async def _begin_training(self, held: RunState) -> None:
         assert self.training is not None
-        self.pump.learner = self.training.client
+        await self.pump.settle_adoptions()  # of what was fetched while the learner started
+        self.pump.learner, self.training.client.on_obeyed = self.training.client, self.pump.tape.obeyed
         self.checkpointer.training = self.stage.training = self.limits.training = self.training
-        if held.learner_state is None and (any(held.held) or self.manifest.config.model.weights == "given"):
+        given = any(machine.held for machine in self._engine.machines) or self.manifest.config.model.weights == "given"
+        loads = given and held.learner_state is None
+        self.pump.tape.life(self.training.client.ready, self.pump.anchors.all_newest(), loads)
+        if loads:
             await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
         self.training.follow(*certified_progress(self._engine))
         self._chores.spawn(self.training.client.wait())
@@ -312,6 +310,7 @@ class Node:
             if self.hosting is not None:
                 last_first.push_async_callback(asyncio.to_thread, self.hosting.close)
             if hasattr(self, "pump"):
+                last_first.callback(self.pump.tape.close)
                 last_first.push_async_callback(self.pump.close)
             if self.training is not None:
                 last_first.push_async_callback(self.training.client.stop)

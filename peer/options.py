@@ -50,6 +50,7 @@ class NodeOptions:
     fault: str | None = None  # tests only: see `peer.points.Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
     attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
+    taped: bool = False  # a swarm's, which joins the parts (`peer.tape_parts`)
     skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.clock.skewed`)
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dht.errors import UsageError
+from dht.statement import digest_of
 from peer.options import AUTO
 
 TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
@@ -46,6 +47,11 @@ class Placement:
             return self.sequences
         most = max(1, PROCESSOR_TOKENS_AT_ONCE // context_tokens)
         return min(self.sequences or most, most)
+
+
+def rounding_key(run_key: bytes, peer_id: str) -> bytes:
+    """Draws the rounding of this peer's bfloat16 parameters in this run."""
+    return digest_of(b"muster-rounding", run_key, peer_id.encode())
 
 
 def choose_devices(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:

@@ -50,6 +50,7 @@ from peer.fetches import Fetches
 from peer.frames import Transfer, decode_header, encode_header
 from peer.learner_client import LearnerClient
 from peer.local_work import LocalWork
+from peer.own_tape import OwnTape
 from peer.points import Fault
 from peer.round_work import Adoption, RoundWork
 from peer.transfers import Transfers
@@ -59,6 +60,7 @@ from peer.votes import encode_vote
 log = structlog.get_logger(__name__)
 
 CLOCK_EPSILON_SECONDS = 0.001
+NO_TAPE = OwnTape(PeerId(""))
 
 
 def _raise(error: BaseException) -> None:
@@ -100,6 +102,7 @@ class Pump:
     learner: LearnerClient | None = None
     fault: Fault | None = None
     appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
+    tape: OwnTape = NO_TAPE
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -258,6 +261,7 @@ class Pump:
             vector, counters = await self.learner.snapshot(action.key.fragment)
         if counters.steps == 0 or action.key not in self._open_rounds:
             return None
+        self.tape.snapshot(action, counters.at_step)
         encoded = await self.work.run(partial(self.work.encode, action, vector, counters))
         if action.key not in self._open_rounds:
             self.work.submit(partial(self.work.discard, action.key))
@@ -279,6 +283,7 @@ class Pump:
         fetched = self._fetches.take(action.certificate.digest) if action.applied is None else None
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
+        self.tape.version(action.certificate)
         bringing = self._start(self._bring_learner(action, adoption))
         self._adopting.add(bringing)
         bringing.add_done_callback(self._adopting.discard)
@@ -295,16 +300,15 @@ class Pump:
             if self.learner is None:
                 self.traces.adopted(fragment, action.certificate.version, self.now)
                 return
-            reference = done.reference
-            if action.snapshot is None and self.local_work.is_dropped(fragment):
-                reference = None
+            dropped = action.snapshot is None and self.local_work.is_dropped(fragment)
+            reference = None if dropped else done.reference
             counted = done.counted
             if counted is not None:
                 self.local_work.included(fragment)
             at_step = await self.learner.adopt(fragment, done.new, reference, *done.counts(reference))
-        delay = None if counted is None else at_step - counted.at_step
+            self.tape.adoption(action, at_step, dropped)
         self.traces.adopted(fragment, action.certificate.version, self.now)
-        self.book.adopted(action, delay)
+        self.book.adopted(action, None if counted is None else at_step - counted.at_step)
 
     def withdraw(self, withdrawn: bool) -> None:
         """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""

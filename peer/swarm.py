@@ -26,6 +26,7 @@ from peer.service import remove_abandoned
 from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
 from peer.swarm_report import report_of
 from peer.swarm_watch import SwarmWatch
+from peer.tape_parts import PART_NAME, join_parts, refuse_earlier
 
 PEERS_MAX = 64
 POLL_SECONDS = 0.5
@@ -52,6 +53,7 @@ class SwarmOptions:
     slow: dict[int, float] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
+    tape: Path | None = None  # where to write the event tape; then learners compute on the processor
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -62,6 +64,14 @@ class SwarmOptions:
                 raise UsageError(f"there is no peer {number}; they are numbered from 1 to {self.peers}")
         if self.slow and not self.step_seconds:
             raise UsageError("a peer can only be slower than a pace; give --step-seconds too")
+        if self.tape is not None:
+            self._check_tape()
+
+    def _check_tape(self) -> None:
+        if self.attacks:
+            raise UsageError("--tape and --attack do not go together: a tape holds nothing of what attackers make up")
+        if self.config.pace.cells and self.peers > PEERS_PER_GROUP_MAX:
+            raise UsageError(f"a tape holds no cells: set pace.cells = false, or at most {PEERS_PER_GROUP_MAX} peers")
 
 
 class Display(Protocol):
@@ -115,6 +125,8 @@ class Swarm:
                 await self._finish()
                 await self._tell_all(self.watch.living, "stop")
                 await asyncio.to_thread(end_all, list(self._processes.values()), END_SECONDS_MAX)
+                if self._options.tape is not None:
+                    join_parts([root / name / PART_NAME for name in self.watch.learners], self._options.tape)
                 return wall_seconds
         finally:
             await _stop(self._followers)
@@ -135,6 +147,8 @@ class Swarm:
     async def _start(self, root: Path) -> None:
         """All processes at once: the peers import while the host starts, and wait for its invite."""
         directories = {name: root / name for name in self.watch.names}
+        if self._options.tape is not None:
+            refuse_earlier(directories.values())
         founders = [make_identity(directories[name]) for name in self.watch.learners[:PEERS_PER_GROUP_MAX]]
         self._launch(HOST, directories[HOST], self._host_arguments(founders))
         self._processes[HOST].close_input()
@@ -193,6 +207,7 @@ class Swarm:
         if data.source not in ("stdlib", "hub"):
             arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
         attack = self._options.attacks.get(number)
+        arguments += [] if self._options.tape is None else ["--tape", "--device", "cpu"]
         arguments += [] if fault is None else ["--fault", fault]
         return arguments if attack is None else [*arguments, "--attack", attack]
 

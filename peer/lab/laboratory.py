@@ -27,12 +27,12 @@ from peer.lab.learners import DivergedError
 from peer.lab.options import STEP_SECONDS, LabOptions
 from peer.lab.parting import Parting
 from peer.lab.report import CurvePoint
-from peer.lab.tape import Record, TapeLine, keep_no_tape
 from peer.lab.tensors import LabTensors, make_tensors
 from peer.lab.traffic import Traffic
 from peer.lab.workshop import Workshop
 from peer.learner import Batches
 from peer.outer_optimizer import state_digest
+from peer.tape import Record, TapeLine, keep_no_tape
 
 LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
 DRAIN_STEPS = 200

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import LocalError
-from dht.statement import digest_of
+from peer.flat_parameters import parameters_digest
 from peer.learner import Learner
 from peer.local_count import Counters
 
@@ -73,7 +73,7 @@ class LazyLearner:
         """Names the parameters after `steps` steps and what was to follow on them, bit for bit."""
         self.bring(self._promised)
         self.settle()
-        return digest_of(b"lab-learner", self._learner.export_state()["theta"].view(torch.uint8).numpy().tobytes())
+        return parameters_digest(self._learner.export_state())
 
     def after(self, step: int, operation: Operation) -> None:
         """Do this once exactly `step` steps are made; raises ValueError if more have been promised already."""

@@ -1,52 +1,58 @@
 """The same parameters again, from an event tape and without the protocol (DiLoCo 2604.21428 §E.1).
 
 The tape says who trained how many steps before which snapshot, what went into every version, and after which step who
-adopted it. Steps, encoding, merging and the outer step are made again; every state must be the certified one.
+adopted it. Steps, encoding, merging and the outer step are made again; every state must be the certified one. A tape of
+the lab and one of real processes differ in three things: how a learner begins, computes, and is told of progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, Returned, RoundKey
+from coordinator.actions import Adopt, Encode, Returned, RoundKey
 from coordinator.certificate import Certificate
 from coordinator.events import Encoded
 from coordinator.manifest import Manifest
 from coordinator.virtual.peer import Disk
 from coordinator.virtual.tensors import VirtualLearner
-from coordinator.weights import weights_of
-from dht.errors import LocalError, UsageError
+from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackChoice
 from peer.corpus import TokenData
 from peer.data import load_tokens, training_windows
+from peer.lab.bench import Bench
 from peer.lab.data import learner_texts
 from peer.lab.options import STEP_SECONDS
-from peer.lab.tape import TapeLine, keep_no_tape, read_tape
 from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
 from peer.lab.workshop import Workshop
 from peer.learner import Batches
+from peer.own_files import OwnFiles
+from peer.placement import Placement, rounding_key
+from peer.tape import TapeLine, keep_no_tape, read_tape
 
 
 def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
     """Play a whole tape; raises UsageError if it is none or of other text, LocalError if it comes out differently."""
     lines = read_tape(path)
     head = next(lines, None)
-    if head is None or head["event"] != "lab":
-        raise UsageError(f"{path} does not begin like an event tape of the lab")
+    if head is None or head["event"] not in ("lab", "swarm"):
+        raise UsageError(f"{path} does not begin like an event tape")
     manifest = Manifest.from_wire(bytes.fromhex(head["manifest"]))
     if manifest.config.model.weights == "given":
         raise UsageError(f"{path} began with values that a tape does not hold; replay tapes of seeded runs")
-    data = load_tokens(manifest.config.data) if data is None else data
+    if data is None:
+        files = OwnFiles(head.get("corpus", ""), head.get("tokenizer", ""))
+        data = load_tokens(manifest.config.data, manifest.config.model.vocabulary, files)
     if data.digest != manifest.data_digest:
-        raise UsageError(f"{path} was recorded with the text of another Python; replay it with that one")
-    with ThreadPoolExecutor(1, "learner", partial(torch.set_num_threads, 1)) as pool:
-        replay = Replay(head, manifest, data, pool)
+        raise UsageError(f"{path} was recorded with other text, or that of another Python; replay it with that one")
+    with ExitStack() as stack:
+        replay = Replay(head, manifest, data, stack)
         replay.play(lines)
     return replay
 
@@ -54,7 +60,8 @@ def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
 class Replay:
     """One tape being played."""
 
-    def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, stack: ExitStack) -> None:
+        """`stack` ends the threads that make steps."""
         torch.set_num_threads(1)
         config, peers = manifest.config, [PeerId(peer) for peer in head["peers"]]
         hostile = {number for number, peer in enumerate(peers) if peer in head["attacks"]}
@@ -65,20 +72,26 @@ class Replay:
         def windows(peer: PeerId) -> Batches:
             return training_windows(texts[peer], config, manifest.run_id, peer)
 
-        self.shop = Workshop(config, len(peers), windows, pool, STEP_SECONDS, 0.0, keep_no_tape)
-        self.shop.founders = manifest.founder_ids
+        self._stack = stack
+        self._is_real = head["event"] == "swarm"
+        self.shop = Workshop(config, len(peers), windows, self._thread(1), STEP_SECONDS, 0.0, keep_no_tape)
+        if not self._is_real:  # else the peer says, too, from where on the founders read
+            self.shop.founders = manifest.founder_ids
         for peer, (name, strength) in head["attacks"].items():
             self.shop.attacks[PeerId(peer)] = AttackChoice(name, strength)
         self.versions = 0
+        self.learners: set[PeerId] = set()  # whose parameters were compared
         self._manifest = manifest
         self._disks: dict[PeerId, SavedTensors] = {}
         self._encoded: dict[tuple[bytes, PeerId], Encoded] = {}
         self._certificates: dict[str, Certificate] = {}
-        self._applies: dict[str, Apply] = {}
+        self._bench = Bench(self.shop, manifest.genesis)
         self._parts: Mapping[str, Callable[[TapeLine], None]] = {
-            "life": self._begin_life,
+            "life": self._begin_real_life if self._is_real else self._begin_life,
             "end": self._end_life,
-            "checkpoint": self._save,
+            "checkpoint": self._compare if self._is_real else self._save,
+            "progress": self._progress,
+            "threads": self._threads,
             "snapshot": self._snapshot,
             "version": self._make_version,
             "adoption": self._adopt,
@@ -86,11 +99,24 @@ class Replay:
         }
 
     def play(self, lines: Iterable[TapeLine]) -> None:
-        """Do what the lines say, in order; raises LocalError where the outcome differs."""
-        for line in lines:
+        """Do what the lines say, in order; raises LocalError where the outcome differs.
+
+        Raises UsageError where they say what cannot have followed.
+        """
+        for number, line in enumerate(lines, 2):  # the head is the first
             part = self._parts.get(line["event"])
-            if part is not None:
-                part(line)
+            try:
+                if part is not None:
+                    part(line)
+            except (KeyError, IndexError, TypeError, ValueError, PeerError) as error:
+                raise UsageError(
+                    f"line {number} of the tape ({line['event']}) does not follow from those before it, so the tape "
+                    f"cannot be played: {type(error).__name__} {error}"
+                ) from None
+
+    def _thread(self, threads: int) -> Executor:
+        """What makes one step after the other, with so many threads of torch's."""
+        return self._stack.enter_context(ThreadPoolExecutor(1, "learner", partial(torch.set_num_threads, threads)))
 
     def _tensors(self, line: TapeLine) -> LabTensors:
         return self.shop.active[PeerId(line["peer"])]
@@ -103,6 +129,28 @@ class Replay:
         learner = VirtualLearner(peer, 1.0, 0, 0.0, float(step), [0] * len(genesis), [])
         digests = genesis if saved is None else list(saved.digests)
         make_tensors(self.shop, learner, Disk([], digests, [], saved=saved))
+
+    def _begin_real_life(self, line: TapeLine) -> None:
+        """With the same threads, and the batch in the same pieces: the sums depend on both."""
+        peer, manifest = PeerId(line["peer"]), self._manifest
+        if line["step"]:
+            raise UsageError(f"{peer} came back from a checkpoint, which is in no tape of a swarm")
+        if not line["device"].startswith("CPU"):
+            raise UsageError(f"{peer} trained on {line['device']}; only a processor's steps can be made again")
+        key = rounding_key(manifest.run_id, peer)
+        self.shop.placements[peer] = Placement(
+            sequences=line["sequences"], recompute=line["recompute"], rounding_key=key
+        )
+        self.shop.pool = self._thread(line["threads"])
+        genesis = [digest.hex() for digest in manifest.genesis]
+        learner = VirtualLearner(peer, 1.0, 0, 0.0, 0.0, [0] * len(genesis), [])
+        tensors = make_tensors(self.shop, learner, Disk([], list(manifest.genesis), []))
+        for fragment, digest in enumerate(line["held"]):
+            if digest not in (None, genesis[fragment]):
+                tensors.hold(self._certificates[digest])
+        if line["loads"]:
+            anchors = torch.cat(tensors.anchors.all_anchors())
+            tensors.lazy.after(0, lambda learner: learner.load_all(anchors))
 
     def _end_life(self, line: TapeLine) -> None:
         self._tensors(line).lazy.settle()
@@ -123,53 +171,41 @@ class Replay:
     def _make_version(self, line: TapeLine) -> None:
         certificate = Certificate.from_wire(bytes.fromhex(line["certificate"]))
         outcome = certificate.outcome
-        key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
-        encoded = [self._encoded[outcome.roster_id, PeerId(one.peer)] for one in outcome.contributors]
-        weights = weights_of([(one.tokens, one.steps) for one in encoded])
-        members = tuple(
-            ReduceInput(member, b"", weight, one.squared_norms)
-            for member, (weight, one) in enumerate(zip(weights, encoded, strict=True))
-        )
-        results: list[PartitionResult | None] = []
-        for partition, merged in enumerate(outcome.partitions):
-            if merged is None:
-                results.append(None)
-                continue
-            inputs = tuple(
-                ReduceInput(at, encoded[at].part_roots[partition], weights[at], members[at].squared_norms)
-                for at in merged.included
-            )
-            reducer = next(iter(self.shop.active.values()))
-            reduced = reducer.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1))
-            if reduced.root != merged.root:
-                raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
-            results.append(PartitionResult(merged.root, merged.included))
+        members = [(outcome.roster_id, PeerId(one.peer)) for one in outcome.contributors]
+        self._bench.make(certificate, [self._encoded[member] for member in members])
         self._certificates[line["digest"]] = certificate
-        self._applies[line["digest"]] = Apply(key, tuple(results), members)
         self.versions += 1
 
     def _adopt(self, line: TapeLine) -> None:
-        tensors, certificate, apply = self._tensors(line), *self._version(line)
-        if line["applied"]:
-            applied = tensors.apply(apply)
-            if applied is None or applied.state != certificate.state:
-                raise LocalError(f"the state of version {certificate.version} came out differently")
+        tensors, certificate = self._tensors(line), self._certificates[line["digest"]]
+        outcome = certificate.outcome
+        key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
         action = Adopt(
             certificate,
-            applied=apply.key if line["applied"] else None,
-            snapshot=apply.key if line["included"] else None,
+            applied=None,
+            snapshot=key if line["included"] else None,
             counted=tuple(line["counted"]),
             frozen=tuple(line["frozen"]),
             returned=None if line.get("returned") is None else Returned(*line["returned"]),
         )
-        tensors.adopt_at(action, line["step"], line["effective_step"])
-        tensors.discard(apply.key)
+        tensors.adopt_at(action, line["step"], line["effective_step"], line.get("dropped"))
+        if not self._is_real:
+            tensors.follow(line["step"])
+        for old in [one for one in tensors.snapshots if one.fragment == key.fragment and one.version <= key.version]:
+            tensors.discard(old)
 
-    def _version(self, line: TapeLine) -> tuple[Certificate, Apply]:
-        return self._certificates[line["digest"]], self._applies[line["digest"]]
+    # -- learners
+
+    def _progress(self, line: TapeLine) -> None:
+        self._tensors(line).follow_at(line["step"], line["steps"], line["window"])
+
+    def _threads(self, line: TapeLine) -> None:
+        threads: int = line["threads"]
+        self._tensors(line).lazy.after(line["step"], lambda _: torch.set_num_threads(threads))
 
     def _compare(self, line: TapeLine) -> None:
         lazy = self._tensors(line).lazy
         lazy.bring(line["step"])
         if lazy.digest().hex() != line["parameters"]:
-            raise LocalError(f"{line['peer']} ended with other parameters than the tape says")
+            raise LocalError(f"{line['peer']} has other parameters after step {line['step']} than the tape says")
+        self.learners.add(PeerId(line["peer"]))

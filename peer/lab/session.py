@@ -18,7 +18,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions
 from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.lab.summary import report_of
-from peer.lab.tape import TapeWriter, keep_no_tape
+from peer.tape import TapeWriter, keep_no_tape
 
 Show = Callable[[str, int, list[CurvePoint]], None]
 """Called with the name of a run (the lab, or a baseline with its rate), its step, and new points of its curve."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.certificate import Certificate
 from coordinator.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
 from coordinator.passes import lane_of
 from coordinator.virtual.peer import Disk
@@ -30,6 +31,7 @@ from peer.local_work import LocalWork
 from peer.outer_optimizer import OuterState
 from peer.placement import Placement
 from peer.round_work import RoundWork
+from peer.tape import adoption_line, snapshot_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +95,7 @@ class LabTensors:
         if counters.steps == 0:
             return None
         self.snapshots[key] = step
-        self._shop.record(
-            {
-                "event": "snapshot",
-                "peer": self.learner.peer,
-                "step": step,
-                "fragment": key.fragment,
-                "version": key.version,
-                "roster": key.roster_id.hex(),
-                "partitions": action.partitions,
-                "honest_steps": dict(honest_steps),
-            }
-        )
+        self._shop.record(snapshot_line(self.learner.peer, action, step, honest_steps))
         if self.attack is None:
             try:
                 return self._work.encode(action, vector, counters)
@@ -174,35 +165,27 @@ class LabTensors:
         # never before an earlier version has been taken over
         self._free_at[fragment] = max(now, self._free_at[fragment], delayed)
         self.adopt_at(action, self.learner.steps(now), self.learner.steps(self._free_at[fragment]))
+        self.follow(self.learner.steps(now))
 
-    def adopt_at(self, action: Adopt, step: int, effective_step: int) -> None:
-        """`adopt` decided after `step` steps, to come into effect after `effective_step`."""
+    def adopt_at(self, action: Adopt, step: int, effective_step: int, dropped: bool | None = None) -> None:
+        """`adopt` decided after `step` steps, to come into effect after `effective_step`.
+
+        `dropped`: whether what is held beyond the anchor goes, if a tape says so.
+        """
         certificate = action.certificate
         fragment = certificate.fragment
+        if dropped is None:
+            dropped = action.snapshot is None and self._local_work.is_dropped(fragment)
         self._shop.record_version(certificate)
-        self._shop.record(
-            {
-                "event": "adoption",
-                "peer": self.learner.peer,
-                "step": step,
-                "effective_step": effective_step,
-                "digest": certificate.digest.hex(),
-                "applied": action.applied is not None,
-                "included": action.snapshot is not None,
-                "counted": list(action.counted),
-                "frozen": list(action.frozen),
-                "returned": None if action.returned is None else [action.returned.steps, action.returned.tokens],
-            }
-        )
+        self._shop.record(adoption_line(self.learner.peer, action, step, effective_step, dropped))
         self._versions[fragment] = certificate.version
         if fragment == 0 and self._shop.config.data.is_in_passes:
             self._window = lane_of(certificate, (), self.learner.peer).first
-        reference, counted = self._install(action)
+        reference, counted = self._install(action, dropped)
         self._count(action, effective_step)
         self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
-        self._follow(step)
 
-    def _install(self, action: Adopt) -> tuple[Tensor | None, tuple[int, int]]:
+    def _install(self, action: Adopt, dropped: bool) -> tuple[Tensor | None, tuple[int, int]]:
         """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
 
         As `Pump` does for a real learner.
@@ -216,7 +199,6 @@ class LabTensors:
             self._local_work.included(fragment)
         if self.attack is not None:
             return None, (0, 0)  # what it sent was not its snapshot, so it begins anew from every anchor
-        dropped = action.snapshot is None and self._local_work.is_dropped(fragment)
         reference = None if dropped else done.reference
         return reference, done.counts(reference)
 
@@ -230,11 +212,20 @@ class LabTensors:
         elif action.returned is not None:
             self.learner.counted[fragment] -= action.returned.steps
 
-    def _follow(self, step: int) -> None:
+    def follow(self, step: int) -> None:
         """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""
         pace, window = self._shop.config.pace, self._window
-        progress = self.versions * pace.steps_per_version // pace.fragments
-        self.lazy.after(step, lambda learner: learner.set_progress(progress, window))
+        self.follow_at(step, self.versions * pace.steps_per_version // pace.fragments, window)
+
+    def follow_at(self, step: int, progress_steps: int, window: int | None) -> None:
+        """`follow` with what somebody else has found."""
+        self.lazy.after(step, lambda learner: learner.set_progress(progress_steps, window))
+
+    def hold(self, certificate: Certificate) -> None:
+        """Hold this state without telling the learner, which has not begun."""
+        fragment, state = certificate.fragment, certificate.state
+        self.anchors.install(fragment, certificate.digest, self._shop.states[fragment][state])
+        self.states[fragment] = state
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""
@@ -273,7 +264,7 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     choice = shop.attacks.get(learner.peer)
     attack = None if choice is None else choice.make()
     batches = shop.batches(learner.peer)
-    placement = Placement(rounding_key=learner.peer.encode())
+    placement = shop.placements.get(learner.peer, Placement(rounding_key=learner.peer.encode()))
     trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)
     if shop.values is not None:
         trained.load_all(torch.cat([state.anchor for state in shop.genesis]))

@@ -17,9 +17,10 @@ from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.description import Named
 from peer.lab.learners import Tally
-from peer.lab.tape import Record
 from peer.learner import Batches
 from peer.outer_optimizer import OuterState
+from peer.placement import Placement
+from peer.tape import Record, version_line
 
 if TYPE_CHECKING:
     from peer.lab.tensors import LabTensors
@@ -42,6 +43,7 @@ class Workshop:
     record: Record
     values: Named | None = None  # of version 0, unless they are seeded
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
+    placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it is not the lab's
     founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
@@ -83,16 +85,7 @@ class Workshop:
         if certificate.digest in self._recorded:
             return
         self._recorded.add(certificate.digest)
-        self.record(
-            {
-                "event": "version",
-                "fragment": certificate.fragment,
-                "version": certificate.version,
-                "digest": certificate.digest.hex(),
-                "members": [one.model_dump(mode="json") for one in certificate.outcome.contributors],
-                "certificate": certificate.to_wire().hex(),
-            }
-        )
+        self.record(version_line(certificate))
 
     def end_tape(self) -> None:
         """What everybody who is there ends with; all steps are made."""

@@ -16,7 +16,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config
 from peer.lab.report import LabReport
 from peer.lab.summary import report_of
-from peer.lab.tape import Record, TapeWriter, keep_no_tape
+from peer.tape import Record, TapeWriter, keep_no_tape
 
 BASE = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),

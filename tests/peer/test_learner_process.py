@@ -31,13 +31,16 @@ from peer.learner_messages import (
     Done,
     Failed,
     Message,
+    Obeyed,
     Pause,
+    Progress,
     SnapshotTaken,
     Start,
     StepEntry,
     Steps,
     Stop,
     TakeSnapshot,
+    Threads,
     decode_frame,
     encode_frame,
     frame_length,
@@ -254,6 +257,22 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(PeerGoneError):
             channel.receive(0.0)
+
+
+def test_a_learner_says_from_which_step_on_it_follows():
+    """What is told without a ticket, too: a tape has to know."""
+    learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(theirs)
+        errands = Errands(learner, SharedPlanes.create(FRAGMENTS), channel)
+        obedience = Obedience(learner, errands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
+        learner.step()
+        told = Progress(steps=4, window=LANE)
+        obedience.obey(told)
+        learner.step()
+        obedience.obey(Threads(threads=1))
+        assert Channel(ours).receive(None) == [Obeyed(at_step=1, progress=told), Obeyed(at_step=2, threads=1)]
 
 
 @pytest.mark.parametrize("pace", [{"step_seconds": 3600.0}, {"compute_share": 1e-6}])

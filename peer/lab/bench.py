@@ -1,0 +1,76 @@
+"""Versions made again from what went into them, as every member of their groups has made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.certificate import Certificate, Outcome
+from coordinator.events import Encoded
+from coordinator.weights import weights_of
+from dht.errors import LocalError, UsageError
+from peer.anchors import Anchors
+from peer.lab.workshop import Workshop
+from peer.outer_optimizer import OuterState
+from peer.round_work import RoundWork
+
+
+class Bench:
+    """Reduces, takes the outer step, and compares; the states are in the workshop afterwards."""
+
+    def __init__(self, shop: Workshop, genesis: Sequence[bytes]) -> None:
+        """`genesis`: the digests of version 0, which are those of its states."""
+        self._shop = shop
+        self._anchors = Anchors(shop.layouts, shop.genesis)
+        self._work = RoundWork(shop.config, self._anchors, shop.blobs, shop.worker)
+        for fragment, (digest, state) in enumerate(zip(genesis, shop.genesis, strict=True)):
+            self._anchors.install(fragment, digest, state)
+
+    def make(self, certificate: Certificate, encoded: Sequence[Encoded]) -> None:
+        """From the contributions of all members; raises LocalError unless it is the certified version bit for bit.
+
+        Raises UsageError if the version before it is not here.
+        """
+        outcome = certificate.outcome
+        key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
+        self._anchors.install(outcome.fragment, outcome.parent, self._parent(outcome))
+        weights = weights_of([(one.tokens, one.steps) for one in encoded])
+        members = tuple(
+            ReduceInput(member, b"", weight, one.squared_norms)
+            for member, (weight, one) in enumerate(zip(weights, encoded, strict=True))
+        )
+        results = tuple(self._result(key, outcome, at, encoded, members) for at in range(len(outcome.partitions)))
+        applied = self._work.apply(Apply(key, results, members))
+        if applied is None or applied.state != certificate.state:
+            raise LocalError(f"the state of version {outcome.version} came out differently")
+        self._work.adopt(Adopt(certificate, applied=key, snapshot=None), None)
+        self._work.discard(key)
+        self._shop.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
+
+    def _result(
+        self,
+        key: RoundKey,
+        outcome: Outcome,
+        partition: int,
+        encoded: Sequence[Encoded],
+        members: Sequence[ReduceInput],
+    ) -> PartitionResult | None:
+        merged = outcome.partitions[partition]
+        if merged is None:
+            return None
+        inputs = tuple(
+            ReduceInput(at, encoded[at].part_roots[partition], members[at].weight, members[at].squared_norms)
+            for at in merged.included
+        )
+        reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1))
+        if reduced.root != merged.root:
+            raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
+        return PartitionResult(merged.root, merged.included)
+
+    def _parent(self, outcome: Outcome) -> OuterState:
+        """The state that this version began with: one of the last that were made, or that somebody holds."""
+        for anchors in (self._anchors, *(one.anchors for one in self._shop.active.values())):
+            state = anchors.served(outcome.fragment, outcome.parent)
+            if state is not None:
+                return state
+        raise UsageError(f"the tape lacks the version before version {outcome.version} of fragment {outcome.fragment}")

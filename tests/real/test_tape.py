@@ -1,0 +1,36 @@
+"""What real processes did, made again in one process and without the protocol (docs/lab.md, The tape)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from peer import cli
+
+if TYPE_CHECKING:
+    from tests.real.conftest import Swarm
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]
+
+PYTHON = (3, 11)
+
+
+def test_the_lab_replays_a_swarm_in_which_a_peer_dies(swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every version, and the parameters of every learner that lived to the end; one step elsewhere, and it tells."""
+    tape = swarm.folder / "tape.jsonl"
+    swarm.start(3, 12, "--tape", str(tape), "--fault", "3:kill:vote:4", eight_bit=True)
+    report = swarm.finish()
+    assert report["agreement"]
+    assert cli.run(["lab", "--replay", str(tape)], PYTHON) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"{report['versions_certified']} versions of ")
+    assert told.endswith("of 2 learners\n")
+
+    lines = [json.loads(line) for line in tape.read_text().splitlines()]
+    late = [line for line in lines if line["event"] == "adoption" and line["included"]]
+    late[4]["effective_step"] += 1
+    tape.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cli.run(["lab", "--replay", str(tape)], PYTHON) == 1
+    assert "than the tape says" in (error := capsys.readouterr().err) or "came out differently" in error
