@@ -231,12 +231,9 @@ class Pump:
             self._hit(message.context.kind)
         if isinstance(message, PartNote):
             self._hit("scatter")
-        payload: bytes = b""
-        if action.payload is not None:
-            held = self.blobs.get(action.payload)
-            if held is None:
-                return  # too old: whoever needs it asks somebody else
-            payload = held
+        payload = b"" if action.payload is None else self.blobs.get(action.payload)
+        if payload is None:
+            return  # too old: whoever needs it asks somebody else
         self.post(action.to, message, payload)
 
     def _hit(self, point: str) -> None:
