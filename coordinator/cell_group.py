@@ -37,7 +37,7 @@ class CellGroup(Group):
         """Any: a leader that chooses its cell's inputs can do what any contributor can."""
         return 0
 
-    def merged_needed(self, inputs: int) -> int:
+    def merged_needed(self, inputs: int, left_out: int) -> int:
         """⌊2n/3⌋ of the input set."""
         return 2 * inputs // 3
 

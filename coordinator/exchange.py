@@ -99,6 +99,9 @@ class Exchange:
         enough = self.group.counted(peers) >= self.group.inputs_needed(self.left_out)
         return enough and len(peers) >= self.core.pace.min_group
 
+    def _counted_min(self, inputs: InputSet) -> int:
+        return self.group.merged_needed(len(inputs.peers), self.left_out)
+
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again by the next reducer in order."""
         self.redone = frozenset(partitions)
@@ -113,7 +116,8 @@ class Exchange:
             if self.group.reducer(partition, turn) == self.core.me:
                 patience = Patience(self.timeline, self.group.probation)
                 least = self.core.pace.min_group
-                duty = ReducerDuty(self.group, self.inputs, partition, turn, least, deadline, patience)
+                counted = self._counted_min(self.inputs)
+                duty = ReducerDuty(self.group, self.inputs, partition, turn, (least, counted), deadline, patience)
                 self.duties[partition, turn] = duty
                 for peer in gone:
                     duty.lose(peer)
@@ -172,7 +176,7 @@ class Exchange:
         if len(indices) != len(result.included) or len(indices) < self.core.pace.min_group:
             raise PeerError("a result of too few inputs")
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
-        if counted < self.group.merged_needed(len(self.inputs.peers)):
+        if counted < self._counted_min(self.inputs):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

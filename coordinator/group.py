@@ -83,9 +83,9 @@ class Group:
         asked = self.counted(self.contributors) + left_out
         return min(votes_needed(asked), max(asked - 1, 1))
 
-    def merged_needed(self, inputs: int) -> int:
-        """Of how many with weight a partition is merged, at least: so many that fewer than a third are not half."""
-        return (2 * self.counted(self.contributors) + 1) // 3
+    def merged_needed(self, inputs: int, left_out: int) -> int:
+        """Of how many with weight a partition is merged, at least: fewer than a third of who asked are never half."""
+        return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
 
     def reducer(self, partition: int, turn: int) -> PeerId:
         """Who reduces a partition, at first (turn 0) or again (turn 1: the next in order)."""

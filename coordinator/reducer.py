@@ -40,14 +40,15 @@ def partition_inputs(commits: Sequence[Commit], partition: int, members: Iterabl
 class ReducerDuty:
     """One partition in one turn. Inputs that are missing or do not match their commitment are left out.
 
-    `hopeless` are inputs not worth waiting for; should they come all the same, they count.
+    `needed` are how many inputs, and how many with weight, it takes at least. `hopeless` are inputs not worth waiting
+    for; should they come all the same, they count.
     """
 
     group: Group
     inputs: InputSet
     partition: int
     turn: int
-    inputs_min: int
+    needed: tuple[int, int]
     deadline: float
     patience: Patience
     arrived: set[int] = field(default_factory=set)
@@ -91,5 +92,6 @@ class ReducerDuty:
     @property
     def _needed(self) -> int:
         """So many that enough of them have weight, `min_group` at least (design §6.2 step 6, docs/adr/0038)."""
+        least, counted = self.needed
         weightless = len(self.arrived) - self.group.counted(self.inputs.peers[member] for member in self.arrived)
-        return max(self.inputs_min, self.group.merged_needed(len(self.inputs.peers)) + weightless)
+        return max(least, counted + weightless)

@@ -186,9 +186,7 @@ class Rounds:
         actions: list[Action] = [] if self.attempt is None else [Discard(self.attempt.group.key)]
         self.joining.enter(group)
         timeline = Timeline(now, self.joining.deadline_seconds(group))
-        gathering = self.joining.gatherings.get(group.attempt)
-        left_out = 0 if gathering is None else gathering.left_out(group, self._silent(group.attempt))
-        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, left_out)
+        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, _left_out(self, group))
         return actions + self.attempt.start(now)
 
     # -- what others say and what our shell answers
@@ -203,6 +201,8 @@ class Rounds:
             return self._on_roster(statement, now)
         by_roster = kind in ("commit", "bundle", "vote", "abstain")
         attempt = self.find(group) if by_roster else self._find_by_inputs(group)
+        if attempt is not None and kind == "bundle":  # a hasty leader may have closed before all had asked
+            attempt.exchange.left_out = _left_out(self, attempt.group)
         return [] if attempt is None else attempt.receive(sender, statement, root, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
@@ -284,3 +284,9 @@ class Rounds:
             self.attempt.miss_silent()
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
         self.bonds.tie(self.chain.digest, self.joining.attempts_used(), max(locks, default=0.0))
+
+
+def _left_out(rounds: Rounds, group: Group) -> int:
+    """How many have asked in vain for a place in this group, as far as we know by now."""
+    gathering = rounds.joining.gatherings.get(group.attempt)
+    return 0 if gathering is None else gathering.left_out(group, rounds._silent(group.attempt))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median_low
 
-TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6)
+TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6, docs/adr/0039)
 CREDITED = 16  # × the median: what one contribution may be credited at most (docs/adr/0035)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from torch import Tensor
 
 from peer.merge import MergeRule, weight_shares
-from peer.reduction import NORM_TOLERANCE
 from peer.robust import centered_clip as clipping
 from peer.robust.gram import centred_products, inner_products
 from peer.robust.medians import weighted_median
@@ -31,6 +30,7 @@ ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements
 LENGTH_MIN = 0.1  # of the usual length, below which a sample says nothing of a direction
 SUM_TOLERANCE = 1e-3  # published coefficients are rounded to float32
+LONGER_MAX = 1.01  # of a committed squared norm: whoever is admitted is nowhere near, however sums are rounded
 AGREEMENT = 0.01  # of a member's weight: two machines that run the rule on the same segment differ by far less
 
 BY_DISTANCE = frozenset({"robust_rda", "centered_clip", "geometric_median"})
@@ -109,9 +109,12 @@ def fits_norms(sample: Sample) -> bool:
     Who is longer than it said weighs more than it should (`segment_factors` divides by the committed norm), and only a
     reducer that knows of it takes it in.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = [float(np.dot(piece, piece)) for piece in sample.pieces]
-    return all(own <= committed * (1 + NORM_TOLERANCE) for own, committed in zip(found, sample.squares, strict=True))
+    members = zip(sample.pieces, sample.squares, sample.inputs.weights, strict=True)
+    return all(
+        float(np.square(piece, dtype=np.float64).sum()) <= LONGER_MAX * committed
+        for piece, committed, weight in members
+        if weight > 0
+    )
 
 
 def follows_rule(rule: str, samples: Sequence[Sample]) -> bool:

@@ -67,6 +67,7 @@ class Watcher(Observer):
     said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
+    learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # in the rosters that somebody voted in
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     freed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # see `_excuses`
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
@@ -135,6 +136,8 @@ class Watcher(Observer):
         until = machine.bonds.at(record.parent).until if attempt is None else attempt.timeline.lock_end
         active = None if attempt is None or attempt.group.minor else attempt.group.active
         earlier.append(CastVote(record, until, active))
+        if attempt is not None:
+            self.learners[record.roster_id] = attempt.group.contributors
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
     def _may_certify(self, vote: CastVote, without: Set[PeerId] = NOBODY) -> bool:
@@ -167,7 +170,8 @@ class Watcher(Observer):
     def _honest_are_more(self, certificate: Certificate) -> None:
         """(4) The hostile, where they are fewer than a third, never bring half of what is merged (docs/adr/0038)."""
         outcome = certificate.outcome
-        if 3 * len(outcome.roster_ids & self.hostile) >= len(outcome.contributors):
+        learners = self.learners.get(outcome.roster_id, NOBODY)
+        if 3 * len(outcome.roster_ids & self.hostile) >= len(learners):
             return
         hostile = {at for at, one in enumerate(outcome.contributors) if PeerId(one.peer) in self.hostile}
         for partition in outcome.partitions:

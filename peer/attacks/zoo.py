@@ -129,5 +129,5 @@ def attack_named(name: str) -> type[Attack]:
 
 
 def _claiming(kind: type[Attack]) -> type[Attack]:
-    """This attack with all the weight that a claim to more work gives: 1.5 × the median (docs/adr/0035)."""
+    """This attack with all the weight that a claim to more work gives (docs/adr/0039)."""
     return type(f"{kind.__name__}{MORE_WORK}", (kind,), {"claim": lambda _, encoded: with_work(encoded, CLAIMED)})

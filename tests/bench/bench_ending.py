@@ -1,9 +1,9 @@
 """How long until nothing is left of a peer or a swarm that is ended roughly: `python tests/bench/bench_ending.py`.
 
-A host and two learners train as `muster swarm` starts them. One learner's peer is killed with `kill -9`; the other and
-the host get Ctrl-C twice, the second one while they drain. Then a swarm is killed with `kill -9`, and another one gets
-Ctrl-C twice, as a terminal sends it: every process in the foreground. Prints for each how many processes it had, and
-the seconds from the last signal until all of them had ended. Exits with 1 if one did not.
+A host and three learners train as `muster swarm` starts them. One learner's peer gets Ctrl-C and drains, one is killed
+with `kill -9`; the third and the host get Ctrl-C twice, the second one while they drain. Then a swarm is killed with
+`kill -9`, and another one gets Ctrl-C twice, as a terminal sends it: every process in the foreground. Prints for each
+how many processes it had, and the seconds from the last signal until all of them had ended; exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peer.swarm import HOST
 
 PATIENCE_SECONDS = 600.0  # for a start, on however busy cores
 ENDING_SECONDS_MAX = 60.0
-LEARNERS = ("peer-1", "peer-2")
+LEARNERS = ("peer-1", "peer-2", "peer-3")
 ENDING = ("draining", "finished")  # states of a peer that was told to leave
 
 
@@ -99,6 +99,7 @@ def single_peers(folder: Path) -> None:
     """Each by itself, while the others go on."""
     swarm = start(folder)
     pids = {name: snapshot(folder / name).pid for name in (HOST, *LEARNERS)}
+    show("a learner's peer, Ctrl-C once", family(pids["peer-3"]), lambda: os.kill(pids["peer-3"], signal.SIGINT))
     show("a learner's peer, kill -9", family(pids["peer-1"]), lambda: os.kill(pids["peer-1"], signal.SIGKILL))
     for name, what in (("peer-2", "a learner's peer"), (HOST, "the host")):
         ctrl_c = twice(lambda pid=pids[name]: os.kill(pid, signal.SIGINT), folder, name)

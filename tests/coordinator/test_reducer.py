@@ -25,7 +25,7 @@ TIMELINE = Timeline(0.0, 10.0)
 def duty(inputs_min: int = 2, *probation: PeerId) -> ReducerDuty:
     patience = Patience(TIMELINE, frozenset(probation))
     return ReducerDuty(
-        GROUP, INPUTS, partition=1, turn=0, inputs_min=inputs_min, deadline=TIMELINE.end, patience=patience
+        GROUP, INPUTS, partition=1, turn=0, needed=(inputs_min, 3), deadline=TIMELINE.end, patience=patience
     )
 
 

@@ -227,6 +227,24 @@ def test_an_accomplice_that_takes_in_more_than_was_committed_is_doubted(codec: s
     assert reduction.audit(taken).finding is Finding.DOUBTFUL
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.parametrize("rule", ["mean", "robust_rda"])
+def test_nobody_makes_honest_results_doubtful_by_how_sums_are_rounded(rule: str, weight: float) -> None:
+    """Squares of the smallest numbers are rounded up in float32; a claim may be off as far as it is admitted."""
+    for value, claimed in ((3.3e-23, 1.0), (1.0, 1 - 0.9e-4)):
+        vectors = alike(LAYOUT, VOTERS, 0.6, 0)
+        vectors[3] = torch.zeros(LAYOUT.elements)
+        vectors[3][::64] = value
+        reduction = Reduction(
+            LAYOUT, vectors, MERGES[rule], ("fp32", "fp32"), 2, 1, [1.0, 1.0, 1.0, weight, 1.0, 1.0, 1.0, 1.0]
+        )
+        norms = tuple(norm * claimed for norm in reduction.inputs[3].squared_norms)
+        reduction.inputs = tuple(
+            replace(one, squared_norms=norms) if one.member == 3 else one for one in reduction.inputs
+        )
+        assert set(reduction.findings(reduction.honest(), LOOKERS)) == {Finding.CONFIRMED}
+
+
 def test_a_result_that_does_not_decode_where_nobody_looked_is_doubted() -> None:
     """Else nobody could apply it, round after round, and nobody would know why."""
     vectors = alike(MANY, VOTERS, 0.5, 0)

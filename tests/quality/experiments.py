@@ -31,7 +31,7 @@ DELAYS = ("0", "2", "8", "16")  # τ: steps from a snapshot to its adoption
 ADOPTIONS = {"overwrite": "overwrite", "carry": "carry", "blend:0.5": "blend0.5"}  # and what files can be called
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
-CLAIMING = ("stale", "fixed_direction", "alie_optimised", "label_flip", "sign_flip", "delta_replay")
+CLAIMING = ("stale", "sign_flip", "label_flip")  # what a claim helps most
 STRENGTHS = (  # beside those that the attacks have by themselves
     "sign_flip:2:factor=1",
     "sign_flip:2:factor=1000",
@@ -209,7 +209,8 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | {"rda": ("--merge", "rda")}),
     "noniid": (
         *_seeded("noniid", OCTAVES, BOTH_RDA),
-        *_seeded("noniid", OCTAVES, _renamed(BOTH_RDA, "whole"), "truncation"),
+        *_seeded("noniid", OCTAVES, {"robust_rda-median": BOTH_RDA["robust_rda"]}, "half-more"),
+        *_seeded("noniid", OCTAVES, {"robust_rda-whole": BOTH_RDA["robust_rda"]}, "truncation"),
     ),
     "pace": _variants(
         "pace",
@@ -260,6 +261,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "attacks-claiming": (
         Experiment("attacks-claiming-none", SIX),
         *_variants("attacks-claiming", EIGHT, {name: ("--attack", f"{name}+work:2") for name in CLAIMING}),
+        *(
+            Experiment(f"attacks-claiming-{name}-median", (*EIGHT, "--attack", f"{name}+work:2"), "half-more")
+            for name in CLAIMING
+        ),
     ),
     "attacks-three": (
         Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),

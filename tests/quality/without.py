@@ -1,8 +1,8 @@
 """`muster lab` without one rule of ours, to measure what that rule costs: no user can switch it off.
 
-`python -m tests.quality.without truncation …` gives every contribution the whole of its weight (design §6.2 step 6);
-`python -m tests.quality.without embeddings …` merges embeddings by direction, as all other tensors (DiLoCo 2604.21428
-§D.2 takes their mean). What follows is as for `muster lab`.
+`python -m tests.quality.without RULE …`, the rest as for `muster lab`. RULE is `truncation`: contributions have all
+of their weight, where they have at most 1.5 × the median (docs/adr/0039); `half-more`: they have at most the median;
+`embeddings`: these are merged by direction, as all other tensors (DiLoCo 2604.21428 §D.2 takes their mean).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from coordinator import weights
 from coordinator.model_spec import ModelSpec
@@ -18,8 +19,8 @@ from peer import model
 from peer.fragments import TensorSpec
 
 
-def _never_truncate() -> None:
-    weights.TRUNCATION = math.inf
+def _truncate_at(times: float) -> None:
+    weights.TRUNCATION = times
 
 
 def _forget_embeddings() -> None:
@@ -31,7 +32,11 @@ def _forget_embeddings() -> None:
     model._llama_specs = without_mark
 
 
-RULES: Mapping[str, Callable[[], None]] = {"truncation": _never_truncate, "embeddings": _forget_embeddings}
+RULES: Mapping[str, Callable[[], None]] = {
+    "truncation": partial(_truncate_at, math.inf),
+    "half-more": partial(_truncate_at, 1.0),
+    "embeddings": _forget_embeddings,
+}
 
 
 def main() -> None:

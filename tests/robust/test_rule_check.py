@@ -25,7 +25,8 @@ def vectors() -> torch.Tensor:
 
 
 def sample_of(stack: torch.Tensor, inputs: TensorInputs, coefficients: list[float]) -> Sample:
-    return Sample([vector[:SEEN].numpy() for vector in stack], inputs, coefficients, WHOLE)
+    squares = tuple(norm**2 for norm in inputs.norms)
+    return Sample([vector[:SEEN].numpy() for vector in stack], inputs, coefficients, WHOLE, squares)
 
 
 def test_who_is_short_in_what_is_seen_may_point_elsewhere_as_a_whole() -> None:
