@@ -130,9 +130,12 @@ class Gathering:
         return lacking
 
     def left_out(self, group: Group, silent: Set[PeerId]) -> int:
-        """How many of the active set have asked with an outer gradient and would have a seat that this roster lacks."""
-        lacking = self.lacking(group.voters, silent, group.networks)
-        return len(self._asking().intersection(join.sender for join in lacking))
+        """How many more contributors this roster would have with all of the active set that have asked and have a seat.
+
+        Who has a seat instead of another, as within the bound of one network, leaves nobody out.
+        """
+        seated = (self._asking() | group.contributors).intersection(self._order(silent, group.networks))
+        return max(0, len(seated) - len(group.contributors))
 
     def _order(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[PeerId, ...]:
         """Who has a place in the roster."""
