@@ -173,10 +173,9 @@ class Exchange:
         indices = set(result.included)
         if not indices <= set(range(len(self.inputs.peers))):
             raise PeerError("a result of inputs that do not exist")
-        if len(indices) != len(result.included) or len(indices) < self.core.pace.min_group:
-            raise PeerError("a result of too few inputs")
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
-        if counted < self._counted_min(self.inputs):
+        few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
+        if few or len(indices) != len(result.included):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

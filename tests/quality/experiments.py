@@ -112,10 +112,6 @@ def _seeded(
     )
 
 
-def _renamed(variants: dict[str, tuple[str, ...]], ending: str) -> dict[str, tuple[str, ...]]:
-    return {f"{name}-{ending}": options for name, options in variants.items()}
-
-
 def scavenged_steps(scavengers: int) -> int:
     """How long the run of four takes if so many more do half of its work with them: 0.5 + 0.5 / (1 + e) of the time."""
     return SCAVENGED_STEPS // 2 + helped_steps(scavengers)
@@ -204,7 +200,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "merges-m8": (
         *_seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
-        *_seeded("merges-m8", EIGHT, _renamed(BOTH_RDA, "alike"), "embeddings"),
+        *_seeded("merges-m8", EIGHT, {f"{rule}-alike": options for rule, options in BOTH_RDA.items()}, "embeddings"),
     ),
     "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | {"rda": ("--merge", "rda")}),
     "noniid": (
