@@ -22,9 +22,20 @@ MEANS = {  # a mean of vectors that point apart is shorter than they are, so it 
 }
 BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
-PARITY_TOKENS = "6144"  # per learner step; what fewer and more do to the ratio: docs/experiments.md
 PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
-PARITY_RATES = ("3e-3", "4.5e-3", "6.75e-3")
+Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
+PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"))
+PARITY_BEST: dict[int, Rates] = {}  # by learners, the best of each on seed 0; other seeds have these alone
+LENGTHS = {  # other (steps, tokens per learner step) on the first seed of four learners: the runs' names
+    (480, 1024): "parity-480x1024",
+    (480, 6144): "parity-480x6144",
+    (960, 3072): "parity-960x3072",
+}
+LENGTH_GRIDS: dict[str, tuple[Rates, ...]] = {
+    "parity-480x1024": PARITY_GRID,
+    "parity-480x6144": (("3e-3", "3e-3"), ("4.5e-3", "4.5e-3"), ("6.75e-3", "6.75e-3")),
+    "parity-960x3072": (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3")),
+}
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))
 DELAYS = ("0", "2", "8", "16")  # τ: steps from a snapshot to its adoption
@@ -74,17 +85,25 @@ class Experiment:
         return " ".join((*program, *self.arguments))
 
 
-def _parity(learners: int, steps: int) -> tuple[Experiment, ...]:
-    """Every rate of the grid for both methods, at equal tokens, on paired seeds."""
-    size = ("--learners", f"{learners}", "--steps", f"{steps}", "--batch-tokens", PARITY_TOKENS, *PARITY_PACE)
-    return tuple(
-        Experiment(
-            f"parity-m{learners}-s{seed}-lr{rate}",
-            (*size, "--seed", seed, "--inner-lr", rate, "--compare", "dp", "--dp-lr", rate),
-        )
-        for seed in SEEDS
-        for rate in PARITY_RATES
+def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates) -> Experiment:
+    """Both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
+    learners, steps, tokens = map(str, size)
+    ours, theirs = rates
+    return Experiment(
+        f"{name}-s{seed}-{ours}-{theirs}",
+        (
+            *("--learners", learners, "--steps", steps, "--batch-tokens", tokens, *PARITY_PACE, "--seed", seed),
+            *("--inner-lr", ours, "--compare", "dp", "--dp-lr", theirs),
+        ),
     )
+
+
+def _parity(learners: int) -> tuple[Experiment, ...]:
+    """The grid on the first seed, and what was best there on the others."""
+    name, size = f"parity-m{learners}", (learners, 480, 3072)
+    grid = tuple(_pair(name, size, SEEDS[0], rates) for rates in PARITY_GRID)
+    best = [PARITY_BEST[learners]] if learners in PARITY_BEST else []
+    return (*grid, *(_pair(name, size, seed, rates) for seed in SEEDS[1:] for rates in best))
 
 
 def _variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
@@ -181,9 +200,12 @@ def _strength(attack: str) -> str:
 
 
 GROUPS: dict[str, tuple[Experiment, ...]] = {
-    "parity-m4": _parity(4, 480),
-    "parity-m8": _parity(8, 480),
-    "parity-m16": _parity(16, 480),
+    "parity-m4": _parity(4),
+    "parity-m8": _parity(8),
+    "parity-m16": _parity(16),
+    "parity-lengths": tuple(
+        _pair(name, (4, *size), SEEDS[0], rates) for size, name in LENGTHS.items() for rates in LENGTH_GRIDS[name]
+    ),
     "adoption": _adoption("adoption", PLAIN),
     "adoption-shipped": _adoption("adoption-shipped", SHIPPED),
     "codecs": _seeded(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
 from typing import Any
@@ -15,7 +15,7 @@ from tests.quality.experiments import (
     FAILING,
     GROUPS,
     HARD,
-    PARITY_RATES,
+    LENGTHS,
     PERIODS,
     REUNIONS,
     ROUNDS_APART,
@@ -31,6 +31,8 @@ from tests.quality.experiments import (
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
+Pair = tuple[float | None, float | None]  # losses of Muster and of data-parallel
+NEITHER: Pair = (None, None)
 MISSING = "not run"
 SOON_STEPS = 24  # three periods of tests/quality/partition.toml
 MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -70,38 +72,55 @@ def with_error(values: Sequence[float]) -> str:
 
 
 def parity(learners: int) -> Callable[[Reports], str]:
-    """Rates in rows, seeds in columns (Muster / data-parallel), and the ratios of best to best below."""
+    """Both methods at each of their inner rates on the first seed, then the best of each on all seeds."""
 
     def table(reports: Reports) -> str:
-        losses = {
-            (seed, rate): _both(reports.get(f"parity-m{learners}-s{seed}-lr{rate}"))
-            for seed in SEEDS
-            for rate in PARITY_RATES
-        }
+        start = f"parity-m{learners}-s"
         rows = [
-            [
-                rate,
-                *(" / ".join(map(shown, losses[seed, rate])) for seed in SEEDS),
-                _ratio([losses[s, rate] for s in SEEDS]),
-            ]
-            for rate in PARITY_RATES
+            [f"{rate:g}, seed {SEEDS[0]}", *map(shown, pair), _ratio([pair])]
+            for rate, pair in sorted(_by_rate(reports, start + SEEDS[0]).items())
         ]
-        best = [tuple(_least(losses[seed, rate][which] for rate in PARITY_RATES) for which in (0, 1)) for seed in SEEDS]
-        rows.append(["**best each**", *(" / ".join(map(shown, pair)) for pair in best), f"**{_ratio(best)}**"])
-        return markdown(["inner rate", *(f"seed {seed}" for seed in SEEDS), "ratio"], rows)
+        best = {seed: _best(_by_rate(reports, start + seed).values()) for seed in SEEDS}
+        rows += [[f"best, seed {seed}", *map(shown, pair), _ratio([pair])] for seed, pair in best.items()]
+        rows.append(["**best, all seeds**", "", "", f"**{_ratio(list(best.values()))}**"])
+        return markdown(["inner rate", "Muster", "data-parallel", "ratio"], rows)
 
     return table
 
 
-def _both(report: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
-    return loss_of(report), None if report is None else loss_of(report["baseline"]["dp"])
+def lengths(reports: Reports) -> str:
+    """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
+    rows = []
+    for (steps, tokens), name in sorted({(480, 3072): "parity-m4", **LENGTHS}.items()):
+        pairs = _by_rate(reports, f"{name}-s{SEEDS[0]}")
+        alike = [f"{_ratio([pair])} at {rate:g}" for rate, pair in sorted(pairs.items()) if None not in pair]
+        best = _best(pairs.values())
+        rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _ratio([best]), ", ".join(alike) or MISSING])
+    heads = ["steps", "tokens per learner step", "Muster", "data-parallel", "best against best", "at one rate"]
+    return markdown(heads, rows)
 
 
-def _least(losses: Any) -> float | None:
+def _by_rate(reports: Reports, start: str) -> dict[float, Pair]:
+    """Losses of Muster and of data-parallel by inner rate, of all reports whose names begin so."""
+    found: dict[float, Pair] = {}
+    for name, report in reports.items():
+        if name.startswith(f"{start}-"):
+            ours, baseline = report["inner_lr"], report["baseline"]["dp"]
+            found[ours] = (loss_of(report), found.get(ours, NEITHER)[1])
+            found[baseline["inner_lr"]] = (found.get(baseline["inner_lr"], NEITHER)[0], loss_of(baseline))
+    return found
+
+
+def _best(pairs: Iterable[Pair]) -> Pair:
+    ours, theirs = zip(*pairs, strict=True) if (pairs := list(pairs)) else ((), ())
+    return _least(ours), _least(theirs)
+
+
+def _least(losses: Iterable[float | None]) -> float | None:
     return min((loss for loss in losses if loss is not None), default=None)
 
 
-def _ratio(pairs: Sequence[tuple[float | None, float | None]]) -> str:
+def _ratio(pairs: Sequence[Pair]) -> str:
     return with_error([ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
 
 
@@ -250,6 +269,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
     "parity-m16": parity(16),
+    "parity-lengths": lengths,
     "adoption": adoption("adoption"),
     "adoption-shipped": adoption("adoption-shipped"),
     "codecs": paired("codecs", "bf16"),
