@@ -42,7 +42,7 @@ InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon
 Norms = Literal["tensor", "row"]
 Precision = Literal["float32", "bfloat16"]
 Order = Literal["draws", "passes"]
-Adoption = Literal["carry", "overwrite", "blend"]
+Adoption = Literal["carry", "eager", "overwrite", "blend"]
 
 
 class DataSpec(Wire):
@@ -135,7 +135,8 @@ class OuterSpec(Wire):
     result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
     adoption: Adoption = Field(
         "carry",
-        description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share",
+        description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share; "
+        "`eager` makes them where the learner's own part of the merge already is, and keeps them",
     )
     norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
     adoption_blend: float = Field(0.5, ge=0, le=1, description="share α of its own parameters that `blend` keeps")
@@ -160,6 +161,11 @@ class OuterSpec(Wire):
         if is_built_in and (self.merge_package, self.merge_sha256) != (None, None):
             raise ValueError(f"outer.merge_package: {self.merge!r} is built in, so no package brings it")
         return self
+
+    @property
+    def keeps_later_steps(self) -> bool:
+        """Whether the steps made since a snapshot go on from the new anchor."""
+        return self.adoption in ("carry", "eager")
 
 
 class PaceSpec(Wire):

@@ -34,6 +34,7 @@ from peer.model import build_model, loss, parameter_specs
 from peer.model_copies import ModelCopy, shares
 from peer.placement import Placement
 from peer.rounded_steps import RoundedSteps
+from peer.withheld import Withheld
 
 _OPTIMIZER_PREFIX = "optimizer."
 
@@ -74,6 +75,7 @@ class Learner:
         self.config = config
         self.place(placement)
         self._count = LocalCount(len(self.fragments))
+        self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
@@ -214,8 +216,14 @@ class Learner:
         return self._count.of(fragment)
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
-        """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor."""
+        """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor.
+
+        With the adoption `eager` the learner goes on from where its own part of the merge will be (`peer.withheld`).
+        """
         self._parameters.read(fragment, out)
+        if self._withheld is not None:
+            self._withheld.give_back(fragment, out)
+            self._parameters.load(fragment, out - self._withheld.take(fragment, out))
         return self.counters(fragment)
 
     def adopt(
@@ -229,6 +237,9 @@ class Learner:
         of what they stood for is gone. The optimizer's state stays.
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
+        if self._withheld is not None:
+            self._withheld.give_back(fragment, theta)
+            self._withheld.adopted(fragment, new, reference if counted_steps > 0 else None)
         if reference is None:
             if outer.adoption == "blend" and counted_steps:
                 theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))
@@ -256,7 +267,8 @@ class Learner:
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
         exported = export_state(self._optimizer)
-        return state | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
+        withheld = {} if self._withheld is None else self._withheld.export_state()
+        return state | withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
 
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model."""
@@ -270,6 +282,8 @@ class Learner:
         }
         import_state(self._optimizer, optimizer)
         self._parameters.restore(theta, state.get("cut_off"))
+        if self._withheld is not None:
+            self._withheld.import_state(state)
         count = self._count
         count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
         count.counted_from = counted_from.tolist()

@@ -11,6 +11,7 @@ from coordinator.manifest import RunConfig
 from dht.errors import LocalError, UsageError
 from peer.fragments import FragmentLayout, fragment_views, gather, scatter
 from peer.local_count import Counters, LocalCount
+from peer.withheld import Withheld
 
 
 class OwnReplica:
@@ -26,6 +27,7 @@ class OwnReplica:
         self.count = LocalCount(len(self.fragments))
         self.progress_steps = 0
         self._outer = config.outer
+        self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
         self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
         listed = {tensor.name: tensor.shape for layout in fragments for tensor in layout.tensors}
         found = {name: tuple(one.shape) for name, one in self._named.items()}
@@ -44,8 +46,12 @@ class OwnReplica:
         self.progress_steps = progress_steps
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
-        """Copy the fragment into `out`, float32[elements]; returns what it holds beyond its anchor."""
-        gather(self.fragments[fragment], self._named, out)
+        """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does."""
+        layout = self.fragments[fragment]
+        gather(layout, self._named, out)
+        if self._withheld is not None:
+            self._withheld.give_back(fragment, out)
+            scatter(layout, out - self._withheld.take(fragment, out), self._named)
         return self.count.of(fragment)
 
     def adopt(
@@ -53,14 +59,17 @@ class OwnReplica:
     ) -> None:
         """`Learner.adopt` for this module: θ ← new + (θ - reference), or θ ← new or a blend without a reference."""
         layout = self.fragments[fragment]
+        theta = gather(layout, self._named)
+        if self._withheld is not None:
+            self._withheld.give_back(fragment, theta)
+            self._withheld.adopted(fragment, new, reference if counted_steps > 0 else None)
         if reference is not None:
-            theta = gather(layout, self._named)
             scatter(layout, theta.sub_(reference).add_(new), self._named)
             self.count.count(fragment, counted_steps, counted_tokens)
             return
         if self._outer.adoption == "blend" and counted_steps:
             share = self._outer.adoption_blend
-            new = gather(layout, self._named).mul_(share).add_(new * (1 - share))
+            new = theta.mul_(share).add_(new * (1 - share))
         scatter(layout, new, self._named)
         self.count.restart(fragment)
 
@@ -72,11 +81,12 @@ class OwnReplica:
     def export_state(self) -> dict[str, Tensor]:
         """Parameters and counters, as CPU tensors; the optimizer's state is its owner's to save."""
         count = self.count
-        return {
+        state = {
             "theta": torch.cat([gather(layout, self._named) for layout in self.fragments]),
             "position": torch.tensor([count.steps, count.tokens, count.window], dtype=torch.int64),
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
+        return state if self._withheld is None else state | self._withheld.export_state()
 
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model."""
@@ -85,6 +95,8 @@ class OwnReplica:
         if theta is None or position is None or counted_from is None or theta.shape != (elements,):
             raise LocalError("the saved state belongs to another run; remove it to start without")
         self.load_all(theta)
+        if self._withheld is not None:
+            self._withheld.import_state(state)
         count = self.count
         count.steps, count.tokens, count.window = position.tolist()
         count.counted_from = counted_from.tolist()

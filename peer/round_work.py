@@ -324,7 +324,7 @@ class RoundWork:
                 return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
             whole = old if action.returned is None else carried(old, new, self._config.outer)
         elif all(action.counted) and not any(action.frozen):
-            return snapshot.vector if self._config.outer.adoption == "carry" else None
+            return snapshot.vector if self._config.outer.keeps_later_steps else None
         else:
             whole = snapshot.vector.clone()
         reference = whole.clone() if any(action.frozen) else whole

@@ -46,7 +46,7 @@ def streaming_loop(
         while under_way and under_way[0][0] == step:
             _, fragment, anchor, snapshots, counters = under_way.pop(0)
             for learner, snapshot, counted in zip(learners, snapshots, counters, strict=True):
-                reference = snapshot if config.outer.adoption == "carry" else None
+                reference = snapshot if config.outer.keeps_later_steps else None
                 learner.adopt(fragment, anchor, reference, counted.steps, counted.tokens)
     return states, learners
 
@@ -90,7 +90,7 @@ def test_one_fragment_without_overlap_is_diloco() -> None:
     assert_same_bits(anchors_of(lab), states)
 
 
-@pytest.mark.parametrize("adoption", ["overwrite", "carry"])
+@pytest.mark.parametrize("adoption", ["overwrite", "carry", "eager"])
 def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str) -> None:
     """(§10: P=H fragments in turn, K=M, τ≥1) Streaming DiLoCo 2501.18512 with α = 0, and with what is kept."""
     changes = {"pace.fragments": 4, "pace.steps_per_version": 4, "outer.adoption": adoption}

@@ -25,6 +25,7 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
         ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("alie:1"),)}),
         ({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)}),
         ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)}),
+        ({"outer.adoption": "eager"}, {}),
         ({"outer.adoption": "blend"}, {"scavenge": Scavenge(1, 6, 16)}),
     ],
     ids=[
@@ -34,6 +35,7 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
         "collusion",
         "garbled",
         "too much for a codec",
+        "eager",
         "blend and a scavenger",
     ],
 )

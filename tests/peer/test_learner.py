@@ -155,6 +155,64 @@ def test_overwrite_drops_them_and_their_counters():
     assert all(torch.equal(fragment_of(learner, fragment), others[fragment]) for fragment in (0, 1))
 
 
+def eager_learner() -> tuple[Learner, Tensor]:
+    """A learner one step after a merge that kept a quarter of its work in fragment 1, and that merge's anchor."""
+    learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="eager")}))
+    before = fragment_of(learner, 1)
+    learner.adopt(1, before, None, 0, 0)
+    learner.step()
+    snapshot = empty(learner, 1)
+    counted = learner.snapshot(1, snapshot)
+    assert torch.equal(fragment_of(learner, 1), snapshot)  # nobody knows yet what a merge keeps
+    anchor = before + (snapshot - before) / 4
+    learner.adopt(1, anchor, snapshot, counted.steps, counted.tokens)
+    learner.step()
+    return learner, anchor
+
+
+def test_eager_trains_where_its_own_part_of_the_merge_will_be():
+    learner, anchor = eager_learner()
+    whole = fragment_of(learner, 1)
+    snapshot = empty(learner, 1)
+    counted = learner.snapshot(1, snapshot)
+    assert torch.equal(snapshot, whole)  # contributed is all of it
+    shown = fragment_of(learner, 1)
+    torch.testing.assert_close(shown, anchor + (whole - anchor) / 4, rtol=0, atol=1e-6)
+    learner.step()
+    later = fragment_of(learner, 1) - shown
+    newer = anchor * 0.9 + 0.001
+    learner.adopt(1, newer, snapshot, counted.steps, counted.tokens)
+    torch.testing.assert_close(fragment_of(learner, 1), newer + later, rtol=0, atol=1e-6)
+    assert learner.counters(1).steps == 1
+
+
+def test_eager_has_everything_back_where_a_round_came_to_nothing():
+    learner, anchor = eager_learner()
+    first, second = empty(learner, 1), empty(learner, 1)
+    learner.snapshot(1, first)
+    shown = fragment_of(learner, 1)
+    learner.step()
+    later = fragment_of(learner, 1) - shown
+    assert learner.snapshot(1, second).steps == 2
+    torch.testing.assert_close(second, first + later, rtol=0, atol=1e-6)
+    learner.adopt(1, anchor + 1, anchor, 0, 0)
+    torch.testing.assert_close(fragment_of(learner, 1), second + 1, rtol=0, atol=1e-6)
+
+
+def test_eager_resumes_with_the_same_bits():
+    learner, anchor = eager_learner()
+    snapshot = empty(learner, 1)
+    learner.snapshot(1, snapshot)
+    learner.step()
+    resumed = new_learner(learner.config)
+    resumed.import_state(learner.export_state())
+    for one in (learner, resumed):
+        one.adopt(1, anchor * 0.5, snapshot, 1, TOKENS_PER_STEP)
+        one.step()
+        one.snapshot(1, empty(one, 1))
+    assert torch.equal(parameters(learner), parameters(resumed))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 def test_blend_keeps_a_share_of_its_own(share: float):
     """θ ← αθ + (1 - α)Θ, Streaming DiLoCo (2501.18512); with α = 0 it is overwrite."""

@@ -61,9 +61,7 @@ def test_a_snapshot_counts_and_an_adoption_keeps_later_steps():
     replica.count.step(5)
     taken = torch.empty(replica.fragments[0].elements)
     assert replica.snapshot(0, taken) == Counters(2, 8, 0, 2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.25 * parameter.requires_grad
+    move(model, 0.25)
     replica.count.step(4)
     replica.adopt(0, torch.full_like(taken, 2.0), taken, 2, 8)
     assert torch.allclose(fragment(replica, 0), torch.full_like(taken, 2.25), atol=1e-6)
@@ -80,6 +78,31 @@ def test_a_blend_keeps_a_share():
     before = fragment(replica, 0)
     replica.adopt(0, torch.zeros_like(before), None, 1, 1)
     assert torch.equal(fragment(replica, 0), before * 0.25)
+
+
+def test_eager_goes_on_from_its_own_part_and_has_the_rest_back():
+    outer = BASE.outer.model_copy(update={"adoption": "eager"})
+    model = vision_model()
+    replica = replica_of(model, BASE.model_copy(update={"outer": outer}))
+    anchor = torch.zeros(replica.fragments[0].elements)
+    replica.adopt(0, anchor, None, 0, 0)
+    move(model, 4.0)
+    replica.adopt(0, anchor + 1, fragment(replica, 0), 1, 1)  # the merge keeps a quarter of it
+    move(model, 8.0)
+    snapshot = fragment(replica, 0)
+    shown = replica.export_state()["theta"][: len(anchor)]
+    assert torch.equal(snapshot, anchor + 1 + 8)
+    assert torch.equal(shown, anchor + 1 + 8 / 4)
+    move(model, 0.5)
+    replica.adopt(0, anchor + 3, snapshot, 1, 1)
+    assert torch.equal(fragment(replica, 0), anchor + 3.5)
+
+
+def move(model: nn.Module, distance: float) -> None:
+    """A step of so much in every trained element."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += distance * parameter.requires_grad
 
 
 def test_parameters_of_another_type_are_rounded_once():

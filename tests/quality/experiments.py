@@ -22,7 +22,9 @@ MEANS = {  # a mean of vectors that point apart is shorter than they are, so it 
 }
 BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
-PARITY_PACE = ("--fragments", "2", "--period", "8", "--outer-lr", "0.65", "--outer-momentum", "0")
+NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
+SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
+PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", "eager")
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"))
 PARITY_BEST: dict[int, Rates] = {}  # by learners, the best of each on seed 0; other seeds have these alone
@@ -33,13 +35,18 @@ LENGTHS = {  # other (steps, tokens per learner step) on the first seed of four 
 }
 LENGTH_GRIDS: dict[str, tuple[Rates, ...]] = {
     "parity-480x1024": PARITY_GRID,
-    "parity-480x6144": (("3e-3", "3e-3"), ("4.5e-3", "4.5e-3"), ("6.75e-3", "6.75e-3")),
-    "parity-960x3072": (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3")),
+    "parity-480x6144": (("6.75e-3", "4.5e-3"),),
+    "parity-960x3072": (("4.5e-3", "3e-3"), ("6.75e-3", "2e-3")),
 }
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))
 DELAYS = ("0", "2", "8", "16")  # τ: steps from a snapshot to its adoption
-ADOPTIONS = {"overwrite": "overwrite", "carry": "carry", "blend:0.5": "blend0.5"}  # and what files can be called
+ADOPTIONS = {  # and what files can be called
+    "overwrite": "overwrite",
+    "carry": "carry",
+    "blend:0.5": "blend0.5",
+    "eager": "eager",
+}
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
 CLAIMING = ("stale", "sign_flip", "label_flip")  # what a claim helps most
@@ -232,12 +239,12 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "pace": _variants(
         "pace",
-        (*SHORT, "--inner-lr", "3e-3", *PARITY_PACE),
+        (*SHORT, "--inner-lr", "3e-3", *SHORT_PERIOD),
         {f"h{period}-p{cuts}": ("--period", period, "--fragments", cuts) for period, cuts in PACES},
     ),
     "outer": _variants(
         "outer",
-        (*SHORT, "--inner-lr", "3e-3", *PARITY_PACE),
+        (*SHORT, "--inner-lr", "3e-3", *SHORT_PERIOD),
         {
             "0.65-0": (),
             "0.5-0": ("--outer-lr", "0.5"),
