@@ -59,7 +59,8 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
     elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
     rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
     step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
-    saved = STATE_BYTES + precise + rounded + OPTIMIZER_BYTES[config.inner.optimizer]
+    withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
+    saved = STATE_BYTES + precise + rounded + withheld + OPTIMIZER_BYTES[config.inner.optimizer]
     needs = (
         Need("device", f"parameters in {config.inner.precision}", precise * elements),
         Need("device", "gradients", precise * elements),
@@ -67,6 +68,7 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
         Need("device", "activations of a step, or copies in the optimizer", step),
         Need("host", "shared with the learner: in, out, reference", SHARED_PLANES * FLOAT_BYTES * elements),
         Need("host", "what rounding cuts off", rounded * elements),
+        Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
         Need("host", "anchors and momentum", STATE_BYTES * elements),
         Need("host", "older ones that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements),
         Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config)),

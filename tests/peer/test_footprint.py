@@ -9,6 +9,7 @@ import pytest
 from coordinator.manifest import DataSpec, InnerSpec, RunConfig
 from coordinator.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.checkpoint import KEPT
 from peer.footprint import Place, available_bytes, check_memory, footprint, least_bytes
 from peer.learner_spawn import LearnerOptions
 from peer.limits import Limits
@@ -37,6 +38,13 @@ def test_bfloat16_halves_parameters_and_gradients() -> None:
     assert sizes[1]["gradients"] * 2 == sizes[0]["gradients"]
     assert footprint(rounded).bytes_in("host") > footprint(large).bytes_in("host")
     assert least_bytes(rounded) < least_bytes(large)
+
+
+def test_eager_keeps_anchors_and_what_it_withholds() -> None:
+    eager = SMALL.model_copy(update={"outer": SMALL.outer.model_copy(update={"adoption": "eager"})})
+    more = [footprint(eager).bytes_in(place) - footprint(SMALL).bytes_in(place) for place in get_args(Place)]
+    elements = footprint(SMALL).parameters
+    assert more == [0, 8 * elements, 8 * elements * (KEPT + 2)]
 
 
 def test_the_planner_counts_the_same() -> None:
