@@ -136,10 +136,10 @@ class OuterSpec(Wire):
     adoption: Adoption = Field(
         "carry",
         description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share; "
-        "`eager` makes them where the learner's own part of the merge already is, and keeps them",
+        "`eager` makes them where the learner's own part of the merge already is, and keeps a share",
     )
     norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
-    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α of its own parameters that `blend` keeps")
+    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α that `blend` and `eager` keep")
     error_feedback: bool = Field(
         False, description="members add what encoding cut off one contribution to their next one"
     )
@@ -166,6 +166,10 @@ class OuterSpec(Wire):
     def keeps_later_steps(self) -> bool:
         """Whether the steps made since a snapshot go on from the new anchor."""
         return self.adoption in ("carry", "eager")
+
+    def kept_share(self, counted_steps: int) -> float:
+        """What a learner keeps of its distance from what it is measured against; all of it if nothing was merged."""
+        return self.adoption_blend if self.adoption == "eager" and counted_steps > 0 else 1.0
 
 
 class PaceSpec(Wire):

@@ -77,7 +77,7 @@ Overlap = Annotated[int | None, typer.Option(help="τ: rounds in flight at once.
 Quorum = Annotated[int | None, typer.Option(help="K: joined learners that start the grace window.")]
 Grace = Annotated[float | None, typer.Option(help="γ: share of the slack that is given to late learners.")]
 MinShare = Annotated[float | None, typer.Option(help="Share of the active set that must sign; 0 as in the paper.")]
-Adoption = Annotated[str | None, typer.Option(help="carry, eager, overwrite, or blend:ALPHA.")]
+Adoption = Annotated[str | None, typer.Option(help="carry, overwrite, blend:ALPHA or eager:ALPHA.")]
 Delay = Annotated[float, typer.Option(min=0, help="Steps from a snapshot to its adoption.")]
 Speeds = Annotated[str, typer.Option(help="equal, two_generations, octaves, or a list as in 1,2,4,8.")]
 LateJoins = Annotated[bool, typer.Option("--late-joins", help="Learners report at step boundaries, so K and γ matter.")]

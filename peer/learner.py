@@ -231,10 +231,10 @@ class Learner:
     ) -> None:
         """Take over a new anchor, float32[elements]: θ ← new + (θ - reference), rounded twice (design §6.2 step 10).
 
-        `reference` is the snapshot that was merged (`carry`) or the old anchor (rebase, with nothing counted); the
-        counters lose what was counted. Without a reference θ ← new, or θ ← αθ + (1 - α)·new (Streaming DiLoCo
-        2501.18512) if the run blends and work of ours is in there; the counters start again at zero, because most
-        of what they stood for is gone. The optimizer's state stays.
+        `reference` is the snapshot that was merged (`carry`; `eager` keeps a share α of the difference) or the old
+        anchor (rebase, with nothing counted); the counters lose what was counted. Without a reference θ ← new, or
+        θ ← αθ + (1 - α)·new (Streaming DiLoCo 2501.18512) if the run blends and work of ours is in there; the counters
+        start again at zero, because most of what they stood for is gone. The optimizer's state stays.
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
         if self._withheld is not None:
@@ -246,8 +246,8 @@ class Learner:
             else:
                 theta.copy_(new)
             self._count.restart(fragment)
-        else:  # two operations in place: the sum commutes, so these are the bits of new + (θ - reference)
-            theta.sub_(reference.to(theta.device)).add_(new.to(theta.device))
+        else:  # in place: the sum commutes, so these are the bits of new + (θ - reference)
+            theta.sub_(reference.to(theta.device)).mul_(outer.kept_share(counted_steps)).add_(new.to(theta.device))
             self._count.count(fragment, counted_steps, counted_tokens)
         self._parameters.load(fragment, theta)
 

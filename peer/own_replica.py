@@ -64,7 +64,7 @@ class OwnReplica:
             self._withheld.give_back(fragment, theta)
             self._withheld.adopted(fragment, new, reference if counted_steps > 0 else None)
         if reference is not None:
-            scatter(layout, theta.sub_(reference).add_(new), self._named)
+            scatter(layout, theta.sub_(reference).mul_(self._outer.kept_share(counted_steps)).add_(new), self._named)
             self.count.count(fragment, counted_steps, counted_tokens)
             return
         if self._outer.adoption == "blend" and counted_steps:

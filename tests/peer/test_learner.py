@@ -157,7 +157,7 @@ def test_overwrite_drops_them_and_their_counters():
 
 def eager_learner() -> tuple[Learner, Tensor]:
     """A learner one step after a merge that kept a quarter of its work in fragment 1, and that merge's anchor."""
-    learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="eager")}))
+    learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="eager", adoption_blend=0.75)}))
     before = fragment_of(learner, 1)
     learner.adopt(1, before, None, 0, 0)
     learner.step()
@@ -182,7 +182,7 @@ def test_eager_trains_where_its_own_part_of_the_merge_will_be():
     later = fragment_of(learner, 1) - shown
     newer = anchor * 0.9 + 0.001
     learner.adopt(1, newer, snapshot, counted.steps, counted.tokens)
-    torch.testing.assert_close(fragment_of(learner, 1), newer + later, rtol=0, atol=1e-6)
+    torch.testing.assert_close(fragment_of(learner, 1), newer + 0.75 * later, rtol=0, atol=1e-6)
     assert learner.counters(1).steps == 1
 
 

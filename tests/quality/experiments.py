@@ -24,7 +24,7 @@ BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
 SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
-PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", "eager")
+PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", "eager:0.7")
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"))
 PARITY_BEST: dict[int, Rates] = {}  # by learners, the best of each on seed 0; other seeds have these alone
@@ -45,7 +45,7 @@ ADOPTIONS = {  # and what files can be called
     "overwrite": "overwrite",
     "carry": "carry",
     "blend:0.5": "blend0.5",
-    "eager": "eager",
+    "eager:0.7": "eager0.7",
 }
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
