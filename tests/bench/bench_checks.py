@@ -196,9 +196,12 @@ def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tenso
 
 
 def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float]:
-    """Shares of rounds in which a cheat is found by the honest members before anything is applied."""
+    """Shares of rounds in which a cheat is found by the honest members before anything is applied. Beside each
+    the share if the leader is in league and leaves out as many doubts as it can (docs/adr/0038).
+    """
     members, hostile = place.members, hostile_of(place.members)
     voters = [member for member in range(members) if member not in hostile]
+    left_out = members - (2 * members // 3 + 1)
     caught: dict[str, int] = {}
     source = draws(place, count(2 * seed, 2))
     for trial in range(trials):
@@ -210,9 +213,11 @@ def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float
             findings: list[Finding] = []
             for voter in voters:
                 findings.append(reduction.look(lie, voter, trial).finding)
-                if is_caught(findings, members):
+                if is_caught(findings, members, left_out):
                     break
             caught[name] = caught.get(name, 0) + is_caught(findings, members)
+            by_leader = f"{name}, leader in league"
+            caught[by_leader] = caught.get(by_leader, 0) + is_caught(findings, members, left_out)
     return {name: round(count / trials, 4) for name, count in caught.items()}
 
 

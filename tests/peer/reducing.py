@@ -152,9 +152,12 @@ class Reduction:
         return [self.look(reduced, voter, trial).finding for voter in voters]
 
 
-def is_caught(findings: Sequence[Finding], voters: int) -> bool:
-    """One refutation is enough; of doubts it takes more than a third of all voters."""
-    return Finding.REFUTED in findings or 3 * findings.count(Finding.DOUBTFUL) > voters
+def is_caught(findings: Sequence[Finding], voters: int, left_out: int = 0) -> bool:
+    """One refutation is enough; of doubts it takes more than a third of all voters.
+
+    `left_out`: so many doubts a leader in league leaves out of the checks that count.
+    """
+    return Finding.REFUTED in findings or 3 * (findings.count(Finding.DOUBTFUL) - left_out) > voters
 
 
 def alike(layout: FragmentLayout, honest: int, cosine: float, seed: int) -> list[Tensor]:
