@@ -1,8 +1,9 @@
 """Golden vectors: does this machine round as all the others do (design §6.4)?
 
-A peer whose codecs, combination or outer step give other bytes would vote for states that nobody else has. It finds
-out here, at start, in a few milliseconds, and then neither votes nor reduces nor accuses. Typical causes: a library
-that turned on flushing of subnormals, a compiler that fused multiplication and addition, a broken build.
+A peer whose codecs, combination, outer step or rules by coordinate give other bytes would vote for states that nobody
+else has. It finds out here, at start, in a few milliseconds, and then neither votes nor reduces nor accuses. Typical
+causes: a library that turned on flushing of subnormals, a compiler that fused multiplication and addition, a broken
+build.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from torch import Tensor
 from peer.codec import CODECS
 from peer.merge import combine, squared_norm
 from peer.outer_optimizer import OuterState, outer_step, state_bytes
-from peer.robust.segments import TensorInputs, segment_factors, tensor_radius
+from peer.robust.rules import AGGREGATORS
+from peer.robust.segments import BY_COORDINATE, TensorInputs, segment_factors, tensor_radius
 
 ELEMENTS = 3 * 1024 + 77  # several leaves of every codec, and a last block that is not full
+_SORTED_ELEMENTS = 256  # sorting costs most of all that is done here
 _EXPONENT_MAX = 190  # biased: values up to 2^64, so that no product overflows
 
 GOLDEN: Mapping[str, str] = MappingProxyType(
@@ -41,6 +44,10 @@ GOLDEN: Mapping[str, str] = MappingProxyType(
         "lengths over all exponents": "c19cfb2210bd6cfe4a4a8c636770a2ad81972e7d2695cf94a28d5b4f9bea4601",
         "squared norm": "0f27a2b028c5875076e3acf5222c70b881d558700e26a187e782fcb9f8924b6b",
         "squared norm over all exponents": "ea2b76d242881713d60f1e0b13e66a1c96a7673f0943491a6bec4b31449b49de",
+        "median": "8917c02d5043ae38fde65b55b43e69f930ee8ebfd4ff37d86e0c7248db33d054",
+        "trimmed_mean": "fc6bf05a7c89cadfebc0fff3bc60f890c46994c231653e98b060c6fc65ac6cd3",
+        "median over all exponents": "eef415eaa9c8465bb94942bf606d2d1af066cfbb27b93cc67945c732e593beb8",
+        "trimmed_mean over all exponents": "3f5930dfe2a650e8361b02f93beaf3451652bb59cb7759f639f11b31dc125f28",
     }
 )
 """What each computation must hash to; a change of any of these is a new major version of the protocol."""
@@ -67,6 +74,8 @@ def golden_digests() -> Iterator[tuple[str, str]]:
         yield "outer step" + scope, _outer_step_digest(make)
         yield "lengths" + scope, _lengths_digest(make)
         yield "squared norm" + scope, hashlib.sha256(struct.pack("<d", squared_norm(make(b"norm")))).hexdigest()
+        for rule in sorted(BY_COORDINATE):
+            yield rule + scope, _by_coordinate_digest(rule, make)
 
 
 def _combination_digest(make: Callable[[bytes], Tensor]) -> str:
@@ -84,6 +93,19 @@ def _lengths_digest(make: Callable[[bytes], Tensor]) -> str:
     numbers = [tensor_radius(rule, inputs[0]) for rule in ("rda", "robust_rda")]
     numbers += [float(factor) for one in inputs for factor in segment_factors("robust_rda", weights, one)]
     return hashlib.sha256(struct.pack(f"<{len(numbers)}d", *numbers)).hexdigest()
+
+
+def _by_coordinate_digest(rule: str, make: Callable[[bytes], Tensor]) -> str:
+    """Where a second reduction must give the same bytes: equal values, zeros of both signs, a member without weight.
+
+    The first weights are equal; of the second a half ends between two values where the heaviest member's is at an end,
+    but only up to float64's last digits, which depend on the order that they are added in; the third are uneven.
+    """
+    pieces = [make(seed)[:_SORTED_ELEMENTS] for seed in (b"first", b"second", b"third", b"absent")]
+    pieces.insert(1, -pieces[0])
+    pieces[2][::3], pieces[3][1::3] = pieces[0][::3], pieces[1][1::3]
+    weights = (1.0, 1.0, 1.0, 1.0, 0.0), (0.3, 1.5, 0.5, 0.7, 0.0), (3e4, 2.5e4, 3.1e4, 1.4e4, 0.123)
+    return _digest(*(AGGREGATORS[rule](pieces, one).vector for one in weights))
 
 
 def _outer_step_digest(make: Callable[[bytes], Tensor]) -> str:
