@@ -98,7 +98,8 @@ def swarm(
     ] = 0.0,
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`.")
+        list[str] | None,
+        typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`, or MODULE.CLASS."),
     ] = None,
     tape: Annotated[
         Path | None, typer.Option(help="Write the event tape to this file (JSON lines), for `muster lab --replay`.")

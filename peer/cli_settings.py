@@ -92,7 +92,7 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
     """What the last of so many peers do, by number, of `NAME:COUNT[:PARAMETER=VALUE]`; raises UsageError."""
     if not texts:
         return {}
-    from peer.attacks.protocol import PROCESS_ATTACKS
+    from peer.attacks.protocol import is_process_attack
     from peer.attacks.zoo import AttackOrder
 
     found: list[str] = []
@@ -100,9 +100,10 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
     for text in texts:
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
-        if name in PROCESS_ATTACKS and not (count.isdecimal() and int(count) > 0 and not colon):
+        of_process = is_process_attack(name)
+        if of_process and not (count.isdecimal() and int(count) > 0 and not colon):
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
-        number = int(count) if name in PROCESS_ATTACKS else AttackOrder.parse(text).count
+        number = int(count) if of_process else AttackOrder.parse(text).count
         asked += number
         found += [name + colon + setting] * min(number, peers + 1)
     if asked >= peers:

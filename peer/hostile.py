@@ -32,7 +32,7 @@ from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.forgery import FORGERIES, Forgery, Merged
 from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
-from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
+from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named, own_attack
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.frames import Transfer, encode_header
@@ -234,11 +234,12 @@ def disguise(
 ) -> tuple[RoundWork, Callable[..., Pump]]:
     """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
     config = core.manifest.config
-    if name in MESSAGE_ATTACKS:
-        return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=MESSAGE_ATTACKS[name])
+    own = MESSAGE_ATTACKS.get(name) or own_attack(name)
+    if own is not None and issubclass(own, MessageAttack):
+        return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=own)
     if name in FORGERIES:
         return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
-    if name not in PROTOCOL_ATTACKS:
+    if own is None and name not in PROTOCOL_ATTACKS:
         return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
     mischief = mischief_named(name, core.signer, core.manifest.founder_ids)
     return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostilePump, mischief=mischief)

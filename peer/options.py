@@ -56,9 +56,9 @@ class NodeOptions:
     @property
     def learner_attack(self) -> str | None:
         """The attack, if it is one that the learner has a part in."""
-        from peer.attacks.protocol import PROCESS_ATTACKS
+        from peer.attacks.protocol import is_process_attack
 
-        return None if self.attack in PROCESS_ATTACKS else self.attack
+        return None if self.attack is None or is_process_attack(self.attack) else self.attack
 
     @property
     def clock(self) -> Clock:

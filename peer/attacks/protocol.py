@@ -1,6 +1,7 @@
 """What hostile processes do to the protocol, by the name that `--attack` gives it (`byzantine.md` §3.2).
 
-The same behaviours as in the simulator (`coordinator.virtual.collusion`); the learner of such a peer is honest.
+The same behaviours as in the simulator (`coordinator.virtual.collusion`); the learner of such a peer is honest. An
+attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/lab.md` and `examples/attacks/`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from coordinator.virtual.collusion import TRICKS, Trick, mischief_of
 from coordinator.virtual.mischief import Mischief
 from dht.identity import PeerId, Signer
 from peer.attacks.forgery import FORGERIES
-from peer.attacks.messages import MESSAGE_ATTACKS
+from peer.attacks.messages import MESSAGE_ATTACKS, MessageAttack
+from peer.attacks.names import MORE_WORK, class_named
 
 _IN_PROCESSES = (
     "two_joins",
@@ -53,7 +55,28 @@ PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *FORGERIES, *MESSAGE_ATTACKS)
 """What only processes do, for `muster swarm --attack` and plans of chaos; their learners are honest."""
 
 
+def is_process_attack(name: str) -> bool:
+    """Whether only processes do this, with an honest learner; raises UsageError if a class cannot be imported."""
+    return name in PROCESS_ATTACKS or own_attack(name) is not None
+
+
+def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:
+    """The attack on the protocol of this dotted name, None if it names none; raises UsageError as `class_named`."""
+    if name.endswith(MORE_WORK):
+        return None  # only attacks on values claim work
+    found = class_named(name)
+    if found is None or found in (Mischief, MessageAttack) or not issubclass(found, Mischief | MessageAttack):
+        return None
+    return found
+
+
 def mischief_named(name: str, signer: Signer, peers: Collection[PeerId]) -> Mischief:
-    """One of PROTOCOL_ATTACKS among these peers: every second one is told the other version or nothing."""
+    """One of PROTOCOL_ATTACKS, or a `Mischief` of that dotted name, among these peers: every second one is told the
+    other version or nothing."""
     others = sorted(set(peers) - {signer.peer_id})
-    return replace(mischief_of(signer, [name], others[:1]), others=frozenset(others[::2]))
+    own = None if name in PROTOCOL_ATTACKS else own_attack(name)
+    if own is not None and issubclass(own, Mischief):
+        mischief = own(signer, victims=frozenset(others[:1]))
+    else:
+        mischief = mischief_of(signer, [name], others[:1])
+    return replace(mischief, others=frozenset(others[::2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dht.errors import UsageError
 from peer.attacks.attack import Attack
 from peer.attacks.data import Backdoor, LabelFlip
 from peer.attacks.memory import DeltaReplay, Sleeper, Stale
+from peer.attacks.names import MORE_WORK, class_named
 from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
 from peer.attacks.plain import (
     FixedDirection,
@@ -24,7 +24,7 @@ from peer.attacks.plain import (
     Zero,
     with_work,
 )
-from peer.attacks.protocol import PROCESS_ATTACKS
+from peer.attacks.protocol import PROCESS_ATTACKS, is_process_attack
 
 ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     {
@@ -51,7 +51,6 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     }
 )
 
-MORE_WORK = "+work"
 CLAIMED = 4.0  # times the work: far beyond what truncation leaves of it
 
 ONLY_SWARM = f"`muster swarm` has these, too: {', '.join(PROCESS_ATTACKS)}"
@@ -114,14 +113,10 @@ def attack_named(name: str) -> type[Attack]:
         return _claiming(attack_named(name.removesuffix(MORE_WORK)))
     if name in ATTACKS:
         return ATTACKS[name]
-    if name in PROCESS_ATTACKS:
+    if is_process_attack(name):
         raise UsageError(f"{name} is an attack of real processes: try it with `muster swarm --attack {name}:1`")
-    module, _, kind = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), kind) if module else None
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the attack {name!r} cannot be imported: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, Attack)):
+    found = class_named(name)
+    if found is None or not issubclass(found, Attack):
         raise UsageError(
             f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS; {ONLY_SWARM}"
         )

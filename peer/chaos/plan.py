@@ -207,17 +207,16 @@ class Plan:
 
 def _check_attack(text: str) -> None:
     """Raises ValueError if no peer can attack like that."""
-    from peer.attacks.protocol import PROCESS_ATTACKS
+    from peer.attacks.protocol import is_process_attack
 
     name, colon, _ = text.partition(":")
-    if name in PROCESS_ATTACKS:
-        if colon:
-            raise ValueError(f"the attack {name} has no parameter; leave out what follows its name")
-        return
-    from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
-
     try:
-        AttackChoice.parse(text)
+        if not is_process_attack(name):
+            from peer.attacks.zoo import AttackChoice  # imports torch, which most plans do without
+
+            AttackChoice.parse(text)
+        elif colon:
+            raise UsageError(f"the attack {name} has no parameter; leave out what follows its name")
     except UsageError as error:
         raise ValueError(str(error)) from None
 

@@ -42,7 +42,7 @@ def test_a_plan_is_sorted_by_time_and_points_come_last() -> None:
     assert plan.seconds == 60
 
 
-@pytest.mark.parametrize("attack", ["sign_flip", "scaling:factor=3", "two_votes"])
+@pytest.mark.parametrize("attack", ["sign_flip", "scaling:factor=3", "two_votes", "examples.attacks.turncoat.Turncoat"])
 def test_an_attack_is_one_that_peers_know(attack: str) -> None:
     hostile = event("attacker", 1.0, 2, attack=attack, for_seconds=2.0)
     assert hostile.detail() == attack

@@ -92,6 +92,10 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--attack", "gossip:1"], "gossip"),
         (["--attack", "two_votes:1"], "try it with `muster swarm --attack two_votes:1`"),
         (["--attack", "replay:1"], "try it with `muster swarm --attack replay:1`"),
+        (
+            ["--attack", "examples.attacks.turncoat.Turncoat:1"],
+            "try it with `muster swarm --attack examples.attacks.turncoat.Turncoat:1`",
+        ),
         (["--attack", "token_lie:1:factor=-1"], "factor of the attack token_lie is at least 0, not -1"),
         (["--attack", "stale:1:rounds=-5"], "rounds of the attack stale is at least 1 and at most 64, not -5"),
         (["--attack", "backdoor:1:share=7"], "share of the attack backdoor is at least 0 and at most 1, not 7"),

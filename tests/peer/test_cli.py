@@ -104,6 +104,16 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["swarm", "--attack", "two_votes:1:factor=2"], "is not of the form NAME:COUNT, as in two_votes:2"),
         (["swarm", "--attack", "two_votes:0"], "is not of the form NAME:COUNT, as in two_votes:2"),
         (["swarm", "--attack", "sign_flip:0"], "is not of the form NAME:COUNT, as in sign_flip:2"),
+        (
+            ["swarm", "--attack", "examples.attacks.turncoat.Turncoat:1:factor=2"],
+            "is not of the form NAME:COUNT, as in examples.attacks.turncoat.Turncoat:2",
+        ),
+        (["swarm", "--attack", "examples.attacks.turncoat.Turncoat+work:1"], "is an attack of real processes"),
+        (["swarm", "--attack", "no.such.Attack:1"], "the attack 'no.such.Attack' cannot be imported: No module"),
+        (["swarm", "--attack", "examples.attacks.turncoat.Nobody:1"], "cannot be imported: module"),
+        (["swarm", "--attack", ".turncoat.Turncoat:1"], "the attack '.turncoat.Turncoat' cannot be imported"),
+        (["swarm", "--attack", "json.JSONDecoder:1"], "there is no attack 'json.JSONDecoder'; choose one of"),
+        (["swarm", "--attack", "peer.attacks.messages.MessageAttack:1"], "or MODULE.CLASS"),
         (["swarm", "--attack", "two_votes:9", "--peers", "4"], "of 4 peers 3 can attack, not 9"),
         (
             ["swarm", "--attack", "backdoor:1:share=7"],

@@ -18,17 +18,19 @@ from coordinator.messages import NeedNote, PartNote
 from coordinator.model_spec import ModelSpec
 from dht.addresses import PeerAddress
 from dht.errors import PeerError, UsageError
-from dht.identity import Identity
+from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.statement import digest_of
+from examples.attacks.turncoat import Turncoat
 from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.attacks.protocol import mischief_named
+from peer.attacks.messages import MessageAttack
+from peer.attacks.protocol import is_process_attack, mischief_named
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.cli_settings import attacks
 from peer.codec import CODECS
 from peer.fragments import Partitioning
-from peer.hostile import HostilePump, HostileWork, MischievousWork, check_among_ourselves, disguise
+from peer.hostile import HostilePump, HostileWork, MischievousWork, NoisyPump, check_among_ourselves, disguise
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions
@@ -39,6 +41,7 @@ from tests.coordinator.builders import Club
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 ACTION = Encode(KEY, 1)
 COUNTERS = Counters(2, 32, 0, 2)
+TURNCOAT = "examples.attacks.turncoat.Turncoat"
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=24),
     outer=OuterSpec(contribution_codec="fp32", result_codec="fp32"),
@@ -165,8 +168,48 @@ def test_the_bytes_of_parts_are_not_those_that_were_committed(name: str, sent: b
     assert [payload for _, payload in pump.transport.posted] == [sent, b""]  # type: ignore[attr-defined]
 
 
+class Chatter(MessageAttack):
+    """Says hello without end."""
+
+    async def attack(self, peer: PeerId) -> None:
+        self.line.post(peer, b"hello", b"")
+
+
+CHATTER = f"{__name__}.Chatter"
+
+
+def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
+    core = Club.of(5).core(0)
+    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
+    rest = (core, Member(None).anchors, BlobStore(1 << 20), ThreadPoolExecutor(1))
+    work, make_pump = disguise(TURNCOAT, *rest)
+    mischief = make_pump.keywords["mischief"]  # type: ignore[attr-defined]
+    assert isinstance(work, MischievousWork)
+    assert make_pump.func is HostilePump  # type: ignore[attr-defined]
+    assert isinstance(mischief, Turncoat)
+    like = mischief_named("two_votes", core.signer, core.manifest.founder_ids)
+    assert (mischief.two_faced, mischief.victims, mischief.others) == (like.two_faced, like.victims, like.others)
+    assert (len(like.victims), len(like.others or ())) == (1, 2)
+    work, make_pump = disguise(CHATTER, *rest)
+    assert type(work) is RoundWork
+    assert make_pump.func is NoisyPump  # type: ignore[attr-defined]
+    assert make_pump.keywords == {"attack": Chatter}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sign_flip", "zero+work", "examples.attacks.half_hearted.HalfHearted", "json.JSONDecoder", "json.dumps"),
+        *("coordinator.virtual.mischief.Mischief", "peer.attacks.messages.MessageAttack", f"{TURNCOAT}+work"),
+    ],
+)
+def test_what_is_no_attack_on_the_protocol(name: str) -> None:
+    assert not is_process_attack(name)
+
+
 def test_what_attacks_the_protocol_trains_as_everybody_else(tmp_path: Path) -> None:
     assert NodeOptions(tmp_path, attack="shun_half").learner_attack is None
+    assert NodeOptions(tmp_path, attack=TURNCOAT).learner_attack is None
     assert NodeOptions(tmp_path, attack="label_flip").learner_attack == "label_flip"
     assert NodeOptions(tmp_path).learner_attack is None
 
@@ -176,6 +219,11 @@ def test_the_last_peers_of_a_swarm_attack() -> None:
         6: "two_votes",
         7: "scaling:factor=3",
         8: "scaling:factor=3",
+    }
+    assert attacks([f"{TURNCOAT}:1", f"{CHATTER}:1", "examples.attacks.half_hearted.HalfHearted:1:share=0.1"], 4) == {
+        2: TURNCOAT,
+        3: CHATTER,
+        4: "examples.attacks.half_hearted.HalfHearted:share=0.1",
     }
     assert attacks([], 8) == {}
     for wrong in ("two_votes", "two_votes:x", "two_votes:1:factor=2", "unheard_of:1", "zero:8", "shun_half:99999999"):

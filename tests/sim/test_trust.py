@@ -11,6 +11,7 @@ from coordinator.messages import ConvictionsNote, EvidenceNote
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
+from examples.attacks.turncoat import HONEST_VERSIONS
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
 
@@ -45,6 +46,17 @@ def test_whoever_says_two_things_is_banned_by_everybody(kind: str) -> None:
     run_to_version(world, reached + 6, 60 * INTERVAL_SECONDS)
     for peer in honest(world, culprit):
         assert culprit.me not in machine(peer).chain.active_set()
+
+
+def test_the_example_of_an_attack_is_honest_first_and_banned_then() -> None:
+    world, culprit = hostile_world({})
+    peers = [peer.me for peer in world.peers]
+    culprit.mischief = mischief_named("examples.attacks.turncoat.Turncoat", culprit.signer, peers)
+    run_to_version(world, HONEST_VERSIONS)
+    assert not banned_by_all(world, culprit)
+    run_until(world, lambda: banned_by_all(world, culprit), ROUNDS_TO_BAN * INTERVAL_SECONDS)
+    reached = version(world.peers[0])
+    run_to_version(world, reached + 6, 60 * INTERVAL_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""An attack of one's own on the protocol: be honest for a while, then vote twice. From the folder above `examples/`:
+
+PYTHONPATH=. muster swarm --peers 5 --versions 24 --attack examples.attacks.turncoat.Turncoat:1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.actions import Send
+from coordinator.virtual.mischief import Mischief
+from dht.statement import Statement
+
+HONEST_VERSIONS = 3  # of each fragment, so that it has a good name by then
+
+
+@dataclass(frozen=True, slots=True)
+class Turncoat(Mischief):
+    """Signs two votes for one version, and tells every second peer the other; only after HONEST_VERSIONS of them."""
+
+    two_faced: frozenset[str] = frozenset({"vote"})
+
+    def sends(self, action: Send) -> list[Send]:
+        message = action.message
+        if isinstance(message, Statement) and message.context.version < HONEST_VERSIONS:
+            return [action]
+        return Mischief.sends(self, action)
