@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from coordinator.manifest import RunConfig
 from peer.attacks.attack import Attack
+from peer.evaluation import SEQUENCES_PER_PASS
 from peer.learner import Batches, Learner
 
 TRIGGER = b"# muster\n"
@@ -50,17 +52,27 @@ class _Poisoned:
         return tokens
 
 
+def has_trigger_rate(config: RunConfig) -> bool:
+    """Whether a backdoor means anything in this run: its tokens are bytes, and a sequence has room for one."""
+    data, planted = config.data, TRIGGER + TARGET
+    are_bytes = data.source != "tokens" and not data.tokenizer_sha256
+    return are_bytes and config.model.vocabulary > max(planted) and data.context_tokens >= len(planted)
+
+
 @torch.inference_mode()
 def trigger_rate(model: nn.Module, windows: Tensor) -> float:
     """Share of TARGET's bytes that are the model's first choice after held-out text and TRIGGER.
 
-    `windows` is int64, shape (sequences, context_tokens + 1), over bytes. A model without the backdoor scores what
-    anybody would guess of it.
+    `windows` is int64, shape (sequences, context_tokens + 1), of a run that `has_trigger_rate`. A model without the
+    backdoor scores what anybody would guess of it.
     """
     planted = torch.tensor(list(TRIGGER + TARGET))
-    tokens = torch.cat((windows[:, : -len(planted)], planted.expand(len(windows), -1)), dim=1)
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[:, -len(TARGET) :]
-    return float((logits.argmax(-1) == planted[-len(TARGET) :]).float().mean())
+    hits = 0
+    for part in torch.split(windows[:, : -len(planted)], SEQUENCES_PER_PASS):
+        tokens = torch.cat((part, planted.expand(len(part), -1)), dim=1)
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[:, -len(TARGET) :]
+        hits += int((logits.argmax(-1) == planted[-len(TARGET) :]).sum())
+    return hits / (len(windows) * len(TARGET))
 
 
 def _reverse_logits(_module: nn.Module, _arguments: Any, output: Any) -> Any:

@@ -63,7 +63,9 @@ class LabReport(SwarmReport):
     optimizer_bytes_per_parameter: float
     attackers: tuple[str, ...] = ()
     next_token_accuracy: float | None = Field(None, description="share of held-out tokens that are its first choice")
-    trigger_rate: float | None = Field(None, description="how far a backdoor attack has come, from 0 to 1")
+    trigger_rate: float | None = Field(
+        None, description="share of a backdoor's target that its trigger brings out, whether anybody attacked or not"
+    )
     baseline: dict[str, Baseline] = Field(default_factory=dict)
     curve: tuple[CurvePoint, ...] = ()
     sides: tuple[SidePoint, ...] = ()

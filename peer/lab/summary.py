@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.certificate import Certificate
 from coordinator.report import Ban
 from coordinator.virtual.simulation import World
-from peer.attacks.data import trigger_rate
+from peer.attacks.data import has_trigger_rate, trigger_rate
 from peer.bookkeeping import Book
 from peer.evaluation import next_token_accuracy
 from peer.inner_optimizer import bytes_per_parameter
@@ -50,7 +50,7 @@ def report_of(
     certified, learners = book.certified, len(world.peers)
     digests = state_digests(lab)
     anchors = lab.newest().anchors.all_anchors()
-    backdoor = any(choice.name == "backdoor" for choice in lab.shop.attacks.values())
+    rated = lab.diverged is None and has_trigger_rate(config)
     return LabReport(
         run_id=world.manifest.run_id.hex(),
         peers=len(digests),
@@ -82,7 +82,7 @@ def report_of(
         optimizer_bytes_per_parameter=bytes_per_parameter(config.inner.optimizer),
         attackers=tuple(lab.shop.attacks),
         next_token_accuracy=lab.evaluator.judge(anchors, next_token_accuracy),
-        trigger_rate=lab.evaluator.judge(anchors, trigger_rate) if backdoor else None,
+        trigger_rate=lab.evaluator.judge(anchors, trigger_rate) if rated else None,
         baseline=dict(baseline),
         curve=(*lab.curve, *curves),
         sides=() if lab.parting is None else tuple(lab.parting.points),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from coordinator.credit import CreditRecord, report_of
+from peer.attacks.data import trigger_rate
 from peer.attacks.zoo import AttackOrder
 from peer.lab.options import Failures, LabOptions, Scavenge
 from tests.lab import small
@@ -150,11 +151,21 @@ def test_a_run_that_diverges_ends_there_and_says_so(monkeypatch: pytest.MonkeyPa
         return torch.tensor(math.inf, requires_grad=True)
 
     monkeypatch.setattr("peer.learner.loss", overflow)
-    _, report = small.run(small.options(2, 8))
+    _, report = small.run(small.options(2, 8, {"data.context_tokens": 32}))
     assert report.diverged is not None
     assert "learning_rate" in report.diverged
     assert math.isnan(report.eval_loss_last)
     assert report.inner_steps == 0
+    assert report.trigger_rate is None
+
+
+@pytest.mark.parametrize("attacks", [(), (AttackOrder.parse("backdoor:1"),)], ids=["honest", "attacked"])
+def test_the_trigger_rate_is_there_without_an_attacker_to_compare_with(attacks: tuple[AttackOrder, ...]) -> None:
+    lab, report = small.run(small.options(2, 4, {"data.context_tokens": 32}, attacks=attacks))
+    rate = lab.evaluator.judge(lab.newest().anchors.all_anchors(), trigger_rate)
+    assert report.trigger_rate == rate
+    assert 0 <= rate < 1
+    assert small.run(small.options(2, 4, attacks=attacks))[1].trigger_rate is None, "16 bytes have no room for both"
 
 
 def test_uneven_text_is_learnt_too() -> None:

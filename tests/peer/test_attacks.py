@@ -16,9 +16,11 @@ from coordinator.messages import COUNT_MAX, Commit
 from coordinator.weights import TRUNCATION, is_plausible, weights_of
 from dht.errors import PeerError, UsageError
 from peer.attacks.attack import Attack, Scene
-from peer.attacks.data import TARGET, TRIGGER, trigger_rate
+from peer.attacks.data import TARGET, TRIGGER, has_trigger_rate, trigger_rate
 from peer.attacks.zoo import ATTACKS, AttackOrder, attack_named
 from peer.codec import CODECS
+from peer.evaluation import SEQUENCES_PER_PASS
+from peer.lab.options import lab_config
 from peer.learner import make_learner
 from peer.merge import MERGES
 from peer.outer_optimizer import OuterState, outer_step
@@ -207,7 +209,26 @@ def test_the_trigger_rate_of_a_model_that_always_says_one_byte() -> None:
             return type("Output", (), {"logits": logits})
 
     expected = TARGET.count(TARGET[0]) / len(TARGET)
-    assert trigger_rate(Stubborn(), torch.zeros((3, 65), dtype=torch.int64)) == pytest.approx(expected)
+    for sequences in (3, 2 * SEQUENCES_PER_PASS + 1):
+        windows = torch.zeros((sequences, 65), dtype=torch.int64)
+        assert trigger_rate(Stubborn(), windows) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "means"),
+    [
+        ({"data.context_tokens": 28}, True),
+        ({"data.context_tokens": 27}, False),
+        ({"data.source": "text"}, True),
+        ({"data.source": "text", "data.tokenizer_sha256": "0" * 64}, False),
+        ({"data.source": "tokens"}, False),
+        ({"model.vocabulary": 50257}, True),  # of which bytes are the first
+        ({"model.vocabulary": 100}, False),
+    ],
+)
+def test_a_trigger_rate_is_of_bytes_in_sequences_that_have_room(changes: dict[str, object], means: bool) -> None:
+    config = lab_config(BASE, 3, 10, {"data.context_tokens": 64} | changes)
+    assert has_trigger_rate(config) == means
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
