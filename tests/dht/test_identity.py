@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,39 @@ def test_a_changed_signature_is_refused(index: int, flip: int) -> None:
 
 def test_signatures_of_another_peer_are_refused() -> None:
     assert not verifier.verify(BOB.peer_id, b"message", ALICE.sign(b"message"))
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20), st.text(max_size=3), st.booleans())
+def test_what_was_once_true_makes_nothing_else_true(message: bytes, other: bytes, more: str, by_bob: bool) -> None:
+    one, signature = KeyVerifier(), ALICE.sign(message)
+    for _ in range(2):
+        assert one.verify(ALICE.peer_id, message, signature)
+    claimed = BOB.peer_id if by_bob else PeerId(ALICE.peer_id + more)
+    true = (claimed, other) == (ALICE.peer_id, message)
+    assert one.verify(claimed, other, signature) is true
+    assert one.verify(PeerId(f"{ALICE.peer_id}{message.decode('latin-1')}"), b"", signature) is (message == b"")
+
+
+def test_each_true_signature_costs_one_look_while_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[PeerId] = []
+
+    def counted(peer_id: PeerId) -> Ed25519PublicKey:
+        looked_at.append(peer_id)
+        return public_key_of(peer_id)
+
+    monkeypatch.setattr("dht.identity.public_key_of", counted)
+    monkeypatch.setattr("dht.identity.VERIFIED_KEPT", 2)
+    one, said = KeyVerifier(), [(message, ALICE.sign(message)) for message in (b"a", b"b", b"c")]
+    for message, signature in (said[0], said[0], said[1], said[0]):
+        assert one.verify(ALICE.peer_id, message, signature)
+    assert len(looked_at) == 2
+    for _ in range(2):  # forgeries are looked at each time, and drive nothing out
+        assert not one.verify(ALICE.peer_id, b"a", said[1][1])
+    assert one.verify(ALICE.peer_id, *said[0])
+    assert len(looked_at) == 4
+    for message, signature in (said[2], said[1], said[0]):  # the third drives the first out
+        assert one.verify(ALICE.peer_id, message, signature)
+    assert len(looked_at) == 6
 
 
 def test_the_file_is_private_and_survives_a_round_trip(tmp_path: Path) -> None:

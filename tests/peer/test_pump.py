@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from itertools import count, product
@@ -45,6 +45,7 @@ from peer.stage import window_to_read
 from peer.virtual_loop import run_virtual
 
 STEP_SECONDS = 0.25
+STEPS_PER_PRESENCE = 8
 
 
 def config_of(versions: int = 10_000, **pace: Any) -> RunConfig:
@@ -197,12 +198,26 @@ class Swarm:
                 peer.learner.learner.step()
                 peer.learner.steps_at.append(loop.time())
                 peer.pump.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
-            if number % 8 == 0:
+            if number % STEPS_PER_PRESENCE == 0:
                 for peer in self.peers:
                     for other in self.peers:
                         if other is not peer and self.side(other) == self.side(peer):
                             other.pump.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
             await asyncio.sleep(STEP_SECONDS)
+
+    async def train_until(self, done: Callable[[], bool], steps_max: int) -> None:
+        """Train, at most so many steps, until something is true."""
+        for _ in range(0, steps_max, STEPS_PER_PRESENCE):
+            await self.train(STEPS_PER_PRESENCE)
+            if done():
+                return
+        raise AssertionError(f"not so after {steps_max} steps")
+
+    def have_made(self, versions: int, since: list[list[int]]) -> Iterator[bool]:
+        """Of each peer and fragment: whether it has come so many versions further since then."""
+        for peer, before in zip(self.peers, since, strict=True):
+            for now, then in zip(peer.versions, before, strict=True):
+                yield now >= then + versions
 
     async def close(self) -> None:
         for peer in self.peers:
@@ -248,11 +263,12 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
         await swarm.start()
         await swarm.train(20)
         swarm.part(2)
-        await swarm.train(160)
-        heads = {peer.pump.engine.heads() for peer in swarm.peers}
-        assert len(heads) == 2
+        parted = [list(peer.versions) for peer in swarm.peers]
+        await swarm.train_until(lambda: all(swarm.have_made(10, parted)), 160)
+        assert len({peer.pump.engine.heads() for peer in swarm.peers}) == 2
         swarm.heal()
-        await swarm.train(80)
+        healed = [list(peer.versions) for peer in swarm.peers]
+        await swarm.train_until(lambda: all(swarm.have_made(5, healed)), 80)
         await swarm.close()
         return swarm
 
