@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
 from multiaddr import Multiaddr
 
+from dht import daemon_calls
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
+from dht.daemon_calls import DAEMON_ERRORS
 from dht.daemon_config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
 from dht.errors import LocalError, NetworkError, UsageError
+from dht.guard import Calls
 from dht.identity import Identity, PeerId
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.meeting import any_answers
@@ -117,11 +120,10 @@ class Daemon:
     async def visible_addresses(self) -> tuple[PeerAddress, ...]:
         """Where others may dial us, those through our relays last; raises NetworkError if the daemon is silent."""
         try:
-            async with asyncio.timeout(CONTROL_SECONDS_MAX):
-                _, visible = await self.p2p._client.identify()
-        except (OSError, EOFError, P2PDaemonError, TimeoutError) as error:
+            visible = await daemon_calls.own_addresses(self.p2p, CONTROL_SECONDS_MAX)
+        except DAEMON_ERRORS as error:
             raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
-        found = [f"{Multiaddr(address.to_bytes())}/p2p/{self._peer_id}" for address in visible]
+        found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
         found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
         return tuple(PeerAddress.parse(text) for text in found)
 
@@ -132,16 +134,15 @@ class Daemon:
     async def hosts(self) -> dict[PeerId, str]:
         """The same of all connected peers of which it is known."""
         try:
-            async with asyncio.timeout(CONTROL_SECONDS_MAX):
-                known = await self.p2p.list_peers()
-        except (OSError, EOFError, P2PDaemonError, TimeoutError, LocalError):
+            known = await daemon_calls.connected_peers(self.p2p, CONTROL_SECONDS_MAX)
+        except (*DAEMON_ERRORS, LocalError):
             return {}
         found: dict[PeerId, str] = {}
-        for one in known:
-            for place in (Multiaddr(address.to_bytes()) for address in one.addrs):
+        for peer, addresses in known:
+            for place in map(Multiaddr, addresses):
                 protocol, value = next(iter(place.items()))
                 if "p2p-circuit" not in str(place) and protocol.name in ("ip4", "ip6"):
-                    found.setdefault(PeerId(one.peer_id.to_base58()), str(value))
+                    found.setdefault(peer, str(value))
         return found
 
     async def dial(self, address: PeerAddress) -> None:
@@ -188,9 +189,11 @@ async def _attach(directory: Path) -> Any:
     attached: Any = type("AttachedP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
     try:
         async with asyncio.timeout(CONTROL_SECONDS_MAX):
-            return await attached.replicate(HivemindMultiaddr(control_address(directory)))
-    except (OSError, EOFError, P2PDaemonError, TimeoutError) as error:
+            p2p = await attached.replicate(HivemindMultiaddr(control_address(directory)))
+    except DAEMON_ERRORS as error:
         raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
+    p2p._client.control._handler_tasks = Calls()
+    return p2p
 
 
 async def _detach(p2p: Any) -> None:
@@ -209,9 +212,8 @@ async def _dial(p2p: Any, address: PeerAddress) -> bool:
     # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
     place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
     try:
-        async with asyncio.timeout(DIAL_SECONDS_MAX):
-            await p2p._client.connect(PeerID.from_base58(address.peer_id), [place])
-    except (OSError, EOFError, P2PDaemonError, TimeoutError):
+        await daemon_calls.connect(p2p, address.peer_id, [place.to_bytes()], DIAL_SECONDS_MAX)
+    except DAEMON_ERRORS:
         return False
     return True
 
@@ -242,7 +244,7 @@ async def _can_find(p2p: Any, peer_id: PeerId) -> bool:
     """Whether others lead us to this peer; asks again while we have not yet learnt whom to ask."""
     while True:
         try:
-            await p2p._client.connect(PeerID.from_base58(peer_id), [])
+            await daemon_calls.connect(p2p, peer_id, [], DUPLICATE_CHECK_SECONDS_MAX)
         except P2PDaemonError as error:
             if EMPTY_TABLE not in str(error):
                 return False

@@ -7,6 +7,7 @@ all records that it should hold.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
@@ -43,6 +44,18 @@ REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
 def node_id_of(peer: str) -> Any:
     """Where a peer stands in the DHT: tied to its key, so that nobody can choose it."""
     return DHTID.generate(source=peer)
+
+
+class Calls(dict[Any, "asyncio.Task[Any]"]):
+    """Calls that are being answered, by id; stands in for hivemind's own table.
+
+    hivemind forgets a call when it has answered it, and so never if its caller gave up or vanished while it waited:
+    every such call would stay in memory.
+    """
+
+    def __setitem__(self, call_id: Any, answering: asyncio.Task[Any]) -> None:
+        super().__setitem__(call_id, answering)
+        answering.add_done_callback(lambda _: self.pop(call_id, None))
 
 
 class CallGuard:

@@ -37,6 +37,10 @@ class Donations:
         if len(line) < ASKS_PER_ASKER_MAX:
             line.append(ask)
 
+    def forget(self, peer: PeerId) -> None:
+        """Whoever is gone waits for nothing, and takes nobody's turn."""
+        self._lines.pop(peer, None)
+
     def next(self, now: float) -> tuple[PeerId, StateAsk] | None:
         """The question to answer now; None if there is none, or nothing may be given yet."""
         self._earn(now)

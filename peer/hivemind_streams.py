@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 from dht.allowance import Allowance
+from dht.daemon_calls import ByteStream
 from dht.errors import NetworkError, PeerError
 from peer.throttle import SLICE_BYTES_MAX, DownloadGate, UploadGate
 from peer.transport import (
@@ -32,7 +33,6 @@ from peer.transport import (
 SLICE_BYTES = SLICE_BYTES_MAX
 TURN_SECONDS = 0.02  # of our own work on one peer's frames, after which others have their turn
 
-ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
 
 

@@ -15,26 +15,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import structlog
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
-from hivemind.p2p.p2p_daemon_bindings.utils import (
-    P2PDaemonError,
-    raise_if_failed,
-    read_pbmsg_safe,
-    write_pbmsg,
-)
-from hivemind.proto import p2pd_pb2
 from multiaddr import Multiaddr  # hivemind's own copy encodes Ed25519 peer ids in a way its daemon refuses
 from multiaddr.exceptions import Error as MultiaddrError
 
+from dht import daemon_calls
 from dht.allowance import Allowance
+from dht.daemon_calls import DAEMON_ERRORS, ByteStream
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.wire import PROTOCOL_MAJOR
-from peer.hivemind_streams import SLICE_BYTES, ByteStream, IncomingStream, Intake, OutgoingLane
+from peer.hivemind_streams import SLICE_BYTES, IncomingStream, Intake, OutgoingLane
 from peer.throttle import Throttle
 from peer.transport import Frame, Lane, OnFrame, OnGone, Payload, Traffic, TransportConfig, frame_prefix, lane_of
 
@@ -43,7 +37,6 @@ UNHEARD_SECONDS = 1.0  # between two words about a peer that is refused
 SWEEP_SECONDS_MAX = 1.0  # how late a missed deadline may be noticed
 
 Addresses = Callable[[PeerId], list[str]]
-_DAEMON_ERRORS = (OSError, EOFError, P2PDaemonError)
 
 log = structlog.get_logger(__name__)
 
@@ -115,8 +108,9 @@ class HivemindTransport:
         self._open = True
         try:
             for lane in Lane:
-                await self._p2p.add_binary_stream_handler(handler_name(self._run_id, lane), partial(self._accept, lane))
-        except _DAEMON_ERRORS as error:
+                name, accept = handler_name(self._run_id, lane), partial(self._accept, lane)
+                await daemon_calls.add_handler(self._p2p, name, accept, self.config.connect_timeout_seconds)
+        except DAEMON_ERRORS as error:
             raise LocalError(f"the libp2p daemon does not take our handlers: {error}") from None
         self._sweep()
 
@@ -137,8 +131,9 @@ class HivemindTransport:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         for lane in Lane:
-            with suppress(*_DAEMON_ERRORS, KeyError):  # a daemon that died first has forgotten them anyway
-                await self._p2p.remove_binary_stream_handler(handler_name(self._run_id, lane))
+            with suppress(*DAEMON_ERRORS):  # one that has died has forgotten them anyway, one that hangs is replaced
+                name, seconds = handler_name(self._run_id, lane), self.config.connect_timeout_seconds
+                await daemon_calls.remove_handler(self._p2p, name, seconds)
         for peer in list(self._remotes):
             self._forget(peer)
         if self._ending:
@@ -205,32 +200,14 @@ class HivemindTransport:
 
     async def open_stream(self, peer: PeerId, handler: str) -> ByteStream:
         """`dial`, to whatever handler."""
+        seconds = self.config.connect_timeout_seconds
         try:
-            async with asyncio.timeout(self.config.connect_timeout_seconds):
-                remote_id = PeerID.from_base58(peer).to_bytes()
+            async with asyncio.timeout(seconds):  # for both together
                 if addresses := _multiaddrs(self._addresses(peer), peer):
-                    connect = p2pd_pb2.ConnectRequest(peer=remote_id, addrs=addresses)
-                    request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connect)
-                    _, writer = await self._ask_daemon(request)
-                    writer.transport.abort()
-                stream_open = p2pd_pb2.StreamOpenRequest(peer=remote_id, proto=[handler])
-                request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=stream_open)
-                return await self._ask_daemon(request)
-        except (*_DAEMON_ERRORS, ValueError) as error:  # a peer id that came from elsewhere may be anything
+                    await daemon_calls.connect(self._p2p, peer, addresses, seconds)
+                return await daemon_calls.open_stream(self._p2p, peer, handler, seconds)
+        except (*DAEMON_ERRORS, ValueError) as error:  # a peer id that came from elsewhere may be anything
             raise NetworkError(f"cannot reach {peer}: {error}") from None
-
-    async def _ask_daemon(self, request: Any) -> ByteStream:
-        """Like `P2P.call_binary_stream_handler`, which leaves its socket open when the daemon refuses."""
-        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
-        try:
-            await write_pbmsg(writer, request)
-            response = p2pd_pb2.Response()
-            await read_pbmsg_safe(reader, response)
-            raise_if_failed(response)
-        except BaseException:
-            writer.transport.abort()
-            raise
-        return reader, writer
 
     def _sweep(self) -> None:
         """One look at every deadline and at the memory held, instead of a timer per frame."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from socketserver import BaseRequestHandler
 from statistics import quantiles
+from typing import cast
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -19,6 +21,7 @@ from dht.errors import UsageError
 
 ADDRESS = "127.0.0.1"
 SNAPSHOT_SECONDS_MAX = 5.0
+REQUEST_SECONDS_MAX = 10.0  # without a byte of a scraper that has called; it holds a thread for so long
 STATES = ("starting", "training", "catching up", "paused", "draining", "hosting", "finished")
 
 Look = Callable[[], PeerSnapshot]
@@ -33,12 +36,26 @@ async def serve_metrics(port: int, look: Look, address: str = ADDRESS) -> AsyncI
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise UsageError(f"metrics cannot be served at {address}:{port}: {error.strerror}; choose another") from None
+    patient = cast(type, server.RequestHandlerClass)
+    server.RequestHandlerClass = type("Handler", (_Impatient, patient), {})
     try:
         yield
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()
         await asyncio.to_thread(thread.join)
+
+
+class _Impatient(BaseRequestHandler):
+    """Leaves a scraper that says nothing, as one whose machine has vanished."""
+
+    def setup(self) -> None:
+        self.request.settimeout(REQUEST_SECONDS_MAX)
+        super().setup()
+
+    def handle(self) -> None:
+        with suppress(OSError):  # a TimeoutError is one
+            super().handle()
 
 
 class SnapshotCollector(Collector):

@@ -156,6 +156,7 @@ class Pump:
 
     def on_gone(self, peer: PeerId) -> None:
         """The transport lost a peer."""
+        self.transfers.states.gone(peer)
         self.feed(PeerGone(peer))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:

@@ -68,6 +68,10 @@ class StateTransfer:
         if self._giving is None:
             self._give()
 
+    def gone(self, peer: PeerId) -> None:
+        """Our streams to this peer have broken: what it asked for would not reach it."""
+        self._donations.forget(peer)
+
     def _give(self) -> None:
         loop, self._giving = asyncio.get_running_loop(), None
         while (chosen := self._donations.next(loop.time())) is not None:

@@ -28,6 +28,7 @@ from dht.records import presence_key
 from dht.validation import RecordRules
 from dht.watchdog import WatchdogConfig, WatchdogCore, watch
 from tests.dht.conftest import ALICE, BOB, CAROL, DAVE, RUN_ID
+from tests.freezing import freeze
 
 RULES = RecordRules(RUN_ID, KeyVerifier())
 END_SECONDS_MAX = 20.0
@@ -192,6 +193,82 @@ def test_a_dead_daemon_fails_at_once_and_a_restart_needs_no_initial_peer(
         finally:
             await carol.close()
             await carol.close()
+
+    runner.run(scenario())
+
+
+def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
+    alice: Node, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is the socket on which our daemon was asked: Python would warn of one that is left open."""
+    monkeypatch.setattr("dht.daemon.DIAL_SECONDS_MAX", 1.0)
+
+    async def scenario() -> None:
+        taken: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+        address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}/p2p/{DAVE.peer_id}")
+        with pytest.raises(NetworkError, match="does not answer"):
+            await alice.daemon.dial(address)
+        assert len(taken) == 1, "it was called"
+        server.close()
+        taken[0].transport.abort()
+        await server.wait_closed()
+
+    runner.run(scenario())
+
+
+def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
+    folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dht.daemon.CONTROL_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("dht.p2pd.STOP_SECONDS_MAX", 0.5)
+
+    async def scenario() -> None:
+        node = await Node.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
+        try:
+            freeze(node.daemon.pid)
+            assert node.alive
+            assert await node.daemon.hosts() == {}
+            for ask in (node.daemon.visible_addresses, node.probe):
+                with pytest.raises(NetworkError):
+                    await ask()
+            monkeypatch.setattr("dht.daemon.CONTROL_SECONDS_MAX", 10.0)
+            await node.rebuild()
+            await node.probe()
+            freeze(node.daemon.pid)
+        finally:
+            await node.close()
+
+    runner.run(scenario())
+
+
+def test_a_call_whose_caller_has_gone_is_forgotten(alice: Node, bob: Node, runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def never_answer(request: bytes, caller: object) -> bytes:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return b""
+
+        answering, asking = (node.daemon.p2p._client.control for node in (alice, bob))
+        await answering.add_unary_handler("never", never_answer)
+        call = asyncio.create_task(asking.call_unary_handler(alice.daemon.p2p.peer_id, "never", b""))
+        await begun.wait()
+        assert len(answering._handler_tasks) == 1
+        call.cancel()
+        await ended.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert answering._handler_tasks == {}
+        assert all(one.done() for one in asking._pending_calls.values())
+        await answering.remove_unary_handler("never")
+        await alice.probe()  # an answered call leaves nothing either
+        await bob.probe()
+        assert answering._handler_tasks == {}
 
     runner.run(scenario())
 

@@ -15,13 +15,14 @@ from hivemind.p2p import PeerID
 
 from dht.daemon import Daemon, DaemonConfig
 from dht.errors import NetworkError
-from dht.hivemind_store import HivemindStore
+from dht.hivemind_store import CALL_SECONDS_MAX, HivemindStore
 from dht.identity import Identity, KeyVerifier
 from dht.memory_store import MemoryDirectory, MemoryStore
 from dht.records import Record, RecordBody, heads_key, make_record, presence_key
 from dht.store import RecordStore
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, CAROL, RUN_ID
+from tests.freezing import frozen
 
 IDENTITIES = (ALICE, BOB, CAROL)
 RULES = RecordRules(RUN_ID, KeyVerifier())
@@ -242,6 +243,31 @@ def test_one_late_entry_does_not_hide_the_others(swarm: Swarm, runner: asyncio.R
         for daemon in swarm.daemons[1:]:
             answer = await protocol.call_find(daemon.p2p.peer_id, [place])
             assert {sender for sender, _ in answer[place][0].value.items()} == {ALICE.peer_id, BOB.peer_id}
+
+    runner.run(scenario())
+
+
+@real_only
+def test_whoever_has_frozen_holds_up_nobody_else(swarm: Swarm, runner: asyncio.Runner) -> None:
+    """Its connection stays and it says nothing: the others answer, and nothing is kept for what it does not."""
+
+    async def scenario() -> None:
+        alice, bob, carol = swarm.stores
+        key = presence_key(RUN_ID, 13)
+        assert isinstance(alice, HivemindStore)
+        assert isinstance(bob, HivemindStore)
+        alice._protocol.wait_timeout = bob._protocol.wait_timeout = 0.3
+        with frozen(swarm.daemons[2].pid):
+            await alice.put(key, b"Alice", 60)
+            assert [record.payload for record in await alice.get(key)] == [b"Alice"]
+            assert [record.payload for record in await bob.get(key)] == [b"Alice"]
+            with pytest.raises(NetworkError, match=r"could not meet within 0\.1 seconds"):
+                async with alice._deadline("meet", 0.1):
+                    await alice._protocol.call_ping(PeerID.from_base58(CAROL.peer_id))
+        alice._protocol.wait_timeout = bob._protocol.wait_timeout = CALL_SECONDS_MAX
+        assert all(call.done() for call in swarm.daemons[0].p2p._client.control._pending_calls.values())
+        await carol.put(key, b"Carol", 60)
+        assert {record.payload for record in await bob.get(key)} == {b"Alice", b"Carol"}
 
     runner.run(scenario())
 

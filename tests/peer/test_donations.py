@@ -70,3 +70,14 @@ def test_whoever_waits_is_told_how_long() -> None:
     assert wait is not None
     assert abs(wait - 0.5) < 1e-9
     assert donations.next(wait + 0.001) is not None
+
+
+def test_whoever_is_gone_takes_nobodys_turn() -> None:
+    donations = Donations()
+    for piece in range(ASKS_PER_ASKER_MAX):
+        donations.ask(PeerId("gone"), ask(piece))
+    donations.ask(PeerId("here"), ask(9))
+    donations.forget(PeerId("gone"))
+    donations.forget(PeerId("never asked"))
+    assert give_all(donations, 0.0) == ["here"]
+    assert donations.wait_seconds() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from dht.errors import LocalError, NetworkError
 from dht.identity import Identity
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.download import STALL_SECONDS
 from peer.frames import Transfer, decode_header, encode_header
-from peer.genesis import GENESIS_FILE, digests_of, fetch_genesis, has_genesis, load_genesis, save_genesis
+from peer.genesis import GENESIS_FILE, TRIES_MAX, digests_of, fetch_genesis, has_genesis, load_genesis, save_genesis
 from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import OuterState
 from peer.transfers import Transfers
@@ -80,6 +82,20 @@ def test_other_values_are_not_taken():
     false = [OuterState(state.anchor + 1, state.momentum) for state in STATES]
     with pytest.raises(NetworkError, match="first version"):
         run_virtual(fetched_from(false))
+
+
+def test_a_host_that_takes_the_question_and_says_nothing_is_not_waited_for():
+    async def main() -> float:
+        network = MemoryNetwork(1)
+        host, newcomer = network.transport(HOST.peer_id), network.transport(NEWCOMER.peer_id)
+        await host.start(lambda *frame: None, lambda peer: None)
+        with pytest.raises(NetworkError, match="first version"):
+            await fetch_genesis(MANIFEST, {HOST.peer_id}, newcomer)
+        await host.close()
+        await newcomer.close()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) < TRIES_MAX * STALL_SECONDS + 1.0
 
 
 def test_the_values_of_version_0_outlive_later_versions():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
 from coordinator.manifest import Manifest
+from coordinator.waypoint import Waypoint
 from dht.errors import NetworkError, UsageError
-from dht.identity import Identity, PeerId
+from dht.identity import Identity, KeyVerifier, PeerId
 from dht.statement import digest_of
 from dht.wire import PROTOCOL_MINOR
 from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
-from peer.inquiry import fetch_manifest
+from peer.inquiry import INQUIRY_SECONDS_MAX, fetch_chains, fetch_manifest
+from peer.introduction import Introduction, empty_chains, observer_rules
 from peer.memory_transport import MemoryNetwork
+from peer.transport import Transport
 from peer.virtual_loop import run_virtual
 from tests.peer.homely import manifest
 
@@ -51,3 +58,27 @@ def test_a_run_of_newer_peers_is_not_taken_for_silence() -> None:
     newer = manifest().model_copy(update={"protocol_minor_min": PROTOCOL_MINOR + 1})
     with pytest.raises(UsageError, match=r"this run needs protocol .* install a newer version"):
         fetched({HOLDER: newer.to_wire()}, newer.run_id)
+
+
+def test_whoever_takes_the_question_and_says_nothing_is_not_waited_for() -> None:
+    """As behind a connection of which only our end is left."""
+    waypoint = Waypoint(version=8, digest=digest_of(b"heads"))
+    introduction = Introduction(waypoint, empty_chains(manifest(), observer_rules(manifest(), KeyVerifier())))
+
+    async def ask(what: Callable[[Transport, frozenset[PeerId]], Awaitable[Any]]) -> tuple[str, float]:
+        network = MemoryNetwork(1)
+        await network.transport(HOLDER).start(lambda *frame: None, lambda peer: None)
+        with pytest.raises(NetworkError) as told:
+            await what(network.transport(NEWCOMER), frozenset({HOLDER}))
+        return str(told.value), asyncio.get_running_loop().time()
+
+    for what, sentence in (
+        (
+            lambda transport, holders: fetch_manifest(transport, manifest().run_id, holders),
+            "nobody named in the invite",
+        ),
+        (lambda transport, holders: fetch_chains(transport, holders, introduction), "ask for a fresh invite"),
+    ):
+        told, seconds = run_virtual(ask(what))
+        assert sentence in told
+        assert seconds <= INQUIRY_SECONDS_MAX

@@ -106,6 +106,23 @@ def test_a_counter_stands_still_where_a_branch_was_left() -> None:
     assert [one["muster_tokens_certified_total"] for one in shown] == [1000, 1000, 1100]
 
 
+def test_a_scraper_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.metrics.REQUEST_SECONDS_MAX", 0.1)
+
+    async def main() -> tuple[bytes, str]:
+        port = free_port()
+        async with serve_metrics(port, snapshot):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            async with asyncio.timeout(20):
+                said = await reader.read()
+            writer.close()
+            return said, await asyncio.to_thread(scrape, port)
+
+    said, scraped = asyncio.run(main())
+    assert said == b""
+    assert "muster_steps_total" in scraped
+
+
 def test_after_the_peer_nobody_answers() -> None:
     async def main() -> int:
         port = free_port()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
 
 from dht.identity import Identity, PeerId
 from peer.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
@@ -64,6 +68,35 @@ def test_nobody_is_called_whose_address_is_not_known() -> None:
         answer = await stand.answer()
         assert answer.reachable is None
         assert stand.asked_for == [ASKER]
+
+    asyncio.run(course())
+
+
+def test_a_host_that_takes_no_calls_is_given_up_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has vanished: nothing comes back at all."""
+    monkeypatch.setattr("peer.probe.CALL_SECONDS_MAX", 0.1)
+
+    async def course() -> None:
+        with socket.socket() as full, ExitStack() as callers:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(2):  # fill the queue of those whom nobody accepts; the kernel drops what comes then
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(full.getsockname())
+            stand, port = Stand(), full.getsockname()[1]
+            for asker in OTHERS[: CALLS_MAX + 1]:
+                stand.desk.ask(asker, ProbeAsk(ticket=1, port=port), 0.0)
+            async with asyncio.timeout(20):
+                while len(stand.said) < CALLS_MAX:
+                    stand.news.clear()
+                    await stand.news.wait()
+            assert [answer.reachable for _, answer in stand.said] == [False] * CALLS_MAX
+            await asyncio.sleep(0)  # the last call ends with its answer
+            stand.news.clear()
+            stand.desk.ask(OTHERS[CALLS_MAX], ProbeAsk(ticket=2, port=port), 1.0)
+            assert (await stand.answer()).ticket == 2
+            await stand.desk.close()
 
     asyncio.run(course())
 

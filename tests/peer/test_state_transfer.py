@@ -19,6 +19,7 @@ from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.donations import BURST_BYTES
 from peer.download import PIECES_IN_FLIGHT
 from peer.frames import StateAsk, StatePiece
 from peer.node_status import note_of
@@ -185,6 +186,50 @@ def test_all_holders_share_the_work_and_a_later_try_goes_on_where_the_first_ende
     got = run_virtual(main())
     assert torch.equal(got.momentum, state.momentum)
     assert len(wire.asked) < 2 * leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES)
+
+
+def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None:
+    """Neither after silence nor after somebody has given up: what comes late finds nobody."""
+    state = state_of(1)
+    certificate = certificate_of(state)
+
+    async def main() -> None:
+        wire = Wire({"a": state}, silent={"a"})
+        client = wire.fetcher()
+        with pytest.raises(NetworkError, match="no holder gave version 3"):
+            await client.fetch(certificate, [PeerId("a")])
+        assert await client.fetch_step(certificate, PeerId("a"), len(STEP)) is None
+        for waiting in (client.fetch(certificate, [PeerId("a")]), client.fetch_step(certificate, PeerId("a"), 9)):
+            task = asyncio.get_running_loop().create_task(waiting)
+            await asyncio.sleep(1.0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert (client._arrivals, client._steps) == ({}, {})
+        client.receive(PeerId("a"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"late")
+        assert client.progress(0.0)[:3] == (0, 0, 0)
+
+    run_virtual(main())
+
+
+def test_whoever_is_gone_is_given_nothing_more() -> None:
+    state = state_of(1)
+    given: list[str] = []
+    anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+    anchors.install(0, DIGEST, state)
+    donor = StateTransfer(anchors, lambda to, piece, data: given.append(to))
+
+    async def main() -> None:
+        donor.give_at_most(STATE_PIECE_BYTES)
+        for _ in range(3 * BURST_BYTES // STATE_PIECE_BYTES):
+            donor.serve(PeerId("first"), StateAsk(fragment=0, certificate=DIGEST, piece=0))
+        donor.serve(PeerId("vanished"), StateAsk(fragment=0, certificate=DIGEST, piece=0))
+        before = len(given)
+        donor.gone(PeerId("vanished"))
+        await asyncio.sleep(60.0)
+        assert "vanished" not in given[before:]
+        donor.close()
+
+    run_virtual(main())
 
 
 def fetch_step(wire: Wire, length_bytes: int = len(STEP)) -> bytes | None:
