@@ -185,7 +185,12 @@ class PaceSpec(Wire):
     min_group: int = Field(2, ge=1, le=PEERS_PER_GROUP_MAX, description="fewest members a round may have")
     min_share: float = Field(0.5, ge=0, lt=1, description="share of the active set a full certificate must exceed")
     max_stale: int = Field(4, ge=1, le=64, description="versions a contribution may lag before it is dropped")
-    round_seconds: float = Field(8.0, gt=0, le=86400, description="deadline of one attempt at a round")
+    round_seconds: float = Field(
+        8.0,
+        gt=0,
+        le=86400,
+        description="deadline of one attempt at a round; a fifth of it is the longest inner step that is in time",
+    )
     presence_seconds: float = Field(
         3.0, gt=0, le=PRESENCE_SECONDS_MAX / 2, description="a peer says that it is there this often"
     )

@@ -52,6 +52,7 @@ class PeerSnapshot(_Frozen):
     state: str = Field(description="in words: starting, training, catching up, paused, draining, finished, hosting")
     note: str = Field("", description="what is happening now, in one line")
     advice: str = Field("", description="what somebody has to do so that this peer can go on; empty as a rule")
+    late: str = Field("", description="why its work often comes too late for rounds, and what to do; empty as a rule")
     device: str = Field("", description="where it trains, and how it uses that")
     celsius: float | None = Field(None, description="of the hottest of processor and GPUs; None if nothing says it")
     gpu_watts: float | None = Field(None, description="what all GPUs draw")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import structlog
@@ -29,6 +30,7 @@ _REFUSALS: dict[Kept, str] = {
 }  # as events and logs name it
 RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
 DELAYS_KEPT = 4096
+STEPS_TIMED_MIN = 5  # reports before anything is said of how long a step takes: the first one prepares much
 
 
 class LearnerProgress:
@@ -44,6 +46,8 @@ class LearnerProgress:
         self.first_at: float | None = None
         self.last_at = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=20)
+        self._busy_seconds = 0.0  # inside steps, as reported last
+        self._step_seconds: deque[float] = deque(maxlen=20)
 
     def report(self, steps: Steps, now: float) -> None:
         """Include one report of the learner."""
@@ -53,11 +57,15 @@ class LearnerProgress:
         if self.first_at is None:
             self.first_at = now
         self.last_at = now
+        steps_before = self.steps
         for entry in steps.entries:
             self.steps = entry.step
             self.tokens += entry.tokens
             if entry.loss is not None:
                 self.loss = entry.loss if self.loss is None else self.loss + RATE_WEIGHT * (entry.loss - self.loss)
+        if self.steps > steps_before:
+            self._step_seconds.append((steps.busy_seconds - self._busy_seconds) / (self.steps - steps_before))
+        self._busy_seconds = steps.busy_seconds
         self._window.append((now, self.steps))
         since, steps_then = self._window[0]
         if now > since:
@@ -67,6 +75,11 @@ class LearnerProgress:
     def training_seconds(self) -> float:
         """Wall time between the first and the last step reported."""
         return 0.0 if self.first_at is None else self.last_at - self.first_at
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long a step has lately kept the learner from anything else, as a median; None while that is not known."""
+        return median(self._step_seconds) if len(self._step_seconds) >= STEPS_TIMED_MIN else None
 
     def rest(self) -> None:
         """The learner was told to make no steps."""
@@ -97,6 +110,9 @@ class Book:
         self._booked: dict[int, Booked] = {}  # by fragment
         self.events: Counter[str] = Counter()
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
+        self.slow_step_seconds: float | None = (
+            None  # a step of ours, where rounds do not wait so long (peer.slow_steps)
+        )
         self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)

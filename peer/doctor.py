@@ -46,6 +46,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[Finding]:
         _arithmetic(),
         findings.memory(config, machine),
         *findings.gpu_memory(config, machine),
+        *findings.steps(config, machine),
         findings.disk(config, machine, options.limits),
         _gpu(),
         _port(options),

@@ -15,7 +15,8 @@ from peer.footprint import least_bytes
 from peer.limits import Limits
 from peer.manners import Conditions
 from peer.probe import gets_through
-from peer.terms import Machine, disk_bytes, memory_bytes, upload_bytes_per_day, uses_gpu
+from peer.slow_steps import ADVICE_SLOW_STEPS, TOO_LATE, step_seconds_max, step_words
+from peer.terms import Machine, disk_bytes, memory_bytes, step_seconds_known, upload_bytes_per_day, uses_gpu
 
 Grade = Literal["ok", "note", "bad"]
 MBIT = 1e6 / 8
@@ -77,6 +78,17 @@ def disk(config: RunConfig, machine: Machine, limits: Limits) -> Finding:
     if limits.disk_gigabytes and needed > limits.disk_gigabytes * 1e9:
         return Finding("bad", "disk", text, f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; raise it")
     return Finding("ok", "disk", text)
+
+
+def steps(config: RunConfig, machine: Machine) -> list[Finding]:
+    """Whether its processor, if that trains, is fast enough for the run's rounds."""
+    seconds = step_seconds_known(config, machine)
+    if seconds is None:
+        return []
+    text = f"estimated: {step_words(seconds, config.pace)}"
+    if seconds > step_seconds_max(config.pace):
+        return [Finding("note", "steps", f"{text}, {TOO_LATE}", ADVICE_SLOW_STEPS)]
+    return [Finding("ok", "steps", text)]
 
 
 def data(manifest: Manifest, digest: bytes) -> Finding:

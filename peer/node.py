@@ -61,6 +61,7 @@ from peer.pump import Pump
 from peer.reach import watch_reach
 from peer.run_state import RunDirectory, RunState
 from peer.sensors import MachineSensors
+from peer.slow_steps import watch_steps
 from peer.stage import Stage, certified_progress
 from peer.training import Training
 from peer.trust_desk import TrustDesk
@@ -217,6 +218,7 @@ class Node:
 
     def _on_progress(self, progress: LearnerProgress) -> None:
         self.pump.feed(Progress(progress.steps, progress.steps_per_second))
+        watch_steps(progress.step_seconds, self._engine.core.pace, self.pump.book)
         if self.training is not None:
             self.training.follow(*certified_progress(self._engine))
 

@@ -20,6 +20,7 @@ from peer.introduction import ADVICE_OUT_OF_REACH
 from peer.manners import Conditions
 from peer.observer_view import ban_view
 from peer.pump import Pump
+from peer.slow_steps import slow_advice
 from peer.stage import versions_certified
 from peer.status_answer import PublicStatus, public_status
 
@@ -125,6 +126,7 @@ def peer_snapshot(
         update={
             "note": note_of(base.note, pump),
             "advice": advice_of(pump),
+            "late": slow_advice(engine.core.pace, book),
             "device": ": ".join(filter(None, (progress.device, progress.use))),
             "celsius": seen.celsius,
             "gpu_watts": seen.watts,

@@ -21,6 +21,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
         f"sent {quantity.size(snapshot.bytes_sent)}",
         f"received {quantity.size(snapshot.bytes_received)}",
     ]
+    parts += ["its steps are too long for the run's rounds: muster status"] if snapshot.late else []
     parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
     return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
 
@@ -49,6 +50,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
     if snapshot.role == "learner":
         rate = f"{snapshot.steps_per_second:.2f} steps/s"
         lines.append(f"training  step {snapshot.steps}, loss {_losses(snapshot)}, {rate}")
+        lines += [f"pace      {snapshot.late}"] if snapshot.late else []
         lines.append(f"yours     {_own(snapshot)} of what is certified since it started")
     if snapshot.evaluations:
         lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")

@@ -14,6 +14,7 @@ from peer.footprint import RUNTIME_BYTES, footprint, least_bytes
 from peer.model import parameter_specs
 from peer.options import NodeOptions
 from peer.packages import parts_of
+from peer.slow_steps import TOO_LATE, step_seconds_max, step_words
 
 SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
@@ -65,10 +66,19 @@ def upload_bytes_per_version(config: RunConfig) -> int:
     return sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
 
 
+def step_seconds_at(config: RunConfig, flops: float) -> float:
+    """About how long one inner step takes at this speed."""
+    return FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step / (TRAINING_SHARE * flops)
+
+
+def step_seconds_known(config: RunConfig, machine: Machine) -> float | None:
+    """The same on this machine's processor; nobody has measured a GPU, nor a loop of one's own."""
+    return None if uses_gpu(config, machine) or config.model.is_own else step_seconds_at(config, machine.flops)
+
+
 def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
     """About what rounds send in a day of training at this speed; giving states to newcomers comes on top."""
-    work = FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step
-    seconds = config.pace.steps_per_version * max(work / (TRAINING_SHARE * flops), step_seconds)
+    seconds = config.pace.steps_per_version * max(step_seconds_at(config, flops), step_seconds)
     return upload_bytes_per_version(config) * SECONDS_PER_DAY / seconds
 
 
@@ -96,6 +106,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
             "processor",
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
         ),
+        *_late_row(config, machine),
         (
             "disk",
             f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
@@ -106,6 +117,14 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ("code", _code(config)),
     )
     return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
+
+
+def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
+    """Nothing where the processor is fast enough for the run's rounds, or is not what trains."""
+    seconds = step_seconds_known(config, machine)
+    if seconds is None or seconds <= step_seconds_max(config.pace):
+        return []
+    return [("steps", f"estimated: {step_words(seconds, config.pace)}, {TOO_LATE}")]
 
 
 def _code(config: RunConfig) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.timeline import INPUTS_SHARE
+from coordinator.timeline import BUNDLE_SHARE, INPUTS_SHARE
 from coordinator.wards import GATHER_SHARE
 from peer.plan.cost import CODEC_BITS, Members, RoundCost, Workload, round_cost, statement_bits
 from peer.plan.population import Population
@@ -51,7 +51,7 @@ def advise(work: Workload, people: Population, present: float) -> Advice:
         if fits:
             break
     cost = round_cost(chosen, members)
-    pace = chosen.pace.model_copy(update={"round_seconds": _deadline_seconds(cost)})
+    pace = chosen.pace.model_copy(update={"round_seconds": _deadline_seconds(cost, people)})
     chosen = replace(chosen, pace=pace)
     return Advice(chosen, fits, (*_reasons(chosen, people, cost), *_cell_reasons(chosen, present)))
 
@@ -75,7 +75,7 @@ def keeps_up(work: Workload, people: Population, present: float) -> bool:
     members = typical_members(people, work.group_max, pace.overlap)
     cost = round_cost(work, members)
     levels = 1 + (tiers(present) if pace.cells else 0)  # each commits, scatters and merges
-    gathering = GATHER_SHARE * _deadline_seconds(cost) if pace.cells else 0.0
+    gathering = GATHER_SHARE * _deadline_seconds(cost, people) if pace.cells else 0.0
     period = pace.steps_per_version / float(np.median(people.steps_per_second))
     up, down = cost.sent_bits * pace.fragments / members.up, cost.received_bits * pace.fragments / members.down
     carried = np.quantile(np.maximum(up, down), 1 - SLOW_QUANTILE) / pace.overlap <= LINE_SHARE * period
@@ -102,9 +102,15 @@ def _group_size(work: Workload, people: Population) -> int:
     return next((n for n in sizes if max(statement_bits(n, n)) <= STATEMENTS_SHARE * line), GROUP_LEAST)
 
 
-def _deadline_seconds(cost: RoundCost) -> float:
-    """Enough for nine tenths to deliver their parts in time."""
-    return float(math.ceil(max(ROUND_SECONDS_MIN, DEADLINE_ROOM * _nine_tenths(cost) / INPUTS_SHARE)))
+def _deadline_seconds(cost: RoundCost, people: Population) -> float:
+    """Enough for nine tenths to deliver their parts in time, and to commit after a step that had just begun."""
+    delivered, committed = _nine_tenths(cost) / INPUTS_SHARE, _slow_step_seconds(people) / BUNDLE_SHARE
+    return float(math.ceil(max(ROUND_SECONDS_MIN, DEADLINE_ROOM * delivered, committed)))
+
+
+def _slow_step_seconds(people: Population) -> float:
+    """Nine tenths make a step in so long."""
+    return 1 / float(np.quantile(people.steps_per_second, SLOW_QUANTILE))
 
 
 def _nine_tenths(cost: RoundCost) -> float:
@@ -132,7 +138,8 @@ def _reasons(work: Workload, people: Population, cost: RoundCost) -> tuple[str, 
         f"{codec}: {CODEC_BITS[codec]:g} bits per parameter; 4 bits cost no quality that the paper or our own runs "
         "could measure, 2 bits do.",
         f"round_seconds = {pace.round_seconds:g}: nine tenths have delivered their parts in {_nine_tenths(cost):,.3g} "
-        f"s, and must within {INPUTS_SHARE:.0%} of it.",
+        f"s, and must within {INPUTS_SHARE:.0%} of it; they make a step in {_slow_step_seconds(people):,.3g} s, "
+        f"and must within {BUNDLE_SHARE:.0%}.",
     )
 
 

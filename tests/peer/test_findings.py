@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.manifest import RunConfig
+from coordinator.manifest import PaceSpec, RunConfig
 from peer import findings
 from peer.doctor import check_machine
 from peer.findings import Finding, Probed
 from peer.limits import Limits
 from peer.manners import Conditions
 from peer.options import NodeOptions
-from peer.terms import Machine
+from peer.terms import Machine, step_seconds_at
 from tests.peer.homely import MODEL, manifest
 
 MACHINE = Machine(memory_bytes=64 << 30, disk_bytes=100 << 30, flops=1e11)
@@ -36,6 +36,20 @@ def test_a_machine_that_is_too_small_is_told_so() -> None:
     assert grade(findings.disk(CONFIG, MACHINE, Limits())) == "ok"
     assert grade(findings.disk(CONFIG, replace(MACHINE, disk_bytes=1000), Limits())) == "bad"
     assert grade(findings.disk(CONFIG, MACHINE, Limits(disk_gigabytes=1e-6))) == "bad"
+
+
+def test_a_processor_that_is_too_slow_for_the_runs_rounds_is_noted() -> None:
+    (fast,) = findings.steps(CONFIG, MACHINE)
+    assert grade(fast) == "ok"
+    assert "rounds wait 1.6 s" in fast.text
+    slow = replace(MACHINE, flops=step_seconds_at(CONFIG, 1.0) / 1.7)
+    (found,) = findings.steps(CONFIG, slow)
+    assert grade(found) == "note"
+    assert "a step takes 1.7 s here" in found.text
+    assert "pace.round_seconds" in found.advice
+    patient = CONFIG.model_copy(update={"pace": PaceSpec(round_seconds=10.0)})
+    assert [grade(one) for one in findings.steps(patient, slow)] == ["ok"]
+    assert findings.steps(CONFIG, replace(slow, gpu_bytes=1 << 34)) == [], "it trains on the GPU, which nobody measured"
 
 
 @pytest.mark.parametrize(
@@ -84,4 +98,4 @@ def test_this_machine_passes(tmp_path: Path) -> None:
     found = check_machine(NodeOptions(tmp_path), CONFIG)
     assert [str(one) for one in found if one.grade == "bad"] == []
     subjects = {one.subject for one in found}
-    assert subjects >= {"versions", "arithmetic", "memory", "disk", "GPU", "port"}
+    assert subjects >= {"versions", "arithmetic", "memory", "steps", "disk", "GPU", "port"}

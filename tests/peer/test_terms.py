@@ -25,6 +25,7 @@ from peer.terms import (
     disk_bytes,
     memory_bytes,
     parameters,
+    step_seconds_at,
     upload_bytes_per_day,
     upload_bytes_per_version,
 )
@@ -68,6 +69,15 @@ def test_everything_asked_for_is_named(tmp_path: Path) -> None:
     for fact in (run_id, ORGANISER, "parameters", "disk", "a day", "'bob'", "address", "3 of the cores", str(tmp_path)):
         assert fact in shown
     assert "none comes from the network" in shown
+
+
+def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
+    run = manifest()
+    late = "so beside faster peers this one's often comes too late"
+    slow = replace(MACHINE, flops=step_seconds_at(run.config, 1.0) / 1.7)
+    assert late not in describe(run, NodeOptions(tmp_path), MACHINE)
+    assert late in describe(run, NodeOptions(tmp_path), slow)
+    assert late not in describe(run, NodeOptions(tmp_path), replace(slow, gpu_bytes=1 << 34))
 
 
 def test_what_a_gpu_takes_over_needs_no_ram(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.manifest import OuterSpec, PaceSpec
 from coordinator.wards import GATHER_SHARE
+from peer.plan.advice import advise
 from peer.plan.cost import Workload, statement_bits
 from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Sessions, Timetable
 from peer.plan.prediction import Prediction, predict, warmup_seconds
@@ -47,6 +48,19 @@ def received_per_version(found: Prediction) -> float:
 
 def away(peer: int, start: float, lasts: float, kills: bool = True, restart: float = 0.0) -> Absence:
     return Absence(peer, WARMUP + start, WARMUP + start + lasts + restart, kills, lasts)
+
+
+@pytest.mark.parametrize(("step_seconds", "deadline_seconds"), [(1.0, 8.0), (4.0, 20.0), (100.0, 500.0)])
+def test_a_recommended_deadline_leaves_nine_tenths_time_for_a_step(
+    step_seconds: float, deadline_seconds: float
+) -> None:
+    people = alike(20)
+    speeds = np.full(20, 1 / step_seconds)
+    speeds[0] = 1e-4  # one of twenty is far slower
+    advice = advise(WORK, replace(people, steps_per_second=speeds), 20.0)
+    assert advice.work.pace.round_seconds >= deadline_seconds
+    assert advice.work.pace.round_seconds < 2 * deadline_seconds
+    assert f"make a step in {step_seconds:g} s" in advice.reasons[6]
 
 
 def test_nothing_is_lost_where_nothing_happens() -> None:
