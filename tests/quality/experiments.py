@@ -27,7 +27,7 @@ SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
 PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", "eager:0.7")
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"), ("1.5e-2", "6.75e-3"))
-PARITY_BEST: dict[int, Rates] = {}  # by learners, the best of each on seed 0; other seeds have these alone
+PARITY_BEST: dict[int, Rates] = {4: ("1e-2", "4.5e-3")}  # by learners, on the first seed; others have these alone
 LENGTHS = {  # other (steps, tokens per learner step) on the first seed of four learners: the runs' names
     (480, 1024): "parity-480x1024",
     (480, 6144): "parity-480x6144",
