@@ -164,6 +164,7 @@ class Node:
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
         self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
+        self.pump.certified = self.stage.drain_at_goal
         sensors = partial(MachineSensors, data_directory=self.options.data_directory)
         self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
         self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)

@@ -85,9 +85,16 @@ def _keep_quiet(_: Publish | KeepEvidence) -> None:
     """Heads stay unpublished, and evidence unkept, until somebody says how."""
 
 
+def _go_on() -> None:
+    """Versions are certified for ever, until somebody says how many the run has."""
+
+
 @dataclass
 class Pump:
-    """One engine with its surroundings. `failed` is called with whatever must end this peer."""
+    """One engine with its surroundings. `failed` is called with whatever must end this peer.
+
+    `certified` is called at every version, before an event comes that could open another round.
+    """
 
     engine: Engine
     transport: Transport
@@ -99,6 +106,7 @@ class Pump:
     failed: Callable[[BaseException], None] = _raise
     publish: Callable[[Publish], None] = _keep_quiet
     keep: Callable[[KeepEvidence], None] = _keep_quiet
+    certified: Callable[[], None] = _go_on
     learner: LearnerClient | None = None
     fault: Fault | None = None
     appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
@@ -177,8 +185,7 @@ class Pump:
             case Send():
                 self._send(action)
             case Tell():
-                self.book.tell(action, self.engine.core.unix_seconds(self.now))
-                _log(action)
+                self._tell(action)
             case Adopt():
                 self._adopt(action)
             case FetchState():
@@ -195,6 +202,12 @@ class Pump:
                 self._start(self._answer(action))
             case Reduce() | Open() | Inspect() | Appraise() | Apply() | RecordVote():
                 self._start(self._answer(action))
+
+    def _tell(self, told: Tell) -> None:
+        self.book.tell(told, self.engine.core.unix_seconds(self.now))
+        _log(told)
+        if told.event == "certified":
+            self.certified()
 
     async def _answer(self, action: Encode | Reduce | Open | Inspect | Appraise | Apply | RecordVote) -> None:
         """Do what takes time, then tell the core."""

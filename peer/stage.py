@@ -113,11 +113,16 @@ class Stage:
         engine.drain()
         self._leaves_by = min(self._leaves_by, self._pump.now + round_deadline_seconds(engine))
 
-    def advance(self, now: float) -> bool:
-        """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
+    def drain_at_goal(self) -> None:
+        """Open no further rounds once the run has all its versions."""
         engine = self._pump.engine
         if versions_certified(engine) >= engine.core.manifest.config.versions:
             engine.drain()
+
+    def advance(self, now: float) -> bool:
+        """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
+        engine = self._pump.engine
+        self.drain_at_goal()
         if not engine.draining:
             self._advance_training(now)
             return False

@@ -72,6 +72,25 @@ def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:
     assert swarm_loss(table, None, 0.0) == 1.5
 
 
+def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) -> None:
+    """Not only when it looks again: rounds that are in flight then may still end."""
+    goal = 6
+
+    async def main() -> list[int]:
+        swarm = Swarm(config_of(versions=goal), 3, tmp_path)
+        await swarm.start()
+        for peer in swarm.peers:
+            peer.pump.certified = stage_of(peer).drain_at_goal
+        await swarm.train(60)
+        reached = [sum(peer.versions) for peer in swarm.peers]
+        assert all(peer.pump.engine.draining for peer in swarm.peers)
+        await swarm.close()
+        return reached
+
+    for versions in run_virtual(main()):
+        assert goal <= versions <= goal + config_of().pace.overlap
+
+
 def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> None:
     """There is nothing to agree on: the others go on."""
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]  # five peers that start on busy cores take a minute
 
-BEYOND = 6  # versions: of rounds in flight when the last one is certified, or begun until every peer has looked (0.2 s)
+OVERLAP = 2  # rounds that may still be in flight when the last version is certified
 
 
 def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
     swarm.start(4, 24, eight_bit=True)
     report = swarm.finish()
     assert report["agreement"]
-    assert 24 <= report["versions_certified"] <= 24 + BEYOND
+    assert 24 <= report["versions_certified"] <= 24 + OVERLAP
     assert report["peers"] == 4
     assert report["minor_certificates"] == 0
     one, *others = report["state_digests"].values()
@@ -38,7 +38,7 @@ def test_deaths_at_every_point_of_a_round_hurt_nobody_else(swarm: Swarm) -> None
     swarm.start(7, 32, *faults)  # more than half of those who were active go on
     report = swarm.finish()
     assert report["agreement"]
-    assert 32 <= report["versions_certified"] <= 32 + BEYOND
+    assert 32 <= report["versions_certified"] <= 32 + OVERLAP
     assert report["peers"] == 4
     for name in deaths:
         assert report["events"][f"died {name}"] == 1
@@ -79,7 +79,7 @@ def test_a_slow_peer_holds_nobody_up_and_its_work_counts(swarm: Swarm) -> None:
         made, counted = snapshot(slow), snapshot(host)
     report = swarm.finish()
     assert report["agreement"]
-    assert 32 <= report["versions_certified"] <= 32 + BEYOND
+    assert 32 <= report["versions_certified"] <= 32 + OVERLAP
     # of the fastest; busy cores delay rounds, but waiting for the slow one would take ten times as many
     assert report["steps_per_version"] < 5 * 16
     assert report["tokens_certified"] >= 0.8 * report["tokens"]  # the last steps before the end are in no version
