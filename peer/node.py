@@ -148,7 +148,6 @@ class Node:
         self.pump.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
         learning = None if self.role == "host" else self._chores.begin(self._start_learner(held))  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
-        self.pump.failed, self.pump.publish = self._fail, self._publish
         desk = ProbeDesk(self.network.dht.daemon.host_of, self.pump.post, self.options.clock)
         self.pump.transfers.answer_probes(desk)
         self.pump.transfers.tell_status(lambda: told_status(self.snapshot(), self.pump))
@@ -164,7 +163,7 @@ class Node:
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
         self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
-        self.pump.certified = self.stage.drain_at_goal
+        self.pump.failed, self.pump.publish, self.pump.certified = self._fail, self._publish, self.stage.drain_at_goal
         sensors = partial(MachineSensors, data_directory=self.options.data_directory)
         self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
         self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)

@@ -73,6 +73,13 @@ def _log(told: Tell) -> None:
     log.log(level, told.event, fragment=told.fragment, version=told.version, **told.details)
 
 
+def _tell(pump: Pump, told: Tell) -> None:
+    pump.book.tell(told, pump.engine.core.unix_seconds(pump.now))
+    _log(told)
+    if told.event == "certified":
+        pump.certified()
+
+
 def _leaf_bytes(message: Message, work: RoundWork) -> int | None:
     """Merkle leaf size of what comes beside this message; None if nothing belongs there."""
     contribution_leaf, result_leaf = work.leaf_bytes
@@ -91,10 +98,7 @@ def _go_on() -> None:
 
 @dataclass
 class Pump:
-    """One engine with its surroundings. `failed` is called with whatever must end this peer.
-
-    `certified` is called at every version, before an event comes that could open another round.
-    """
+    """One engine with its surroundings. `failed` is called with whatever must end this peer."""
 
     engine: Engine
     transport: Transport
@@ -106,7 +110,7 @@ class Pump:
     failed: Callable[[BaseException], None] = _raise
     publish: Callable[[Publish], None] = _keep_quiet
     keep: Callable[[KeepEvidence], None] = _keep_quiet
-    certified: Callable[[], None] = _go_on
+    certified: Callable[[], None] = _go_on  # at every version, before an event can open another round
     learner: LearnerClient | None = None
     fault: Fault | None = None
     appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
@@ -185,7 +189,7 @@ class Pump:
             case Send():
                 self._send(action)
             case Tell():
-                self._tell(action)
+                _tell(self, action)
             case Adopt():
                 self._adopt(action)
             case FetchState():
@@ -202,12 +206,6 @@ class Pump:
                 self._start(self._answer(action))
             case Reduce() | Open() | Inspect() | Appraise() | Apply() | RecordVote():
                 self._start(self._answer(action))
-
-    def _tell(self, told: Tell) -> None:
-        self.book.tell(told, self.engine.core.unix_seconds(self.now))
-        _log(told)
-        if told.event == "certified":
-            self.certified()
 
     async def _answer(self, action: Encode | Reduce | Open | Inspect | Appraise | Apply | RecordVote) -> None:
         """Do what takes time, then tell the core."""
