@@ -222,8 +222,7 @@ class Learner:
         """
         self._parameters.read(fragment, out)
         if self._withheld is not None:
-            self._withheld.give_back(fragment, out)
-            self._parameters.load(fragment, out - self._withheld.take(fragment, out))
+            self._parameters.load(fragment, self._withheld.show(fragment, out))
         return self.counters(fragment)
 
     def adopt(
@@ -238,8 +237,7 @@ class Learner:
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
         if self._withheld is not None:
-            self._withheld.give_back(fragment, theta)
-            self._withheld.adopted(fragment, new, reference if counted_steps > 0 else None)
+            self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
         if reference is None:
             if outer.adoption == "blend" and counted_steps:
                 theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))

@@ -50,8 +50,7 @@ class OwnReplica:
         layout = self.fragments[fragment]
         gather(layout, self._named, out)
         if self._withheld is not None:
-            self._withheld.give_back(fragment, out)
-            scatter(layout, out - self._withheld.take(fragment, out), self._named)
+            scatter(layout, self._withheld.show(fragment, out), self._named)
         return self.count.of(fragment)
 
     def adopt(
@@ -61,8 +60,7 @@ class OwnReplica:
         layout = self.fragments[fragment]
         theta = gather(layout, self._named)
         if self._withheld is not None:
-            self._withheld.give_back(fragment, theta)
-            self._withheld.adopted(fragment, new, reference if counted_steps > 0 else None)
+            self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
         if reference is not None:
             scatter(layout, theta.sub_(reference).mul_(self._outer.kept_share(counted_steps)).add_(new), self._named)
             self.count.count(fragment, counted_steps, counted_tokens)

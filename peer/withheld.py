@@ -8,6 +8,7 @@ is what the fragment's last merge kept, ⟨A' - A, d⟩/‖d‖² (docs/adr/0040
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -25,31 +26,32 @@ class Withheld:
         self._withheld: dict[int, Tensor] = {}
         self._kept = torch.full((fragments,), torch.nan, dtype=torch.float64)
 
-    def give_back(self, fragment: int, values: Tensor) -> None:
-        """Add to `values`, the fragment on any device, what it goes without; nothing is withheld afterwards."""
-        withheld = self._withheld.pop(fragment, None)
-        if withheld is not None:
-            values.add_(withheld.to(values.device))
-
-    def take(self, fragment: int, snapshot: Tensor) -> Tensor:
-        """What the learner goes without from this snapshot on, on its device; zero before the first merge."""
+    def show(self, fragment: int, snapshot: Tensor) -> Tensor:
+        """Give back into `snapshot`, float32[elements] on any device, and return where the learner is to go on."""
+        self._give_back(fragment, snapshot)
         anchor, kept = self._anchors.get(fragment), float(self._kept[fragment])
-        if anchor is None or kept != kept:
-            return torch.zeros_like(snapshot)
-        taken = (snapshot - anchor.to(snapshot.device)).mul_(1 - kept)
-        self._withheld[fragment] = taken.cpu()
-        return taken
+        if anchor is None or math.isnan(kept):
+            return snapshot.clone()
+        withheld = (snapshot - anchor.to(snapshot.device)).mul_(1 - kept)
+        self._withheld[fragment] = withheld.cpu()
+        return snapshot - withheld
 
-    def adopted(self, fragment: int, new: Tensor, snapshot: Tensor | None) -> None:
-        """A new anchor; `snapshot` is what the learner has in it, if anything."""
+    def adopt(self, fragment: int, theta: Tensor, new: Tensor, merged: Tensor | None) -> None:
+        """Give back into `theta`, and note the new anchor; `merged` is what the learner has in it, if anything."""
+        self._give_back(fragment, theta)
         new = new.cpu()
         anchor = self._anchors.get(fragment)
-        if anchor is not None and snapshot is not None:
-            own = snapshot.cpu() - anchor
+        if anchor is not None and merged is not None:
+            own = merged.cpu() - anchor
             squared = float(own @ own)
             if squared > 0:
                 self._kept[fragment] = min(1.0, max(0.0, float((new - anchor) @ own) / squared))
         self._anchors[fragment] = new.clone()
+
+    def _give_back(self, fragment: int, values: Tensor) -> None:
+        withheld = self._withheld.pop(fragment, None)
+        if withheld is not None:
+            values.add_(withheld.to(values.device))
 
     def export_state(self) -> dict[str, Tensor]:
         """What `import_state` needs to go on with the same bits."""
