@@ -110,9 +110,7 @@ class Book:
         self._booked: dict[int, Booked] = {}  # by fragment
         self.events: Counter[str] = Counter()
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
-        self.slow_step_seconds: float | None = (
-            None  # a step of ours, where rounds do not wait so long (peer.slow_steps)
-        )
+        self.slow_step_seconds: float | None = None  # a step of ours, where rounds do not wait so long
         self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)

@@ -196,8 +196,9 @@ def askew(vectors: Sequence[Tensor], layout: FragmentLayout, seed: int) -> Tenso
 
 
 def found(place: Place, trials: int, repeats: int, seed: int) -> dict[str, float]:
-    """Shares of rounds in which a cheat is found by the honest members before anything is applied. Beside each
-    the share if the leader is in league and leaves out as many doubts as it can (docs/adr/0038).
+    """Shares of rounds in which a cheat is found by the honest members before anything is applied.
+
+    Beside each the share if the leader is in league and leaves out as many doubts as it can (docs/adr/0038).
     """
     members, hostile = place.members, hostile_of(place.members)
     voters = [member for member in range(members) if member not in hostile]

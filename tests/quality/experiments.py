@@ -28,15 +28,10 @@ PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", 
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"), ("1.5e-2", "6.75e-3"))
 PARITY_BEST: dict[int, Rates] = {4: ("1e-2", "4.5e-3")}  # by learners, on the first seed; others have these alone
-LENGTHS = {  # other (steps, tokens per learner step) on the first seed of four learners: the runs' names
-    (480, 1024): "parity-480x1024",
-    (480, 6144): "parity-480x6144",
-    (960, 3072): "parity-960x3072",
-}
-LENGTH_GRIDS: dict[str, tuple[Rates, ...]] = {
-    "parity-480x1024": PARITY_GRID,
-    "parity-480x6144": (("6.75e-3", "4.5e-3"),),
-    "parity-960x3072": (("4.5e-3", "3e-3"), ("6.75e-3", "2e-3")),
+LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
+    (480, 1024): PARITY_GRID,
+    (480, 6144): (("6.75e-3", "4.5e-3"),),
+    (960, 3072): (("4.5e-3", "3e-3"), ("6.75e-3", "2e-3")),
 }
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))
@@ -111,6 +106,11 @@ def _parity(learners: int) -> tuple[Experiment, ...]:
     grid = tuple(_pair(name, size, SEEDS[0], rates) for rates in PARITY_GRID)
     best = [PARITY_BEST[learners]] if learners in PARITY_BEST else []
     return (*grid, *(_pair(name, size, seed, rates) for seed in SEEDS[1:] for rates in best))
+
+
+def length_name(steps: int, tokens: int) -> str:
+    """How the pairs of one of LENGTHS are called, without seed and rates."""
+    return f"parity-{steps}x{tokens}"
 
 
 def _variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
@@ -211,7 +211,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "parity-m8": _parity(8),
     "parity-m16": _parity(16),
     "parity-lengths": tuple(
-        _pair(name, (4, *size), SEEDS[0], rates) for size, name in LENGTHS.items() for rates in LENGTH_GRIDS[name]
+        _pair(length_name(*size), (4, *size), SEEDS[0], rates) for size, grid in LENGTHS.items() for rates in grid
     ),
     "adoption": _adoption("adoption", PLAIN),
     "adoption-shipped": _adoption("adoption-shipped", SHIPPED),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
 from typing import Any
@@ -26,6 +26,7 @@ from tests.quality.experiments import (
     SPLITS,
     healed_at,
     helped_steps,
+    length_name,
     parting,
     scavenged_steps,
 )
@@ -91,7 +92,8 @@ def parity(learners: int) -> Callable[[Reports], str]:
 def lengths(reports: Reports) -> str:
     """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
     rows = []
-    for (steps, tokens), name in sorted({(480, 3072): "parity-m4", **LENGTHS}.items()):
+    names = {size: length_name(*size) for size in LENGTHS} | {(480, 3072): "parity-m4"}
+    for (steps, tokens), name in sorted(names.items()):
         pairs = _by_rate(reports, f"{name}-s{SEEDS[0]}")
         alike = [f"{_ratio([pair])} at {rate:g}" for rate, pair in sorted(pairs.items()) if None not in pair]
         best = _best(pairs.values())
@@ -111,9 +113,8 @@ def _by_rate(reports: Reports, start: str) -> dict[float, Pair]:
     return found
 
 
-def _best(pairs: Iterable[Pair]) -> Pair:
-    ours, theirs = zip(*pairs, strict=True) if (pairs := list(pairs)) else ((), ())
-    return _least(ours), _least(theirs)
+def _best(pairs: Collection[Pair]) -> Pair:
+    return _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
 
 
 def _least(losses: Iterable[float | None]) -> float | None:
