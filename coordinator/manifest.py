@@ -7,9 +7,9 @@ founders, organiser, the digest of the data and of the initial state.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from coordinator.model_spec import BY_HOST, OWN, Installed, ModelSpec
 from coordinator.toml_file import parse_toml, read_text
@@ -43,6 +43,12 @@ Norms = Literal["tensor", "row"]
 Precision = Literal["float32", "bfloat16"]
 Order = Literal["draws", "passes"]
 Adoption = Literal["carry", "eager", "overwrite", "blend"]
+LaterShare: TypeAlias = Annotated[
+    float | None,
+    Field(ge=0, le=1, json_schema_extra={"type": "number", "default": 0.0, "minimum": 0, "maximum": 1}),
+    AfterValidator(lambda share: share or None),
+]
+"""A share that manifests of older versions do not have: 0 has one form only, which they know."""
 
 
 class DataSpec(Wire):
@@ -148,6 +154,11 @@ class OuterSpec(Wire):
     )
     merge_sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="names what that rule computes", json_schema_extra=BY_HOST
+    )
+    moment_correction: LaterShare = Field(
+        None,
+        description="with `eager`: share of what a merge brought beyond a learner's own work that its first moment "
+        "takes over; for `adamw8bit` and `adamw`",
     )
 
     @model_validator(mode="after")
@@ -286,6 +297,15 @@ class RunConfig(Wire):
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
             raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')
+        if self.outer.moment_correction is not None and (
+            self.outer.adoption != "eager"
+            or self.inner.optimizer not in ("adamw8bit", "adamw")
+            or self.data.source == OWN
+        ):
+            raise ValueError(
+                'outer.moment_correction needs outer.adoption = "eager", inner.optimizer = "adamw8bit" or "adamw", and '
+                'data.source other than "own"'
+            )
         return self
 
     @classmethod

@@ -48,6 +48,7 @@ CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
         "inner_lr": "inner.learning_rate",
         "outer_lr": "outer.learning_rate",
         "outer_momentum": "outer.momentum",
+        "moment_correction": "outer.moment_correction",
         "fragments": "pace.fragments",
         "period": "pace.steps_per_version",
         "overlap": "pace.overlap",
@@ -70,6 +71,9 @@ Optimizer = Annotated[str | None, typer.Option(help="Inner optimizer; see --list
 Rate = Annotated[float | None, typer.Option(help="Peak rate of the inner optimizer.")]
 OuterRate = Annotated[float | None, typer.Option(help="η of the outer step.")]
 Momentum = Annotated[float | None, typer.Option(help="μ of the outer step.")]
+MomentCorrection = Annotated[
+    float | None, typer.Option(help="With eager: share of others' work that the first moment takes over.")
+]
 Batch = Annotated[int | None, typer.Option(help="Tokens in one inner step of one learner.")]
 Fragments = Annotated[int | None, typer.Option(help="P: parts of the model that are synchronised in turn.")]
 Period = Annotated[int | None, typer.Option(help="H: steps between two versions of a fragment.")]
@@ -127,6 +131,7 @@ def lab(
     min_share: MinShare = None,
     adoption: Adoption = None,
     adoption_delay_steps: Delay = 2.0,
+    moment_correction: MomentCorrection = None,
     speeds: Speeds = "equal",
     late_joins: LateJoins = False,
     failures: FailuresOption = None,

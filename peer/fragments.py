@@ -182,7 +182,7 @@ def gather(layout: FragmentLayout, tensors: Mapping[str, Tensor], out: Tensor | 
     vector = torch.empty(layout.elements, dtype=torch.float32) if out is None else out
     if vector.shape != (layout.elements,):
         raise ValueError(f"a vector of shape {tuple(vector.shape)} cannot hold {layout.elements} elements")
-    for source, piece in _pairs(layout, vector, tensors):
+    for source, piece in paired(layout, vector, tensors):
         piece.copy_(source.detach())
     return vector
 
@@ -191,11 +191,12 @@ def scatter(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor
     """Copy a flat fragment into `tensors` in place, whatever their device and type; autograd does not see it."""
     if vector.shape != (layout.elements,):
         raise ValueError(f"a vector of shape {tuple(vector.shape)} is not a fragment of {layout.elements} elements")
-    for target, piece in _pairs(layout, vector, tensors):
+    for target, piece in paired(layout, vector, tensors):
         target.detach().copy_(piece)
 
 
-def _pairs(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+def paired(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Each of the fragment's `tensors` with its view of the flat `vector`; raises UsageError if one is missing."""
     pairs = []
     for spec, start in zip(layout.tensors, layout.offsets, strict=False):
         tensor = tensors.get(spec.name)

@@ -123,6 +123,11 @@ def set_rate(optimizer: Optimizer, learning_rate: float) -> None:
         group["lr"] = learning_rate
 
 
+def last_rate(optimizer: Optimizer) -> float:
+    """The learning rate of the last step."""
+    return float(optimizer.param_groups[0]["lr"])
+
+
 def assert_quantised(optimizer: Optimizer) -> None:
     """Raise LocalError unless every tensor of at least `MIN_8BIT_ELEMENTS` has 8-bit moments; call after a step."""
     for group in optimizer.param_groups:

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from coordinator.manifest import RunConfig
 from dht.errors import LocalError, UsageError
 from dht.statement import digest_of
+from peer.first_moment import Correction, correct
 from peer.flat_parameters import FlatParameters
-from peer.fragments import FragmentLayout, fragment_views, split_fragments
+from peer.fragments import FragmentLayout, fragment_views, paired, split_fragments
 from peer.inner_optimizer import (
     assert_quantised,
     export_state,
     import_state,
+    last_rate,
     make_optimizer,
     move_state,
     rate,
@@ -37,6 +39,7 @@ from peer.rounded_steps import RoundedSteps
 from peer.withheld import Withheld
 
 _OPTIMIZER_PREFIX = "optimizer."
+_LAST_RATE = "last_rate"
 
 
 class Batches(Protocol):
@@ -85,7 +88,8 @@ class Learner:
         if self._rounded is not None:
             stepped = self._rounded.stand_ins
         tables = {spec.name for layout in self.fragments for spec in layout.tensors if spec.embedding}
-        embeddings = [one for name, one in zip(named, stepped, strict=True) if name in tables]
+        self._stepped = dict(zip(named, stepped, strict=True))
+        embeddings = [one for name, one in self._stepped.items() if name in tables]
         self._optimizer = make_optimizer(stepped, config.inner, embeddings)
 
     def place(self, placement: Placement) -> None:
@@ -237,7 +241,9 @@ class Learner:
         """
         theta, outer = self._parameters.exact(fragment), self.config.outer
         if self._withheld is not None:
-            self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
+            missed = self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
+            if missed is not None and outer.moment_correction is not None:
+                self._correct(fragment, missed, counted_steps)
         if reference is None:
             if outer.adoption == "blend" and counted_steps:
                 theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))
@@ -248,6 +254,12 @@ class Learner:
             theta.sub_(reference.to(theta.device)).mul_(outer.kept_share(counted_steps)).add_(new.to(theta.device))
             self._count.count(fragment, counted_steps, counted_tokens)
         self._parameters.load(fragment, theta)
+
+    def _correct(self, fragment: int, missed: Tensor, counted_steps: int) -> None:
+        """Have the next steps make up for what the merge brought beyond our own work (`peer.first_moment`)."""
+        late_steps = max(0, self.counters(fragment).steps - counted_steps)
+        correction = Correction.of(self.config, last_rate(self._optimizer), counted_steps, late_steps)
+        correct(self._optimizer, paired(self.fragments[fragment], missed, self._stepped), correction)
 
     def load_all(self, parameters: Tensor) -> None:
         """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
@@ -266,6 +278,8 @@ class Learner:
         }
         exported = export_state(self._optimizer)
         withheld = {} if self._withheld is None else self._withheld.export_state()
+        if self.config.outer.moment_correction is not None:
+            withheld[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
         return state | withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
 
     def import_state(self, state: dict[str, Tensor]) -> None:
@@ -279,6 +293,8 @@ class Learner:
             if name.startswith(_OPTIMIZER_PREFIX)
         }
         import_state(self._optimizer, optimizer)
+        if _LAST_RATE in state:
+            set_rate(self._optimizer, float(state[_LAST_RATE]))
         self._parameters.restore(theta, state.get("cut_off"))
         if self._withheld is not None:
             self._withheld.import_state(state)

@@ -36,17 +36,25 @@ class Withheld:
         self._withheld[fragment] = withheld.cpu()
         return snapshot - withheld
 
-    def adopt(self, fragment: int, theta: Tensor, new: Tensor, merged: Tensor | None) -> None:
-        """Give back into `theta`, and note the new anchor; `merged` is what the learner has in it, if anything."""
+    def adopt(self, fragment: int, theta: Tensor, new: Tensor, merged: Tensor | None) -> Tensor | None:
+        """Give back into `theta`, and note the new anchor; `merged` is what the learner has in it, if anything.
+
+        Then returns how much further the merge went than the learner itself, float32[elements] in host memory: D − d,
+        D being no longer than d, because a slow learner has made fewer steps than the others.
+        """
         self._give_back(fragment, theta)
         new = new.cpu()
         anchor = self._anchors.get(fragment)
-        if anchor is not None and merged is not None:
-            own = merged.cpu() - anchor
-            squared = float(own @ own)
-            if squared > 0:
-                self._kept[fragment] = min(1.0, max(0.0, float((new - anchor) @ own) / squared))
         self._anchors[fragment] = new.clone()
+        if anchor is None or merged is None:
+            return None
+        own, joint = merged.cpu() - anchor, new - anchor
+        squared, joint_squared = float(own @ own), float(joint @ joint)
+        if squared > 0:
+            self._kept[fragment] = min(1.0, max(0.0, float(joint @ own) / squared))
+        if joint_squared > squared:
+            joint.mul_(math.sqrt(squared / joint_squared))
+        return joint.sub_(own)
 
     def _give_back(self, fragment: int, values: Tensor) -> None:
         withheld = self._withheld.pop(fragment, None)

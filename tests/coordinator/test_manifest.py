@@ -77,6 +77,12 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[outer]\nmerge = 'vote'", ["run.toml", "outer.merge_package"]),
         ("[outer]\nmerge_package = 'votes==1'", ["run.toml: outer.merge_package: 'robust_rda' is built in"]),
         ("[outer]\nmerge = 'vote'\nmerge_package = 'votes>=1'", ["run.toml", "outer.merge_package"]),
+        ("[outer]\nmoment_correction = 0.5", ["run.toml: outer.moment_correction needs", '"eager"']),
+        (
+            "[inner]\noptimizer = 'muon'\n[outer]\nadoption = 'eager'\nmoment_correction = 0.5",
+            ["run.toml: outer.moment_correction needs", '"adamw8bit"'],
+        ),
+        ("[outer]\nadoption = 'eager'\nmoment_correction = 1.5", ["run.toml", "outer.moment_correction", "1"]),
         ("name = '../x'", ["run.toml", "name"]),
         ("[pace]\npresence_seconds = 5.0", ["run.toml: pace.presence_lifetime_seconds must be at least"]),
         ("[model]\nhidden_size = 130", ["run.toml: model.hidden_size must be a multiple of model.heads"]),

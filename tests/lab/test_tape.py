@@ -26,6 +26,7 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
         ({"outer.adoption": "overwrite"}, {"attacks": (AttackOrder.parse("nan:1"),)}),
         ({"outer.merge": "robust_rda"}, {"attacks": (AttackOrder.parse("scaling:1:factor=1e30"),)}),
         ({"outer.adoption": "eager"}, {}),
+        ({**CODED, "outer.adoption": "eager", "outer.moment_correction": 0.5}, {"speeds": (1.0, 0.7, 2.0)}),
         ({"outer.adoption": "blend"}, {"scavenge": Scavenge(1, 6, 16)}),
     ],
     ids=[
@@ -36,6 +37,7 @@ CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contributi
         "garbled",
         "too much for a codec",
         "eager",
+        "eager and a corrected first moment",
         "blend and a scavenger",
     ],
 )

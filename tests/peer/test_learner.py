@@ -155,9 +155,10 @@ def test_overwrite_drops_them_and_their_counters():
     assert all(torch.equal(fragment_of(learner, fragment), others[fragment]) for fragment in (0, 1))
 
 
-def eager_learner() -> tuple[Learner, Tensor]:
+def eager_learner(moment_correction: float | None = None) -> tuple[Learner, Tensor]:
     """A learner one step after a merge that kept a quarter of its work in fragment 1, and that merge's anchor."""
-    learner = new_learner(CONFIG.model_copy(update={"outer": OuterSpec(adoption="eager", adoption_blend=0.75)}))
+    outer = OuterSpec(adoption="eager", adoption_blend=0.75, moment_correction=moment_correction)
+    learner = new_learner(CONFIG.model_copy(update={"outer": outer}))
     before = fragment_of(learner, 1)
     learner.adopt(1, before, None, 0, 0)
     learner.step()
@@ -199,8 +200,19 @@ def test_eager_has_everything_back_where_a_round_came_to_nothing():
     torch.testing.assert_close(fragment_of(learner, 1), second + 1, rtol=0, atol=1e-6)
 
 
-def test_eager_resumes_with_the_same_bits():
-    learner, anchor = eager_learner()
+def test_a_corrected_first_moment_goes_where_the_merge_went():
+    (plain, anchor), (corrected, _) = eager_learner(), eager_learner(0.5)
+    more = fragment_of(corrected, 1) - fragment_of(plain, 1)
+    before = fragment_of(new_learner(), 1)
+    missed = (anchor - before) - (anchor - before) * 4  # the merge went a quarter of the learner's own way
+    assert float(more @ missed / (more.norm() * missed.norm())) > 0.5
+    for other in (0, 2):
+        torch.testing.assert_close(fragment_of(corrected, other), fragment_of(plain, other), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("moment_correction", [None, 0.5])
+def test_eager_resumes_with_the_same_bits(moment_correction: float | None):
+    learner, anchor = eager_learner(moment_correction)
     snapshot = empty(learner, 1)
     learner.snapshot(1, snapshot)
     learner.step()
