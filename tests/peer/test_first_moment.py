@@ -15,10 +15,12 @@ RATE = 1e-2
 SPEC = InnerSpec(weight_decay=0.0, learning_rate=RATE)
 
 
-def stepped(name: InnerOptimizer, elements: int, steps: int = 30) -> tuple[Optimizer, nn.Parameter]:
+def stepped(
+    name: InnerOptimizer, elements: int, device: str = "cpu", steps: int = 30
+) -> tuple[Optimizer, nn.Parameter]:
     """An optimizer after equal gradients, so that its second moment is their square; its parameter is 0 then."""
-    parameter = nn.Parameter(torch.zeros(elements // 64, 64))
-    gradient = torch.linspace(-1, 1, elements).view_as(parameter) + 0.01
+    parameter = nn.Parameter(torch.zeros(elements // 64, 64, device=device))
+    gradient = (torch.linspace(-1, 1, elements) + 0.01).view_as(parameter).to(device)
     optimizer = make_optimizer([parameter], SPEC.model_copy(update={"optimizer": name}))
     set_rate(optimizer, RATE)
     parameter.grad = gradient
@@ -70,6 +72,19 @@ def test_in_the_end_all_of_the_share_was_gone() -> None:
     missed = torch.full((2, 64), 0.02)
     more = next_steps("adamw", 128, missed, steps=150) - next_steps("adamw", 128, None, steps=150)
     torch.testing.assert_close(more, missed * 0.5 / 4 * SPEC.beta1 / (1 - SPEC.beta1), rtol=0.05, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_moments_on_a_gpu_take_what_comes_from_the_host() -> None:
+    missed = torch.full((128, 64), 0.02)
+    moved = {}
+    for device in ("cpu", "cuda"):
+        optimizer, parameter = stepped("adamw8bit", 8192, device)
+        correct(optimizer, [(parameter, missed)], Correction(0.5, RATE, 4, 0, SPEC.beta1, SPEC.beta2))
+        optimizer.step()
+        moved[device] = parameter.detach().cpu()
+    torch.testing.assert_close(moved["cuda"], moved["cpu"], rtol=0.05, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw8bit"])

@@ -24,10 +24,13 @@ BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
 SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
-PARITY_PACE = ("--fragments", "2", "--period", "4", *NO_MOMENTUM, "--adoption", "eager:0.7")
+PARITY_PACE = (
+    *("--fragments", "2", "--period", "4", *NO_MOMENTUM),
+    *("--adoption", "eager:0.7", "--moment-correction", "0.5"),
+)
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
-PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "3e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "2e-3"), ("1.5e-2", "6.75e-3"))
-PARITY_BEST: dict[int, Rates] = {4: ("1e-2", "4.5e-3")}  # by learners, on the first seed; others have these alone
+PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
+PARITY_BEST: dict[int, Rates] = {4: ("6.75e-3", "4.5e-3")}  # by learners, on the first seed; others have these alone
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): PARITY_GRID,
     (480, 6144): (("6.75e-3", "4.5e-3"),),
@@ -64,6 +67,11 @@ STRENGTHS = (  # beside those that the attacks have by themselves
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
 SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "100:20"  # MTBI and return in steps, per learner: of eight, elastic data-parallel keeps 0.52 to 0.61
+FAILURES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "half": ("--failures", HALF_GOODPUT, "--compare", "elastic"),
+    "longer": ("--failures", HALF_GOODPUT, "--steps", "580"),  # until as many tokens are trained
+}
 FAILING = {"text": EIGHT, "task": ("tests/quality/sorting.toml", *EIGHT[1:])}  # tests/quality/sorting.py
 SCAVENGERS = (1, 2, 4, 12)  # beside four learners, for half of the work
 SCAVENGED_STEPS = 480  # of the run without them
@@ -324,11 +332,5 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "partition": _partitions(),
     "scavenging": _scavenging(),
-    "failures": tuple(
-        one
-        for what, base in FAILING.items()
-        for one in _seeded(
-            f"failures-{what}", base, {"none": (), "half": ("--failures", HALF_GOODPUT, "--compare", "elastic")}
-        )
-    ),
+    "failures": tuple(one for what, base in FAILING.items() for one in _seeded(f"failures-{what}", base, FAILURES)),
 }

@@ -13,6 +13,7 @@ from tests.quality.experiments import (
     CUTS,
     DELAYS,
     FAILING,
+    FAILURES,
     GROUPS,
     HARD,
     LENGTHS,
@@ -179,18 +180,23 @@ def paired(group: str, reference: str) -> Callable[[Reports], str]:
 
 
 def failures(reports: Reports) -> str:
-    """On text and task: loss and accuracy without failures and with them, and what elastic data-parallel keeps."""
+    """On text and task: loss and accuracy without failures and with them, in as many steps and at as many tokens."""
     rows = []
     for what in FAILING:
-        none, half = ([reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in ("none", "half"))
-        losses = {how: [loss_of(one) for one in runs] for how, runs in (("none", none), ("half", half))}
-        goodput = _mean_of([one["baseline"]["elastic"]["goodput"] for one in half if one is not None])
-        ratio = _ratio(list(zip(losses["half"], losses["none"], strict=True)))
-        rows += [
-            [f"{what}, none", _mean_of(losses["none"]), _accuracy(none), "—", "—"],
-            [f"{what}, half", _mean_of(losses["half"]), _accuracy(half), ratio, goodput],
+        runs = {how: [reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in FAILURES}
+        losses = {how: [loss_of(one) for one in found] for how, found in runs.items()}
+        for how, found in runs.items():
+            tokens = [None if one is None else one["tokens"] / 1e6 for one in found]
+            ratio = _ratio(list(zip(losses[how], losses["none"], strict=True))) if how != "none" else "—"
+            rows.append([f"{what}, {how}", _mean_of(tokens), _mean_of(losses[how]), _accuracy(found), ratio])
+        elastic = [one["baseline"]["elastic"] for one in runs["half"] if one is not None]
+        goodput = _mean_of([one["goodput"] for one in elastic])
+        cells = [
+            _mean_of([one["tokens"] / 1e6 for one in elastic]),
+            _mean_of([one["eval_loss_last"] for one in elastic]),
         ]
-    return markdown(["what, failures", "held out", "top-1", "against none, paired", "elastic's goodput"], rows)
+        rows.append([f"{what}, half, elastic data-parallel: goodput {goodput}", *cells, "—", "—"])
+    return markdown(["what, failures", "million tokens", "held out", "top-1", "against none, paired"], rows)
 
 
 def scavenging(reports: Reports) -> str:
