@@ -50,7 +50,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         ),
         OuterSpec: (
             "learning_rate momentum merge contribution_codec result_codec adoption norms adoption_blend error_feedback "
-            "merge_package merge_sha256"
+            "merge_package merge_sha256 moment_correction"
         ),
         PaceSpec: (
             "fragments steps_per_version overlap quorum grace_share min_group min_share max_stale round_seconds "
