@@ -56,24 +56,24 @@ def correct(optimizer: Optimizer, missed: Iterable[tuple[Tensor, Tensor]], corre
         state = optimizer.state[parameter]
         if not state:
             continue
-        second = _read(state, "state2", "2") if "state2" in state else state["exp_avg_sq"]
+        second = _read(state, 2) if "state2" in state else state["exp_avg_sq"]
         scale = (second / (1 - correction.beta2 ** int(state["step"]))).sqrt_()
         change = scale.mul_(distance.to(scale.device)).mul_(-correction.updates)
         if "state1" in state:
-            _write(state, _read(state, "state1", "1").add_(change))
+            _write(state, _read(state, 1).add_(change))
         else:
             state["exp_avg"].add_(change)
 
 
-def _read(state: dict[str, Tensor], name: str, number: str) -> Tensor:
+def _read(state: dict[str, Tensor], number: int) -> Tensor:
     """A moment of bitsandbytes as float32, which may be its own memory."""
-    moment = state[name]
+    moment = state[f"state{number}"]
     if moment.dtype == torch.float32:
         return moment
     from bitsandbytes.functional import dequantize_blockwise
 
     found: Tensor = dequantize_blockwise(
-        moment, absmax=state["absmax" + number], code=state["qmap" + number], blocksize=BLOCK_ELEMENTS
+        moment, absmax=state[f"absmax{number}"], code=state[f"qmap{number}"], blocksize=BLOCK_ELEMENTS
     )
     return found
 
