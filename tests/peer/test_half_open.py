@@ -16,12 +16,14 @@ from dht.errors import LocalError, NetworkError
 from dht.identity import Identity, PeerId
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.donations import ASKS_PER_ASKER_MAX
-from peer.frames import StateAsk, StatePiece, decode_header, encode_header
+from peer.frames import ManifestAnswer, ManifestAsk, StateAsk, StatePiece, decode_header, encode_header
 from peer.hivemind_transport import HivemindTransport, handler_name
+from peer.inquiry import fetch_manifest
 from peer.outer_optimizer import OuterState
 from peer.state_transfer import StateTransfer
-from peer.transport import Lane, TransportConfig, frame_prefix
+from peer.transport import Lane, Transport, TransportConfig, frame_prefix
 from tests.freezing import frozen
+from tests.peer.homely import manifest
 from tests.peer.test_hivemind_transport import close_writer, raw_stream, read_until_cut
 from tests.peer.test_state_transfer import CONFIG, DIGEST, STEP, certificate_of, state_of
 from tests.peer.test_transport_contract import WAIT_SECONDS, HivemindHarness, Inbox
@@ -65,6 +67,22 @@ class States:
     def _gone(self, peer: PeerId) -> None:
         self.transfer.gone(peer)
         self._inbox._on_gone(peer)
+
+
+def bytes_have_come(transport: Transport, count: int) -> asyncio.Event:
+    """Set once a transport has read so many bytes more."""
+    come = asyncio.Event()
+    gate = transport.throttle.download  # type: ignore[attr-defined]
+    left, received = [count], gate.received
+
+    def receive(size_bytes: int, now: float) -> None:
+        received(size_bytes, now)
+        left[0] -= size_bytes
+        if left[0] <= 0:
+            come.set()
+
+    gate.received = receive
+    return come
 
 
 async def swallow(harness: HivemindHarness, place: int) -> PeerId:
@@ -119,6 +137,38 @@ def test_whoever_vanishes_is_gone_when_nothing_leaves_and_is_found_again(harness
     harness.run(test())
 
 
+def test_whoever_vanishes_within_a_frame_is_cut_off_and_heard_again(harness: HivemindHarness) -> None:
+    """Half of it is in our memory and the rest never comes, while the connection stays."""
+
+    async def test() -> None:
+        a, b = await harness.join(1, GIVES_UP_FRAMES), await harness.join(3)
+        _, writer = await raw_stream(harness, 2, a, Lane.BULK)
+        whole = frame_prefix(b"x", b"", 0) + b"x"
+        half = frame_prefix(b"y", bytes(60_000), 60_000) + b"y" + bytes(30_000)
+        everything_is_here = bytes_have_come(a.transport, len(whole) + len(half))
+        writer.write(whole + half)
+        await a.frames_are(1)  # so the stream is known
+        vanished = a.frames[0][0]
+        async with asyncio.timeout(WAIT_SECONDS):
+            await everything_is_here.wait()
+            with frozen((await harness.daemon(2))._child.pid):
+                stream = a.transport._remotes[vanished].incoming[Lane.BULK]  # type: ignore[attr-defined]
+                assert stream.held_bytes > 0
+                b.transport.post(a.peer_id, b"and me?")
+                await a.frame_is(b"and me?")
+                await stream.lost
+        _, later = await raw_stream(harness, 2, a, Lane.BULK)
+        later.write(whole)
+        await a.frames_are(3)
+        assert a.headers == [b"x", b"and me?", b"x"]
+        remote = a.transport._remotes[vanished]  # type: ignore[attr-defined]
+        assert [one.held_bytes for one in remote.incoming.values()] == [0]
+        for one in (writer, later):
+            await close_writer(one)
+
+    harness.run(test())
+
+
 def test_a_stream_on_which_nothing_is_ever_said_makes_room_for_whom_we_work_with(harness: HivemindHarness) -> None:
     async def test() -> None:
         a, b = await harness.join(1, TransportConfig(frame_seconds=0.05, peers_max=1)), await harness.join(3)
@@ -169,6 +219,34 @@ def test_a_holder_that_never_answers_is_left_for_another(
         monkeypatch.setattr("peer.download.STALL_SECONDS", 3.0)
         got = await states.fetch(certificate, [mute, holder._inbox.peer_id])
         assert torch.equal(got.anchor, state.anchor)
+        for lane in Lane:
+            await (await harness.daemon(2)).remove_binary_stream_handler(handler_name(harness.run_id, lane))
+
+    harness.run(test())
+
+
+def test_a_newcomer_learns_of_the_run_from_others_than_the_mute(
+    harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        run = manifest()
+        mute, holder, daemon = await swallow(harness, 2), await harness.join(3), await harness.daemon(1)
+
+        def tell(sender: PeerId, header: bytes, _: bytes) -> None:
+            if isinstance(decode_header(header), ManifestAsk):
+                holder.transport.post(sender, encode_header(ManifestAnswer(manifest=run.to_wire())))
+
+        holder.transport._on_frame = tell  # type: ignore[attr-defined]
+        async with asyncio.timeout(WAIT_SECONDS):
+            newcomer = HivemindTransport(daemon, harness.run_id, harness.addresses_of, GIVES_UP_CALLS)
+            assert await fetch_manifest(newcomer, run.run_id, {mute, holder.peer_id}) == run
+            await newcomer.close()
+            monkeypatch.setattr("peer.inquiry.INQUIRY_SECONDS_MAX", 1.0)
+            newcomer = HivemindTransport(daemon, harness.run_id, harness.addresses_of, GIVES_UP_CALLS)
+            with pytest.raises(NetworkError, match="nobody named in the invite answers"):
+                await fetch_manifest(newcomer, run.run_id, {mute})
+            assert newcomer.traffic_of(mute).bytes_sent > 0, "it was asked"
+            await newcomer.close()
         for lane in Lane:
             await (await harness.daemon(2)).remove_binary_stream_handler(handler_name(harness.run_id, lane))
 

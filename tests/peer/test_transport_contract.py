@@ -170,13 +170,17 @@ class HivemindHarness:
         """Let everyone find a peer that runs elsewhere."""
         self._addresses[peer] = [address]
 
+    def addresses_of(self, peer: PeerId) -> list[str]:
+        """Where everyone finds a peer."""
+        return self._addresses.get(peer, [])
+
     @property
     def run_id(self) -> bytes:
         return self._run_id
 
     async def join(self, place: int, config: TransportConfig | None = None) -> Inbox:
         daemon = await self.daemon(place)
-        transport = HivemindTransport(daemon, self._run_id, lambda peer: self._addresses.get(peer, []), config)
+        transport = HivemindTransport(daemon, self._run_id, self.addresses_of, config)
         self._open.append(await Inbox(transport).start())
         return self._open[-1]
 
