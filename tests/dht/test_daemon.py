@@ -217,6 +217,35 @@ def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
     runner.run(scenario())
 
 
+def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
+    alice: Node, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an old invite whose host has vanished: another one gets us in, and without one we are told soon."""
+    monkeypatch.setattr("dht.daemon.DIAL_SECONDS_MAX", 1.0)
+
+    async def scenario() -> None:
+        taken: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+        mute = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}/p2p/{DAVE.peer_id}")
+        config = DaemonConfig(folder / "carol", initial_peers=(mute,), runtime_parent=folder)
+        async with asyncio.timeout(END_SECONDS_MAX):
+            with pytest.raises(NetworkError, match="none of the initial peers answered"):
+                await Node.start(config, RULES, time.time)
+            assert taken, "it was called"
+            both = replace(config, initial_peers=(mute, *await alice.daemon.visible_addresses()))
+            carol = await Node.start(both, RULES, time.time)
+            try:
+                await carol.probe()
+            finally:
+                await carol.close()
+        server.close()
+        for writer in taken:
+            writer.transport.abort()
+        await server.wait_closed()
+
+    runner.run(scenario())
+
+
 def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
     folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
