@@ -15,7 +15,7 @@ import typer
 from dht.errors import LocalError, UsageError
 from peer import cli_settings
 from peer.chaos.draw import draw_plan, plan_of
-from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, Plan, PlanFile
+from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, SECONDS_MAX, Plan, PlanFile
 
 if TYPE_CHECKING:
     from coordinator.report import ChaosReport
@@ -98,6 +98,8 @@ def _plan(path: Path | None, seed: int | None, peers: int | None, minutes: float
     """From the file, with the numbers of the command line instead of its own; else drawn; raises UsageError."""
     if minutes is not None and not minutes > 0:
         raise UsageError("--minutes must be more than 0")
+    if minutes is not None and minutes * 60 > SECONDS_MAX:
+        raise UsageError(f"--minutes must be at most {SECONDS_MAX / 60:.0f}, which is a week")
     if path is None:
         return draw_plan(seed or 0, peers or PEERS_DEFAULT, minutes or MINUTES_DEFAULT)
     file = PlanFile.load(path)

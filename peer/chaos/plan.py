@@ -39,6 +39,7 @@ HOST: Literal["host"] = "host"
 EVENTS_MAX = 10_000
 PEERS_MAX = 64
 SECONDS_MAX = 7 * 86400.0
+REPEATED_SECONDS_MIN = 0.5  # times are good to about so much
 MINUTES_DEFAULT = 5.0
 PEERS_DEFAULT = 4
 
@@ -144,8 +145,8 @@ class Event(_Strict):
 class Repeated(_Strict):
     """A fault that comes again and again, to peers drawn at random."""
 
-    every_seconds: float = Field(gt=0, le=SECONDS_MAX, description="on average, between two of them")
-    for_seconds: float = Field(gt=0, le=SECONDS_MAX)
+    every_seconds: float = Field(ge=REPEATED_SECONDS_MIN, le=SECONDS_MAX, description="on average, between two of them")
+    for_seconds: float = Field(ge=REPEATED_SECONDS_MIN, le=SECONDS_MAX)
 
 
 class PlanFile(_Strict):

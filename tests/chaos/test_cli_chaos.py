@@ -11,6 +11,8 @@ from peer import cli
 from peer.chaos.swarm import long_enough
 from peer.cli_settings import run_config
 
+HEADLINE = Path(__file__).parents[2] / "examples" / "chaos" / "headline.toml"  # draws kills until the end
+
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
@@ -18,6 +20,10 @@ from peer.cli_settings import run_config
         (["--plan", "none.toml"], "there is no plan at none.toml"),
         (["--minutes", "0"], "--minutes must be more than 0"),
         (["--minutes", "-1"], "--minutes must be more than 0"),
+        (["--minutes", "nan"], "--minutes must be more than 0"),
+        (["--minutes", "inf"], "--minutes must be at most 10080"),
+        (["--minutes", "1e9"], "--minutes must be at most 10080"),
+        (["--plan", str(HEADLINE), "--minutes", "inf"], "--minutes must be at most 10080"),
         (["--peers", "65"], "1 to 64 peers"),
         (["--report", "/"], "no report can be written"),
         (["--baseline", "none.json"], "there is no report at none.json"),

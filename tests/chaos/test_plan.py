@@ -132,7 +132,11 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
         ("[[event]]\ndo = 'clock_skew'\npeer = 'host'\nat_seconds = 1\nskew_seconds = 60", "not for the host"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1", "a clock_skew, and nothing else, has skew_seconds"),
         ("[[event]]\ndo = 'clock_skew'\npeer = 1\nat_seconds = 1\nskew_seconds = 1e12", "less than or equal"),
-        ("[kills]\nevery_seconds = 0\nfor_seconds = 1", "kills.every_seconds: input should be greater than 0"),
+        (
+            "[kills]\nevery_seconds = 1e-9\nfor_seconds = 1",
+            "kills.every_seconds: input should be greater than or equal",
+        ),
+        ("[stops]\nevery_seconds = 1\nfor_seconds = 1e-9", "stops.for_seconds: input should be greater than or equal"),
     ],
 )
 def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> None:
