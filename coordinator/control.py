@@ -106,7 +106,7 @@ def _read_line(connection: socket.socket) -> Any:
     while not buffer.endswith(b"\n"):
         chunk = connection.recv(1 << 16)
         if not chunk:
-            break
+            raise ConnectionResetError("it ended, or has too many others to answer")
         buffer += chunk
         if len(buffer) > REPLY_BYTES_MAX:
             raise LocalError("the peer's answer is too long")

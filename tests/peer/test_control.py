@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,43 @@ def test_whatever_is_sent_gets_an_error_and_the_next_one_an_answer(
         assert json.loads(await exchange(path, b'{"command": "drain"}\n')) == {"asked": "drain"}
 
     serving(directory, client)
+
+
+def test_a_peer_that_hangs_or_dies_within_its_answer_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        listener.listen()
+
+        def die_after(answer: bytes) -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(REQUEST_BYTES_MAX)
+                connection.sendall(answer)
+
+        with pytest.raises(LocalError, match=f"the peer with data directory {tmp_path} does not answer"):
+            ask(tmp_path, "status", timeout_seconds=0.1)  # nobody accepts, the kernel takes the request all the same
+        listener.accept()[0].close()
+        for answer in (b"", b'{"asked": "sta'):
+            dying = threading.Thread(target=die_after, args=(answer,))
+            dying.start()
+            with pytest.raises(LocalError, match="does not answer"):
+                ask(tmp_path, "status")
+            dying.join()
+
+
+def test_who_asks_for_nothing_makes_room_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peer.control_server.REQUEST_SECONDS_MAX", 0.1)
+
+    async def client() -> bytes:
+        path = tmp_path / SOCKET_NAME
+        mute = [await asyncio.open_unix_connection(str(path)) for _ in range(CONNECTIONS_MAX)]
+        async with asyncio.timeout(20):
+            for reader, writer in mute:
+                assert await reader.read() == b"", "it is left"
+                writer.close()
+        return await exchange(path, b'{"command": "drain"}\n')
+
+    assert json.loads(serving(tmp_path, client)) == {"asked": "drain"}
 
 
 def test_a_long_request_is_not_read_to_its_end(tmp_path: Path) -> None:
