@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from statistics import median
 
 from coordinator import quantity
+from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.fragment import FragmentMachine
@@ -84,7 +86,9 @@ def note_of(reason: str, pump: Pump) -> str:
         return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
-    return "; ".join(filter(None, (lack_of_company(pump.engine.core, pump.now), _probation(pump.engine), rounds)))
+    core, chains = pump.engine.core, pump.engine.chains
+    lacks = (lack_of_company(core, pump.now), lack_of_founders(core, chains, pump.now))
+    return "; ".join(filter(None, (*lacks, _probation(pump.engine), rounds)))
 
 
 def lack_of_company(core: Core, now: float) -> str:
@@ -93,6 +97,14 @@ def lack_of_company(core: Core, now: float) -> str:
     if not core.contributes or training >= core.pace.min_group:
         return ""
     return f"waits for others: {training} of at least {core.pace.min_group} learners"
+
+
+def lack_of_founders(core: Core, chains: Sequence[Chain], now: float) -> str:
+    """Why a learner's rounds come to nothing at the beginning of a run: a founder leads every first version."""
+    here = core.presence.live(now) | {core.me}
+    if not core.contributes or here & core.manifest.founder_ids or all(chain.version for chain in chains):
+        return ""
+    return "waits for the run's host or another of its founders, without whom no run begins"
 
 
 def _round(machine: FragmentMachine) -> str:

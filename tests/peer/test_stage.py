@@ -10,11 +10,11 @@ from coordinator.events import PresenceSeen
 from coordinator.presence import State
 from dht.statement import digest_of
 from peer.manners import Pause
-from peer.node_status import lack_of_company, swarm_loss
+from peer.node_status import lack_of_company, lack_of_founders, note_of, swarm_loss
 from peer.presence_loop import PresenceLoop
 from peer.stage import AGREEMENT_LIFETIMES, BY_HAND, Stage
 from peer.virtual_loop import run_virtual
-from tests.coordinator.rigs import PEERS, core, presence
+from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
 from tests.peer.test_pump import Peer, Swarm, config_of
 
 LOOK_SECONDS = 0.2
@@ -60,6 +60,31 @@ def test_a_learner_that_is_alone_says_for_whom_it_waits() -> None:
     assert lack_of_company(one, 1e6) != "", "that one is long gone"
     one.contributes = False
     assert lack_of_company(one, 1e6) == ""
+
+
+def test_a_run_whose_founders_are_away_says_that_it_cannot_begin() -> None:
+    one = core(me=1, founders=PEERS[:1])
+    begun = grown(chain_of(one), 1, PEERS[:2])
+    assert "waits for the run's host" in lack_of_founders(one, [begun, chain_of(one)], 0.0)
+    assert lack_of_founders(one, [begun], 0.0) == "", "later versions need no founder"
+    one.presence.see(PEERS[2], presence(), 0.0)
+    assert "waits for the run's host" in lack_of_founders(one, [chain_of(one)], 0.0)
+    one.presence.see(PEERS[0], presence(), 0.0)
+    assert lack_of_founders(one, [chain_of(one)], 0.0) == ""
+    assert lack_of_founders(core(me=0, founders=PEERS[:1]), [chain_of(one)], 0.0) == ""
+
+
+def test_whoever_asks_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
+    async def main() -> str:
+        swarm = Swarm(config_of(), 2, tmp_path)
+        await swarm.start()
+        pump = swarm.peers[0].pump
+        pump.engine.core.manifest = pump.engine.core.manifest.model_copy(update={"founders": (PEERS[9],)})
+        note = note_of("", pump)
+        await swarm.close()
+        return note
+
+    assert "waits for the run's host" in run_virtual(main())
 
 
 def test_the_loss_of_the_swarm_is_the_median_of_what_learners_say() -> None:
