@@ -130,7 +130,7 @@ class VoteLog:
 
     def read(self) -> list[bytes]:
         """All whole records; a torn or changed one ends the log. Raises LocalError if the file cannot be read."""
-        with _disk_errors(f"the vote log {self._path} cannot be read"):
+        with _disk_errors(f"{self._path} cannot be read"):
             data = self._path.read_bytes() if self._path.exists() else b""
         records = list(_records(data))
         self._end = sum(_VOTE_HEAD.size + len(record) for record in records)
@@ -147,7 +147,7 @@ class VoteLog:
         if (self._end or 0) + len(record) > VOTE_LOG_BYTES_MAX:
             self.replace(self.read()[-RECORDS_KEPT:])
         end = self._end or 0
-        with _disk_errors(f"the vote cannot be written to {self._path}"):
+        with _disk_errors(f"{self._path} cannot be written"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new = not self._path.exists()
             with self._path.open("r+b" if not new else "x+b") as file:
@@ -164,7 +164,7 @@ class VoteLog:
     def replace(self, payloads: Sequence[bytes]) -> None:
         """Keep only these records: all of them or, after a crash, all of the earlier ones."""
         data = b"".join(map(_vote_record, payloads))
-        with _disk_errors(f"the vote log {self._path} cannot be rewritten (it is untouched)"):
+        with _disk_errors(f"{self._path} cannot be rewritten (it is untouched)"):
             write_whole(self._path, data)
         self._end = len(data)
 

@@ -14,6 +14,7 @@ from dht.errors import LocalError
 from peer import certificate_log as module
 from peer.certificate_log import CertificateLog
 from tests.coordinator.builders import Club
+from tests.disk import file_size_limit
 
 CLUB = Club.of(3)
 EVERYONE = (0, 1, 2)
@@ -42,6 +43,14 @@ def test_what_was_added_comes_back_in_another_life(tmp_path: Path) -> None:
         later.read(8, None, 99)
     with pytest.raises(LocalError, match="do not include version 7"):
         later.read(7, chain.digest, 99)
+
+
+def test_a_disk_that_refuses_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    """And as certificates, not as votes, whose log is of the same kind."""
+    path = tmp_path / "certificates-0"
+    with file_size_limit(20), pytest.raises(LocalError) as told:
+        CertificateLog(path).add(grown(CLUB.chain(), 1).certificates)
+    assert str(told.value) == f"{path} cannot be written: File too large"
 
 
 @given(st.data())
