@@ -107,7 +107,7 @@ def test_what_is_no_text_is_named(tmp_path):
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"run\.toml cannot be read as text"):
         RunConfig.from_toml(tmp_path / "run.toml")
-    with pytest.raises(UsageError, match="cannot be read as text"):
+    with pytest.raises(UsageError, match=f"^{tmp_path} cannot be read: Is a directory$"):
         RunConfig.from_toml(tmp_path)
 
 

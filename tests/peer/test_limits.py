@@ -19,6 +19,17 @@ def at(day: int, hour: int, minute: int = 0) -> int:
     return day + hour * 60 + minute
 
 
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    path = tmp_path / SETTINGS_NAME
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=f"^{path} cannot be read as text"):
+        PeerSettings.load(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match=f"^{path} cannot be read: Is a directory$"):
+        PeerSettings.load(tmp_path)
+
+
 def test_without_hours_every_minute_is_allowed() -> None:
     assert Hours.parse("") == Hours.parse(" , ")
     assert all(Hours.parse("").contain(minute) for minute in range(WEEK_MINUTES))
