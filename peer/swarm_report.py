@@ -97,18 +97,29 @@ def delays(steps: Iterable[int]) -> dict[str, float]:
 
 def check_writable(path: Path) -> None:
     """Raise UsageError if the report could not be written to `path` after all the work."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"no report can be written to {path}; name a file in a folder that exists")
+    try:
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise UsageError(f"no report can be written to {path}; name a file in a folder that exists")
+        temporary = _temporary(path)
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise UsageError(f"no report can be written to {path}: {error.strerror}; name a file elsewhere") from None
 
 
 def write_report(report: SwarmReport, path: Path) -> None:
     """Write the report as JSON, whole or not at all; raises LocalError."""
-    temporary = path.with_name(path.name + ".new")
+    temporary = _temporary(path)
     try:
         temporary.write_text(report.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise LocalError(f"the report cannot be written to {path}: {error.strerror}") from None
+
+
+def _temporary(path: Path) -> Path:
+    """What a report is written to first."""
+    return path.with_name(path.name + ".new")
 
 
 def _events(watch: SwarmWatch) -> dict[str, int]:

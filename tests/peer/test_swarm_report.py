@@ -295,7 +295,8 @@ def test_the_report_file_has_the_keys_that_scripts_read(tmp_path: Path) -> None:
 
 def test_where_no_report_can_be_written_is_told_before_the_run(tmp_path: Path) -> None:
     check_writable(tmp_path / "r.json")
-    for path in (tmp_path, tmp_path / "missing" / "r.json"):
+    assert list(tmp_path.iterdir()) == []
+    for path in (tmp_path, tmp_path / "missing" / "r.json", Path("/proc/r.json"), tmp_path / ("r" * 300)):
         with pytest.raises(UsageError, match="no report can be written"):
             check_writable(path)
     with pytest.raises(LocalError, match="cannot be written"):
