@@ -86,6 +86,11 @@ class Swarm:
     def __init__(self, options: SwarmOptions, display: Display) -> None:
         self._options = options
         self._display = display
+        needed = options.config.pace.min_group
+        if options.peers < needed:
+            raise UsageError(
+                f"this run needs {needed} peers or more (pace.min_group), not {options.peers}: see --peers"
+            )
         names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
         seconds = None if options.minutes is None else options.minutes * 60
         hostile = frozenset(names[number - 1] for number in options.attacks)

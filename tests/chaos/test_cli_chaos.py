@@ -25,6 +25,7 @@ HEADLINE = Path(__file__).parents[2] / "examples" / "chaos" / "headline.toml"  #
         (["--minutes", "1e9"], "--minutes must be at most 10080"),
         (["--plan", str(HEADLINE), "--minutes", "inf"], "--minutes must be at most 10080"),
         (["--peers", "65"], "1 to 64 peers"),
+        (["--peers", "1"], "this run needs 2 peers or more (pace.min_group), not 1"),
         (["--report", "/"], "no report can be written"),
         (["--baseline", "none.json"], "there is no report at none.json"),
         (["--baseline", "a.json", "--with-baseline"], "give one of the two"),

@@ -87,6 +87,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["join", INVITE, "--threads", "0"], "Invalid value for '--threads'"),
         (["swarm", "--peers", "0"], "has 1 to 64 peers, not 0"),
         (["swarm", "--peers", "65"], "has 1 to 64 peers, not 65"),
+        (["swarm", "--peers", "1"], "this run needs 2 peers or more (pace.min_group), not 1"),
         (["swarm", "--versions", "3", "--minutes", "1"], "give one of the two"),
         (["swarm", "--minutes", "0"], "--minutes must be more than 0"),
         (["swarm", "--minutes", "nan"], "--minutes must be more than 0"),
