@@ -7,6 +7,7 @@ each round a peer sends a few members of the group the digests of what it heard,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from dht.statement import Statement, digest_of
 VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
 BYTES_KEPT = 8 << 20  # of each version
+SENDERS_MIN = 16  # it takes so many to fill either: what one says leaves room for what the others say
 ANSWERED_MAX = 4  # statements in answer to one question
 SHORT_BYTES = 16  # of a place's name and of a statement's digest, where they are only compared
 
@@ -35,12 +37,14 @@ class Hearsay:
     verifier: Verifier
     heard: dict[int, Heard] = field(default_factory=dict)
     known: dict[int, set[bytes]] = field(default_factory=dict)  # digests of what is in `heard`
-    kept_bytes: dict[int, int] = field(default_factory=dict)
+    kept_bytes: dict[int, Counter[str]] = field(default_factory=dict)  # by sender
+    kept_counts: dict[int, Counter[str]] = field(default_factory=dict)
 
     def see(self, statement: Statement, trusted: Set[PeerId]) -> list[Evidence]:
         """Keep a statement and those in it, if they are news; returns what they prove together with what we have.
 
-        While there is room everybody's are kept, then only those of `trusted` senders: keys cost nothing.
+        While there is room everybody's are kept, then only those of `trusted` senders: keys cost nothing. Of any
+        one sender a part is kept.
         """
         version = statement.context.version
         if statement.digest in self.known.get(version, ()):
@@ -67,18 +71,26 @@ class Hearsay:
         if self._has_room(version, statement, trusted):
             self.heard.setdefault(version, {})[name] = statement
             self.known.setdefault(version, set()).add(statement.digest)
-            self.kept_bytes[version] = self.kept_bytes.get(version, 0) + len(statement.body)
+            self.kept_bytes.setdefault(version, Counter())[statement.sender] += len(statement.body)
+            self.kept_counts.setdefault(version, Counter())[statement.sender] += 1
         return [lie(statement)] if lie_in(statement) is not None else []
 
     def _has_room(self, version: int, statement: Statement, trusted: Set[PeerId]) -> bool:
-        count, size = len(self.heard.get(version, ())), self.kept_bytes.get(version, 0) + len(statement.body)
+        counts, sizes = self.kept_counts.get(version, Counter()), self.kept_bytes.get(version, Counter())
         share = 1 if statement.sender in trusted else 2  # half is for those whom we know
-        return count < STATEMENTS_KEPT // share and size <= BYTES_KEPT // share
+        rooms = (
+            (counts.total(), sizes.total(), share),
+            (counts[statement.sender], sizes[statement.sender], SENDERS_MIN),
+        )
+        return all(
+            count < STATEMENTS_KEPT // part and size + len(statement.body) <= BYTES_KEPT // part
+            for count, size, part in rooms
+        )
 
     def forget(self, newest: int) -> None:
         """Keep what is about the newest versions up to this one only."""
         for version in [one for one in self.heard if not newest - VERSIONS_KEPT < one <= newest]:
-            del self.heard[version], self.known[version], self.kept_bytes[version]
+            del self.heard[version], self.known[version], self.kept_bytes[version], self.kept_counts[version]
 
     # -- comparing
 

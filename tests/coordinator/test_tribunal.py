@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.actions import Action, KeepEvidence, Send, Tell
 from coordinator.bans import BANS_MAX, Ban, Bans
 from coordinator.certificate import Conviction, Vote, trust_digest
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Received
 from coordinator.evidence import Evidence, Guilt, contradiction
-from coordinator.hearsay import STATEMENTS_KEPT, Hearsay
+from coordinator.hearsay import BYTES_KEPT, SENDERS_MIN, STATEMENTS_KEPT, Hearsay
 from coordinator.messages import (
     AskEvidenceNote,
     AskHeardNote,
@@ -125,15 +127,28 @@ def test_strangers_compare_nothing_with_us() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
-    hearsay = Hearsay(CLUB.verifier)
-    club = Club.of(6, founders=5)
-    for attempt in range(STATEMENTS_KEPT):
-        hearsay.see(club.join(STRANGER, CHAIN, attempt=attempt), CLUB.peers(range(5)))
+    club = Club.of(5 + SENDERS_MIN, founders=5)
+    hearsay = Hearsay(club.verifier)
+    for attempt in range(STATEMENTS_KEPT // SENDERS_MIN):
+        for stranger in range(5, 5 + SENDERS_MIN):
+            hearsay.see(club.join(stranger, CHAIN, attempt=attempt), CLUB.peers(range(5)))
     assert len(hearsay.heard[0]) == STATEMENTS_KEPT // 2
     hearsay.see(vote(CULPRIT), CLUB.peers(range(5)))
     assert len(hearsay.see(vote(CULPRIT, "another"), CLUB.peers(range(5)))) == 1
     hearsay.forget(5)
-    assert hearsay.heard == hearsay.known == hearsay.kept_bytes == {}
+    assert hearsay.heard == hearsay.known == hearsay.kept_bytes == hearsay.kept_counts == {}
+
+
+@pytest.mark.parametrize("size", [0, BYTES_KEPT // SENDERS_MIN // 3])
+def test_one_key_does_not_fill_what_is_remembered(size: int) -> None:
+    """Not even one that we know: else an accomplice could tell everybody something else."""
+    hearsay, active = Hearsay(CLUB.verifier), CLUB.peers(range(5))
+    for number in range(4 * SENDERS_MIN if size else STATEMENTS_KEPT):
+        place = {**CLUB.in_group(GROUP), "group": digest(number)}
+        hearsay.see(CLUB.say(OTHER, "bundle", EvidenceNote(evidence=bytes(size)), **place), active)
+    assert len(hearsay.heard[0]) == (2 if size else STATEMENTS_KEPT // SENDERS_MIN)
+    hearsay.see(vote(CULPRIT), active)
+    assert len(hearsay.see(vote(CULPRIT, "another"), active)) == 1
 
 
 # -- spreading
