@@ -16,6 +16,7 @@ from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
 from coordinator.quorum import GraceEstimates
+from dht.errors import PeerError
 from dht.identity import PeerId, Signer, Verifier
 from dht.statement import Context, Statement, make_statement
 from dht.wire import Wire
@@ -101,6 +102,11 @@ class Core:
         """Sign a statement about (fragment, version)."""
         context = Context(run_id=self.rules.run_id, kind=kind, fragment=key.fragment, version=key.version, group=group)
         return make_statement(self.signer, context, body)
+
+    def check_signed(self, statement: Statement) -> None:
+        """Raises PeerError unless its sender signed it: else nothing follows from it, not even that it has spoken."""
+        if not statement.verify(self.verifier):
+            raise PeerError("is not signed by its sender")
 
     def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
         """One Send per peer; ourselves included if listed (the engine hands those back at once)."""

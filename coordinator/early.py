@@ -25,6 +25,7 @@ class Early:
     exchange: Exchange
     kinds: frozenset[str]
     kept: list[tuple[PeerId, Statement | PartNote, bytes | None]] = field(default_factory=list)
+    closed: bool = False
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -33,9 +34,13 @@ class Early:
         """Whether this has to wait; it is kept if there is room."""
         waits = self._is_early(message)
         of_one = sum(by == sender for by, _, _ in self.kept) if waits else 0
-        if waits and len(self.kept) < EARLY_MESSAGES_MAX and of_one < EARLY_OF_ONE_MAX:
+        if waits and not self.closed and len(self.kept) < EARLY_MESSAGES_MAX and of_one < EARLY_OF_ONE_MAX:
             self.kept.append((sender, message, root))
         return waits
+
+    def close(self) -> None:
+        """The turn of what waits here will never come."""
+        self.kept, self.closed = [], True
 
     def _is_early(self, message: Statement | PartNote) -> bool:
         exchange = self.exchange

@@ -106,8 +106,8 @@ class FragmentMachine:
 
     def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
         """A statement about the version at which we are; raises PeerError if it is false or out of place."""
-        in_cell = self.cells.find_by_group(statement.context.group) is not None
-        if in_cell or statement.context.kind in ("ward", "cell"):
+        self.core.check_signed(statement)
+        if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
             return self.cells.receive(statement, root, now)
         return self.rounds.receive(statement, root, now)
 

@@ -143,8 +143,7 @@ class Rounds:
         unproven = [one for one in group.convictions if one.peer not in self.core.bans]
         if unproven:  # the leader has the evidence or is wrong; it repeats the roster
             return [Send(group.leader, AskEvidenceNote(evidence=one.evidence)) for one in unproven]
-        banned = self.core.bans.among(group.members)
-        if banned:
+        if banned := self.core.bans.among(group.members):
             return [*self._show(group, banned), *self._decline(group)]
         if not self._may_enter(group, now):
             return self._decline(group)
@@ -251,6 +250,7 @@ class Rounds:
     def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
         attempt.miss_silent()
         actions = attempt.abstain()
+        attempt.early.close()
         self.attempt, self.past = None, [attempt, *self.past]
         for old in self.past[PAST_ATTEMPTS_MAX:]:
             self.joining.use_up(old.group.attempt)

@@ -199,6 +199,9 @@ def test_early_messages_are_bounded() -> None:
     senders = [PeerId(f"{number}") for number in range(EARLY_MESSAGES_MAX)]
     assert all(early.holds_back(sender, member.proposal(), None) for sender in senders for _ in range(2))
     assert len(early) == EARLY_MESSAGES_MAX
+    early.close()
+    assert early.holds_back(FIVE[0], member.proposal(), None)
+    assert len(early) == 0, "nothing is kept in a group that was given up"
 
 
 def redo(member: Member, partitions: tuple[int, ...]) -> Statement:

@@ -56,7 +56,7 @@ def sent(actions: list[Action]) -> list[tuple[str, object]]:
         (CLUB.join(1, stem(), leader=STRANGER), "names the wrong leader"),
         (CLUB.join(1, stem(), attempt=1000), "joins an attempt that is far off"),
         (CLUB.roster(stem(), [CLUB.join(1, stem())]), "a roster without us in this life"),
-        (forged(CLUB.roster(stem(), [CLUB.join(0, stem())])), "is not signed by the leader"),
+        (forged(CLUB.roster(stem(), [CLUB.join(0, stem())])), "is not signed by its sender"),
     ],
 )
 def test_it_is_refused_and_said_why(message, reason):
