@@ -92,7 +92,7 @@ class CellRounds:
 
     def needed(self, now: float) -> bool:
         """Whether the run wants cells, and not everybody can have a seat."""
-        return self.core.pace.cells and self.core.crowded(now)
+        return self.core.pace.cells and self.core.crowded(self.chain, now)
 
     def _heads(self, now: float) -> frozenset[PeerId]:
         """Through whom the others bring their work."""

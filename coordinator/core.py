@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from coordinator.actions import RoundKey, Send
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
-from coordinator.chain import CHAIN_KEPT, Rules
+from coordinator.chain import CHAIN_KEPT, Chain, Rules
 from coordinator.events import OriginsSeen, ReachSeen, Seen
 from coordinator.evidence import Court
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
 from coordinator.quorum import GraceEstimates
+from coordinator.tickets import is_full
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer, Verifier
 from dht.statement import Context, Statement, make_statement
@@ -80,9 +81,12 @@ class Core:
         seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
         return int(self.steps + self.steps_per_second * seconds)
 
-    def crowded(self, now: float) -> bool:
-        """Whether more peers train than fit into one group, so that not everybody can have a seat."""
-        return self.presence.population(now) > PEERS_PER_GROUP_MAX
+    def crowded(self, chain: Chain, now: float) -> bool:
+        """Whether more peers train than fit into one group, so that not everybody can have a seat.
+
+        Presence alone does not tell: keys cost nothing. So the newest group has to be full, too (docs/adr/0042).
+        """
+        return self.presence.population(now) > PEERS_PER_GROUP_MAX and is_full(chain.newest_roster())
 
     def note(self, event: Seen, now: float) -> None:
         """How things are now: our learner, from where others call, whether they get through to us."""

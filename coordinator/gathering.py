@@ -16,7 +16,7 @@ from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
 from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_size
 from coordinator.tickets import seated
-from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE
+from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE, STRANGERS_SHARE
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -169,6 +169,13 @@ class Gathering:
     def due_at(self) -> float:
         """When the grace window ends."""
         return self._grace_since() + self.grace_seconds()
+
+    def strangers_until(self) -> float:
+        """How long whoever the chain does not know is waited for: presence costs nothing (docs/adr/0042)."""
+        return self._grace_since() + STRANGERS_SHARE * self.core.pace.round_seconds
+
+    def awaits_strangers(self, now: float) -> bool:
+        return now < self.strangers_until()
 
     def close(self, expected: Set[PeerId], silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue the roster if it is time; revise it for joins that came after the first draft.

@@ -6,7 +6,6 @@ whether they leave us free, and takes over once a roster with us in it has come.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
 from dataclasses import dataclass, field
 
@@ -72,10 +71,10 @@ class Joining:
 
     def has_ticket(self, peer: PeerId, now: float) -> bool:
         """Whether this peer's turn has come, where not everybody's can (`coordinator.tickets`)."""
-        if not self.core.crowded(now):  # as always in a swarm that fits into a group: what follows costs a hash
+        if not self.core.crowded(self.chain, now):  # as always in a small swarm: what follows costs a hash
             return True
-        population = self.core.presence.population(now)
-        return has_ticket(self.chain.beacon(), peer, self.chain.newest_roster(), population)
+        known = self.chain.newest_roster() | self.chain.active_set()
+        return has_ticket(self.chain.beacon(), peer, known, self.core.presence.population(now))
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader we believe to be there."""
@@ -93,8 +92,8 @@ class Joining:
         presence = self.core.presence
         if leader in presence.unheard:
             return False  # its roster would not reach us either
-        if self.core.crowded(now) and leader not in self.chain.newest_roster():
-            return False  # it may have no ticket, and then takes no part
+        if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
+            return False  # it may get no seat in its own roster
         if leader == self.core.me or presence.is_training(leader, now):
             return True
         return presence.is_live(leader, now) and self.core.witnesses_needed(self.chain.active_set(), now)
@@ -150,7 +149,7 @@ class Joining:
         if self.leads(gathering.attempt):
             opened = gathering.contributors() >= min(quorum_size(self.core.pace, active), active // 3 + 1)
         else:
-            newcomer = self.core.me not in self.chain.newest_roster() and not self.core.crowded(now)
+            newcomer = self.core.me not in self.chain.newest_roster() and not self.core.crowded(self.chain, now)
             opened = newcomer and gathering.is_open()
         if not opened:
             return []
@@ -239,13 +238,13 @@ class Joining:
     def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
         gathering.failures = self.failures
-        presence = self.core.presence
-        asking = {peer for peer in presence.trainers(now) - presence.unheard if self.has_ticket(peer, now)}
-        expected = asking | (self.chain.active_set() & gathering.joins.keys())
+        asking = {peer for peer in self.core.presence.heard_trainers(now) if self.has_ticket(peer, now)}
+        waited_for = asking if gathering.awaits_strangers(now) else asking & self.chain.known()
+        expected = waited_for | (self.chain.active_set() & gathering.joins.keys())
         actions = gathering.close(expected, silent, minor_allowed, now)
-        if gathering.roster is not None or self.core.crowded(now):
+        if gathering.roster is not None or self.core.crowded(self.chain, now):
             return actions
-        return gathering.summon(expected - gathering.joins.keys())
+        return gathering.summon(asking - gathering.joins.keys())
 
     def lacking(self, group: Group, silent: Set[PeerId]) -> list[Statement]:
         """Joins that we know of and a roster leaves out; none once it was revised or shown often enough."""
@@ -277,8 +276,8 @@ class Joining:
         gives_up_at, gathering = self.gives_up_at(), self.current
         if gives_up_at is None:
             return []
-        grace_end = math.inf if gathering is None else gathering.due_at()
-        return [gives_up_at, self.repeat_at, *([grace_end] if grace_end > now else [])]
+        ends = () if gathering is None else (gathering.strangers_until(), gathering.due_at())
+        return [gives_up_at, self.repeat_at, *(end for end in ends if end > now)]
 
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""

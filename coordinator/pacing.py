@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.chain import Chain
@@ -71,7 +72,7 @@ def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pac
         steps, seen = (sighting.presence.steps, sighting.seen_seconds) if first else (0, counted_from)
         found.append(Pace(steps, seen, sighting.presence.steps_per_second))
     votes = first or core.me in chain.active_set()
-    if core.contributes and (votes or not found or not core.crowded(now)):
+    if core.contributes and (votes or not found or not core.crowded(chain, now)):
         steps, seen = (core.steps, core.steps_seen) if first else (0, counted_from)
         found.append(Pace(steps, seen, core.steps_per_second))
     return found
@@ -81,9 +82,19 @@ def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing
     voters = paces(core, chain, counted_from, now)
     needed = steps_needed(core.pace, chain.fragment, chain.version)
     quorum = quorum_size(core.pace, len(chain.active_set()))
-    interval = interval_seconds(core.pace, voters)
+    timing = _timing(core, chain, voters)
+    interval = interval_seconds(core.pace, timing)
     return Pacing(
         due_at=due_time(voters, needed, quorum, counted_from + QUORUM_INTERVALS * interval),
-        spacing_seconds=spacing_seconds(core.pace, voters),
+        spacing_seconds=spacing_seconds(core.pace, timing),
         interval_seconds=interval,
     )
+
+
+def _timing(core: Core, chain: Chain, voters: Sequence[Pace]) -> Sequence[Pace]:
+    """Of these, whose rates say how patient to be: at version 0, where anybody may be listed, none slower than ours.
+
+    Else keys that say to train at a crawl would keep a run from beginning (docs/adr/0042).
+    """
+    own = core.steps_per_second if core.contributes and chain.version == 0 else 0.0
+    return [one for one in voters if one.steps_per_second >= own]

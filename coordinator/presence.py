@@ -141,6 +141,10 @@ class PresenceTable:
         """Live peers whose learners are running."""
         return frozenset(peer for peer in self.sightings if self.is_training(peer, now))
 
+    def heard_trainers(self, now: float) -> frozenset[PeerId]:
+        """Those of them that have not been silent towards us."""
+        return self.trainers(now) - self.unheard
+
     def population(self, now: float) -> float:
         """How many peers train, as far as what we see tells; counted anew when that may have changed."""
         basis = (self.revision, int(now))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 QUORUM_SHARE = 0.2  # of a round's deadline: after this wait for a quorum the grace window starts without one
 GRACE_SHARE_MAX = 0.25  # the grace window ends before those who wait for the roster give up
+STRANGERS_SHARE = 0.02  # of a deadline: how long a leader that has its quorum waits for joins of strangers
 JOIN_SHARE = 0.5  # without a roster by then, the next attempt begins
 BUNDLE_SHARE = 0.2
 INPUTS_SHARE = 0.4

@@ -11,8 +11,10 @@ from coordinator.chain import Chain
 from coordinator.events import ReachSeen
 from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join
 from coordinator.timeline import JOIN_SHARE
+from coordinator.virtual.keys import virtual_peer_id
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -96,6 +98,43 @@ def test_a_leader_does_not_wait_for_the_join_of_whoever_was_silent() -> None:
             gathering = leads.hear(join(leads.chain, peer, **own), 0.0) if peer != absent else None
             assert gathering is not None or peer == absent
         assert bool(leads.close(leads.gatherings[0], frozenset(), False, 0.0)) is missed
+
+
+def test_a_leader_waits_a_moment_for_strangers_and_longer_for_those_whom_the_chain_knows() -> None:
+    """Who only says to train may never have been anywhere; if it asks it is seated."""
+    for absent, waits in ((PEERS[9], False), (FIVE[0], True)):
+        leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]), live=(*FIVE, PEERS[8], PEERS[9]))
+        for peer in {*FIVE, PEERS[8], PEERS[9]} - {absent}:
+            own = {"boot": leads.core.boot} if peer == leads.core.me else {}
+            assert leads.hear(join(leads.chain, peer, **own), 0.0) is not None
+        gathering = leads.gatherings[0]
+        leads.since = 0.0
+        assert gathering.strangers_until() in leads.deadlines(0.0)
+        assert gathering.due_at() > gathering.strangers_until()
+        summoned = {one.to for one in leads.close(gathering, frozenset(), False, 0.0) if isinstance(one, Send)}
+        assert (summoned, gathering.roster) == ({absent} - {*FIVE}, None)
+        leads.close(gathering, frozenset(), False, gathering.strangers_until())
+        assert (gathering.roster is None) is waits
+        assert waits or PEERS[8] in gathering.members
+
+
+def test_ghosts_make_no_crowd_of_a_group_that_has_room() -> None:
+    asking = joining()
+    for number in range(2 * PEERS_PER_GROUP_MAX):
+        asking.core.presence.see(virtual_peer_id(number, 3), presence(), 0.0)
+    assert not asking.core.crowded(asking.chain, 0.0)
+    assert all(asking.has_ticket(peer, 0.0) for peer in PEERS)
+
+
+def test_where_groups_are_full_the_whole_active_set_asks_and_ghosts_only_thin_out_strangers() -> None:
+    club = [virtual_peer_id(number, 3) for number in range(4 * PEERS_PER_GROUP_MAX)]
+    asking = joining(live=tuple(club))
+    newest, older = club[:PEERS_PER_GROUP_MAX], club[4 : PEERS_PER_GROUP_MAX + 4]
+    for roster in (older, newest):
+        asking.chain.append(certificate(asking.chain, roster, voters=PEERS[:1]))
+    assert asking.core.crowded(asking.chain, 0.0)
+    assert all(asking.has_ticket(peer, 0.0) for peer in {*newest, *older})
+    assert not all(asking.has_ticket(peer, 0.0) for peer in club)
 
 
 def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coordinator import core as core_module
+from coordinator import tickets
 from coordinator.pacing import Tempo, paces
 from tests.coordinator.builders import NOW, PACE, Club, presence
 
-CLUB = Club.of(5, founders=4)
+CLUB = Club.of(7, founders=4)
 EVERYONE = (0, 1, 2, 3)
 
 
@@ -56,6 +57,8 @@ def test_who_has_no_vote_counts_itself_only_where_few_are_there(monkeypatch):
     assert CLUB.ids[0] not in chain.active_set()
     assert rates_of(seen, chain) == [1.0, 2.0, 3.0]
     monkeypatch.setattr(core_module, "PEERS_PER_GROUP_MAX", 1)
+    assert rates_of(seen, chain) == [1.0, 2.0, 3.0]  # who only says to be there makes no crowd of a small group
+    monkeypatch.setattr(tickets, "PEERS_PER_GROUP_MAX", 1)
     assert rates_of(seen, chain) == [1.0, 3.0]
     assert rates_of(nobody, chain) == [2.0]
 
@@ -78,6 +81,16 @@ def test_the_first_version_of_a_fragment_comes_with_its_share_of_the_first_cycle
     core = core_that_sees({1: 2.0, 2: 2.0})
     due = [Tempo(core, NOW, NOW).pacing(CLUB.chain(fragment), NOW).due_at for fragment in (0, 1)]
     assert due == [NOW + 2.0, NOW + 4.0]  # 4 and 8 of 8 steps
+
+
+@pytest.mark.parametrize("crawl", [0.0, 1e-6])
+def test_a_first_version_waits_three_of_our_own_intervals_at_most(crawl):
+    """Whoever says to train counts there; so any number of keys could say to hardly move."""
+    tempo = Tempo(core_that_sees({1: 2.0, 2: 2.0, 3: crawl, 4: crawl, 5: crawl, 6: crawl}), NOW, NOW)
+    pacing = tempo.pacing(CLUB.chain(), NOW)
+    assert pacing.due_at == NOW + 3 * PACE.steps_per_version / 2.0
+    assert pacing.interval_seconds == PACE.steps_per_version / 2.0
+    assert pacing.spacing_seconds == pytest.approx(0.8 * PACE.steps_per_version / (2.0 * PACE.fragments))
 
 
 def test_pacing_follows_every_change_of_its_basis():

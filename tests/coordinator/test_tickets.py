@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coordinator.certificate import more_than_share, votes_needed
 from coordinator.chain import ACTIVE_CERTIFICATES, beacon_order
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.tickets import NEW_SEATS, TICKETS, has_ticket, seated
+from coordinator.tickets import NEW_SEATS, TICKETS, has_ticket, is_full, seated
 from coordinator.virtual.keys import virtual_peer_id
 from dht.statement import digest_of
 
@@ -34,9 +34,10 @@ def test_a_full_roster_can_always_certify_and_still_turns_over() -> None:
     rosters = [frozenset(PEERS[:PEERS_PER_GROUP_MAX])]
     swarm, served = PEERS[:200], set(PEERS[:PEERS_PER_GROUP_MAX])
     for version in range(400):
-        asking = [peer for peer in swarm if has_ticket(beacon(version), peer, rosters[-1], len(swarm))]
-        roster = frozenset(seated(beacon_order(beacon(version), asking), rosters[-1]))
         active = frozenset().union(*rosters[-ACTIVE_CERTIFICATES:])
+        asking = [peer for peer in swarm if has_ticket(beacon(version), peer, active, len(swarm))]
+        roster = frozenset(seated(beacon_order(beacon(version), asking), rosters[-1]))
+        assert is_full(roster)
         assert more_than_share(len(roster & active), len(active), 0.5)
         # with as many silent as two thirds of the roster allow, it still is more than half of the active set
         assert votes_needed(len(roster)) - NEW_SEATS > len(active) * 0.4
@@ -51,7 +52,12 @@ def test_a_draw_gives_as_many_tickets_as_asked_for_whatever_the_swarm() -> None:
         assert 0.7 * TICKETS < sum(drawn) / len(drawn) < 1.3 * TICKETS
 
 
-def test_in_a_small_swarm_and_in_the_newest_roster_everybody_asks() -> None:
-    newest = frozenset(PEERS[:8])
+def test_in_a_small_swarm_and_of_those_known_everybody_asks() -> None:
+    known = frozenset(PEERS[:8])
     assert all(has_ticket(beacon(1), peer, frozenset(), PEERS_PER_GROUP_MAX) for peer in PEERS[:32])
-    assert all(has_ticket(beacon(1), peer, newest, 1e6) for peer in newest)
+    assert all(has_ticket(beacon(1), peer, known, 1e6) for peer in known)
+
+
+def test_a_draw_is_among_those_who_are_not_known() -> None:
+    known = frozenset(PEERS[:40])
+    assert all(has_ticket(beacon(1), peer, known, len(known) + TICKETS - 1) for peer in PEERS[40:60])

@@ -1,0 +1,41 @@
+"""Keys that only publish presence keep no run from starting, slow none down and win none over (docs/adr/0042)."""
+
+from __future__ import annotations
+
+from coordinator.manifest import PEERS_PER_GROUP_MAX, TrustSpec
+from tests.sim.ghosts import HONEST, OPEN, Ghosts, largest_share, versions_from_the_start, versions_later
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
+
+
+def test_ghosts_that_say_to_crawl_do_not_keep_a_run_from_starting() -> None:
+    assert versions_from_the_start(HONEST + 1, intervals=12) >= 7  # of 11; they cost three intervals, once
+
+
+def test_nor_do_they_where_fragments_follow_each_other() -> None:
+    world = swarm(HONEST, OPEN.model_copy(update={"fragments": 3}))
+    Ghosts(world, 2 * HONEST, 0.0)
+    world.run(12 * INTERVAL_SECONDS)
+    assert all(machine(world.peers[0], fragment).chain.version >= 6 for fragment in range(3))
+
+
+def test_nobody_waits_long_for_the_joins_of_ghosts() -> None:
+    calm = versions_later(0)
+    assert versions_later(HONEST) > 0.9 * calm
+    assert versions_later(2 * PEERS_PER_GROUP_MAX, intervals=12) > 0.9 * calm / 2
+
+
+def test_leaders_that_leave_honest_peers_out_do_not_win_with_ghosts() -> None:
+    """Whoever is left out asks again, as if the ghosts were not there; three of eleven had most of the active set."""
+    assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=2, intervals=34) < 0.3
+
+
+def test_nor_where_strangers_are_bounded_and_on_probation() -> None:
+    strict = TrustSpec(newcomers_share=0.25, network_share=0.25, probation_rounds=3)
+    assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=1, trust=strict, intervals=20) < 0.3
+
+
+def test_a_stranger_that_asks_is_seated_at_once_though_nobody_waits_for_it() -> None:
+    world = swarm(HONEST, PACE, founders=range(1), seed=3)
+    run_to_version(world, 1)
+    [first] = machine(world.peers[0]).chain.certificates
+    assert len(first.outcome.roster) == HONEST
