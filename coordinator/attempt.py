@@ -25,6 +25,7 @@ from coordinator.opener import Opener
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.outcome import read_check
 from coordinator.refutations import Refutations
+from coordinator.tardiness import LEADING
 from coordinator.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
 from coordinator.verdict import Verdict
 from dht.errors import PeerError
@@ -56,6 +57,7 @@ class Attempt:
     chair: Chair = field(init=False)
     early: Early = field(init=False)
     retry_at: float = field(init=False)
+    moment: float = math.inf  # when a stage ends for members that have only a moment
     gone: dict[PeerId, float] = field(init=False)
     heard: set[PeerId] = field(default_factory=set)  # members that said anything here
 
@@ -223,19 +225,39 @@ class Attempt:
 
     def next_deadline(self) -> float:
         """When to tick next. All times of the timeline are met at this resolution, or sooner by messages."""
-        return self.retry_at
+        return min(self.retry_at, self.moment)
 
-    def miss_silent(self) -> None:
+    def judge_members(self, void: bool) -> None:
         """The group is over for us: from whoever had something to say here, but did not, we expect nothing for now."""
         if self.exchange.inputs is not None:
             self.core.presence.miss(self.silent)
+        self._judge_leader(void)
+
+    def _judge_leader(self, void: bool) -> None:
+        """Whether the leader has led: else we ask past its attempts for a while."""
+        proposed = self.verdict.proposed
+        if proposed is not None and proposed.sender == self.group.leader:
+            self.core.tardiness.come(self.group.leader, LEADING)
+        elif void or proposed is not None:
+            self.core.tardiness.miss([self.group.leader], LEADING)
+
+    def give_up(self) -> list[Action]:
+        """No certificate has come of this group."""
+        self.judge_members(void=True)
+        self.early.close()
+        return self.abstain()
 
     def abstain(self) -> list[Action]:
-        """Give this group up, unless we have voted."""
+        """Let this group go, unless we have voted."""
         return self.verdict.abstain()
 
     def _settle(self, now: float) -> list[Action]:
         """Do everything that has become possible."""
+        actions = self._advance(now)
+        self.moment = self.exchange.waits.next_moment(now)
+        return actions
+
+    def _advance(self, now: float) -> list[Action]:
         if self.over:
             return self.verdict.judge()  # should the others certify it, we hold the state already
         leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)

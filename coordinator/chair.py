@@ -34,12 +34,10 @@ class Chair:
     redo: Statement | None = None
     proposal: Statement | None = None
     for_commits: Patience = field(init=False)
-    for_checks: tuple[Patience, ...] = field(init=False)  # by phase
     announced_at: float | None = None  # when we first waited for a refutation that a check announced
 
     def __post_init__(self) -> None:
         self.for_commits = Patience(self.timeline, self.group.probation)
-        self.for_checks = tuple(Patience(self.timeline, self.group.probation) for _ in PROPOSE_SHARES)
 
     @property
     def leads(self) -> bool:
@@ -55,6 +53,7 @@ class Chair:
         known = self.checks.get(checked.sender)
         if known is None or known.check.phase < checked.check.phase:
             self.checks[checked.sender] = checked
+            self.exchange.waits.come(("check", checked.check.phase), checked.sender)
 
     def decide(self, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
         """Send the bundle, a redo or the proposal as soon as it is due; `phase` is 1 once a redo has been ordered."""
@@ -80,7 +79,7 @@ class Chair:
         """
         checkers = frozenset(checked.sender for checked in checks)
         awaited, end = self.group.voters - checkers - gone, self.timeline.at(share)
-        if self.for_checks[phase].lasts(awaited, end, now):
+        if self.exchange.waits.at(("check", phase), self.timeline).lasts(awaited, end, now):
             return False
         announced = [one for one in checks if one.check.accused and not self.refutations.resolved(one.sender)]
         if not announced and not self.refutations.examined:

@@ -16,6 +16,7 @@ from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
 from coordinator.quorum import GraceEstimates
+from coordinator.tardiness import Tardiness
 from coordinator.tickets import is_full
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer, Verifier
@@ -53,6 +54,7 @@ class Core:
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
+    tardiness: Tardiness = field(default_factory=Tardiness)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
     court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
 

@@ -15,7 +15,7 @@ from coordinator.events import Encoded, Reduced
 from coordinator.group import Group, InputSet, read_input_set
 from coordinator.messages import NONCE_BYTES, Commit, NeedNote, PartNote, Result
 from coordinator.outcome import nonce_hash
-from coordinator.patience import Patience
+from coordinator.patience import Waits
 from coordinator.reducer import ReducerDuty
 from coordinator.timeline import INPUTS_SHARE, REDO_INPUTS_SHARE, Timeline
 from dht.errors import PeerError
@@ -51,8 +51,10 @@ class Exchange:
     duties: dict[tuple[int, int], ReducerDuty] = field(default_factory=dict)
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
     redone: frozenset[int] = frozenset()
+    waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
+        self.waits = Waits(self.core.me, self.core.tardiness, self.group)
         self.nonces = (self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES))
 
     def start(self, merged: Apply | None = None) -> list[Action]:
@@ -114,7 +116,7 @@ class Exchange:
         actions: list[Action] = []
         for partition in partitions:
             if self.group.reducer(partition, turn) == self.core.me:
-                patience = Patience(self.timeline, self.group.probation)
+                patience = self.waits.at(("part", turn), self.timeline, partition)
                 least = self.core.pace.min_group
                 counted = self._counted_min(self.inputs)
                 duty = ReducerDuty(self.group, self.inputs, partition, turn, (least, counted), deadline, patience)
@@ -138,6 +140,7 @@ class Exchange:
         if duty is None or member is None:
             raise PeerError("a part that we do not reduce")
         duty.arrive(member, root)
+        self.waits.come(("part", note.turn), sender)
 
     def decide(self, now: float) -> list[Action]:
         """Start every reduction that is due."""
@@ -182,6 +185,7 @@ class Exchange:
         if root != result.root:
             raise PeerError("result bytes that do not match their signed root")
         self.results[slot] = HeldResult(reducer, result, statement)
+        self.waits.come(("result", result.turn), reducer)
 
     @property
     def roots(self) -> frozenset[bytes]:

@@ -16,6 +16,7 @@ from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, seed_of
 from coordinator.refutations import Refutations, inspection_of
+from coordinator.tardiness import OPENING
 from coordinator.timeline import OPEN_SHARE, Timeline
 from dht.identity import PeerId
 
@@ -100,13 +101,16 @@ class Inspection:
             late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
             lost = held.reducer in gone and not case.by_owners
             if case.finding is None and not case.working and (late or lost):
+                if not (lost or case.by_owners):
+                    self.exchange.waits.miss(OPENING, {held.reducer})
                 actions += self._pass_over(case, now)
         return actions + self.refutations.examine()
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
         nonce = self.exchange.nonces[1 if self.exchange.redone else 0]
-        self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now)
+        tardy = held.reducer in self.exchange.waits.hurried(OPENING)
+        self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now, by_owners=tardy)
         return case
 
     def _ask(self, case: Case) -> list[Action]:
@@ -139,6 +143,8 @@ class Inspection:
     def on_opening(self, sender: PeerId, note: OpeningNote) -> list[Action]:
         """Somebody has opened what we asked for; once all is there, have it recomputed."""
         case, inputs = self.cases.get((note.partition, note.turn)), self.exchange.inputs
+        if case is not None and sender == case.held.reducer and note.seed == case.seed:
+            self.exchange.waits.come(OPENING, sender)  # however late: on slow lines that is all it can do
         if case is None or inputs is None or note.seed != case.seed or case.working or case.finding is not None:
             return []
         if sender not in self._asked(case):

@@ -17,6 +17,7 @@ from coordinator.group import Group, leader_of, read_join
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import NETWORKS_MAX, Join
 from coordinator.quorum import quorum_size
+from coordinator.tardiness import LEADING
 from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
 from dht.errors import PeerError
@@ -90,7 +91,7 @@ class Joining:
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        if leader in presence.unheard:
+        if leader in presence.unheard or _is_passed_by(self.core, self.chain, leader):
             return False  # its roster would not reach us either
         if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
             return False  # it may get no seat in its own roster
@@ -282,6 +283,11 @@ class Joining:
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
         return max(self.first_attempt, max(self.said, default=-1) + 1)
+
+
+def _is_passed_by(core: Core, chain: Chain, leader: PeerId) -> bool:
+    """Whether this peer has not led when it was its turn, and has no other chance in this version (docs/adr/0043)."""
+    return bool(core.tardiness.hurried({leader}, LEADING, chain.version + chain.fragment))
 
 
 def _first_leaders(order: tuple[PeerId, ...], attempt: int) -> tuple[PeerId, ...]:

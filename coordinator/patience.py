@@ -1,30 +1,96 @@
-"""How long one stage of a round waits for members that are silent (docs/adr/0030)."""
+"""How long the stages of a round wait for members that are silent (docs/adr/0030, 0043)."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from functools import partial
 
+from coordinator.group import Group
+from coordinator.tardiness import Stage, Tardiness
 from coordinator.timeline import PROBATION_SHARE, Timeline
 from dht.identity import PeerId
 
 
 @dataclass(slots=True)
 class Patience:
-    """Of one stage: everybody has until its end, who is on probation only a moment more than the others take.
+    """Of one stage: everybody has until its end, who is `hurried` only a moment more than the others take.
 
     Keys cost nothing; if each could hold a stage up until its end by silence, new ones would slow every round down.
     """
 
     timeline: Timeline
-    probation: Set[PeerId]
+    hurried: Set[PeerId]
+    tell_late: Callable[[Set[PeerId]], None] | None = None  # once, of the others who were still awaited at the end
+    spent: set[PeerId] = field(default_factory=set)  # have had their moment in this group, at whatever stage
+    since: float | None = None  # when we began to wait
     alone_since: float | None = None  # when nobody else was waited for any more
+
+    @property
+    def moment_seconds(self) -> float:
+        return PROBATION_SHARE * self.timeline.deadline_seconds
+
+    @property
+    def moment_ends(self) -> float:
+        """When those who are hurried have had their moment."""
+        return math.inf if self.alone_since is None else self.alone_since + self.moment_seconds
 
     def lasts(self, awaited: Set[PeerId], end: float, now: float) -> bool:
         """Whether to wait on for `awaited`, in a stage that ends at `end`."""
-        if not awaited or now >= end:
+        awaited = awaited - (self.spent & self.hurried)
+        if not awaited:
             return False
-        if awaited - self.probation:
+        self.since = now if self.since is None else self.since
+        if now >= end:
+            self._tell(awaited - self.hurried, end)
+            return False
+        if awaited - self.hurried:
             return True
         self.alone_since = now if self.alone_since is None else self.alone_since
-        return now < self.alone_since + PROBATION_SHARE * self.timeline.deadline_seconds
+        if now < self.moment_ends:
+            return True
+        self.spent |= awaited
+        return False
+
+    def _tell(self, late: Set[PeerId], end: float) -> None:
+        """Unless we have hardly waited, as whoever came to this stage late itself."""
+        if self.tell_late is not None and self.since is not None and self.since + self.moment_seconds <= end:
+            self.tell_late(late)
+        self.tell_late = None
+
+
+@dataclass(slots=True)
+class Waits:
+    """All stages of one group at which we wait for members, and what we learn there about who is tardy."""
+
+    me: PeerId
+    tardiness: Tardiness
+    group: Group
+    stages: dict[tuple[Stage, int], Patience] = field(default_factory=dict)
+    spent: set[PeerId] = field(default_factory=set)
+
+    def hurried(self, stage: Stage) -> frozenset[PeerId]:
+        """Members that have only a moment at this stage."""
+        number = self.group.key.version + self.group.key.fragment
+        return self.tardiness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
+
+    def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> Patience:
+        """Our patience at a stage, from when we first ask for it."""
+        if (stage, partition) not in self.stages:
+            hurried = self.group.probation | self.hurried(stage)
+            self.stages[stage, partition] = Patience(timeline, hurried, partial(self.miss, stage), self.spent)
+        return self.stages[stage, partition]
+
+    def come(self, stage: Stage, peer: PeerId) -> None:
+        """What we awaited of a member is here, in time or not: it is waited for again."""
+        self.spent.discard(peer)
+        self.tardiness.come(peer, stage)
+
+    def miss(self, stage: Stage, peers: Set[PeerId]) -> None:
+        """The stage is at its end, and these did not come."""
+        self.tardiness.miss(peers - {self.me}, stage)
+
+    def next_moment(self, now: float) -> float:
+        """When the next stage ends for those who are hurried."""
+        return min((one.moment_ends for one in self.stages.values() if one.moment_ends > now), default=math.inf)

@@ -23,6 +23,7 @@ from coordinator.joining import Joining
 from coordinator.ledger import Ledger
 from coordinator.messages import Abstain, AskEvidenceNote, EvidenceNote
 from coordinator.pacing import Tempo
+from coordinator.tardiness import LEADING
 from coordinator.timeline import QUORUM_SHARE, Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -236,6 +237,7 @@ class Rounds:
         if gives_up_at is None:
             return []
         if now >= gives_up_at:
+            self.core.tardiness.miss([joining.leader], LEADING)
             reason = joining.current.reason if joining.current is not None else "nobody asks"
             return self._void(f"no roster in time ({reason})", now)
         actions = joining.meet(self.contributes(now), now) if now >= joining.repeat_at else []
@@ -248,9 +250,7 @@ class Rounds:
         return self._give_up(self.attempt, "nothing can come of it", now)
 
     def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
-        attempt.miss_silent()
-        actions = attempt.abstain()
-        attempt.early.close()
+        actions = attempt.give_up()
         self.attempt, self.past = None, [attempt, *self.past]
         for old in self.past[PAST_ATTEMPTS_MAX:]:
             self.joining.use_up(old.group.attempt)
@@ -281,7 +281,7 @@ class Rounds:
     def leave(self, now: float) -> None:
         """Remember what binds us at this base, in case it becomes ours again."""
         if self.attempt is not None:
-            self.attempt.miss_silent()
+            self.attempt.judge_members(void=False)
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
         self.bonds.tie(self.chain.digest, self.joining.attempts_used(), max(locks, default=0.0))
 

@@ -90,12 +90,12 @@ class Verdict:
         return [action for held in self.waiting.copy().values() for action in self.on_leader_statement(held, gone)]
 
     def _check_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:
-        if now >= self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE):
-            return True
-        missing = [partition for partition, held in enumerate(self.exchange.held()) if held is None]
-        return all(self.group.reducer(partition, phase) in gone for partition in missing) and all(
-            self.inspection.settled(partition) for partition in range(self.group.partitions)
-        )
+        end = self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE)
+        turns = ((p, self.exchange.turn_of(p)) for p, held in enumerate(self.exchange.held()) if held is None)
+        awaited = frozenset(self.group.reducer(partition, turn) for partition, turn in turns) - gone
+        if self.exchange.waits.at(("result", phase), self.timeline).lasts(awaited, end, now):
+            return False
+        return now >= end or all(self.inspection.settled(partition) for partition in range(self.group.partitions))
 
     def _make_check(self, phase: int) -> Statement:
         assert self.exchange.inputs is not None

@@ -279,11 +279,11 @@ def test_who_said_nothing_is_missed_once_there_was_something_to_say() -> None:
     member = Member(2)
     for peer in FIVE:
         member.core.presence.see(peer, presence(), 0.0)
-    member.attempt.miss_silent()
+    member.attempt.judge_members(void=True)
     assert member.core.presence.unheard == set()
     member.hear_bundle()
     member.hear_results(range(4))
-    member.attempt.miss_silent()
+    member.attempt.judge_members(void=True)
     spoken = {member.me, member.group.leader, *(PeerId(one.sender) for one in member.results[:4])}
     assert member.core.presence.unheard == set(FIVE) - spoken
 

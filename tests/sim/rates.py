@@ -1,6 +1,6 @@
-"""`python -m tests.sim.rates`: versions that six peers make while one of them is hostile, beside those without it.
+"""`python -m tests.sim.rates`: versions that peers make while some of them are hostile, beside those without it.
 
-Virtual time; a swarm of one fragment that makes a version every three seconds when nobody disturbs it.
+Virtual time; of six peers with one fragment, or of four or seven at the pace that examples/tiny.toml has (`--swarm`).
 """
 
 from __future__ import annotations
@@ -8,39 +8,64 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from coordinator.manifest import PaceSpec
 from coordinator.virtual.invariants import Watcher
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
-from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm, version
+from tests.sim.worlds import PACE, STEPS_PER_SECOND, machine, run_to_version, swarm
 
-PEERS = 6
-INTERVALS = 24  # for which it is hostile: every peer leads some of the versions
 CALM = "nobody"
 
 
-def versions_made(attack: str, seed: int, peers: int = PEERS, intervals: int = INTERVALS) -> int:
-    """Versions of an honest peer's chain in this many intervals, while the last peer behaves as `attack` says."""
-    world = swarm(peers, seed=seed)
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Of `peers` the last `hostile` are, and know each other, for so many intervals of one fragment's versions."""
+
+    peers: int
+    hostile: int
+    pace: PaceSpec
+    steps_per_second: float
+    intervals: int
+
+    @property
+    def interval_seconds(self) -> float:
+        return self.pace.steps_per_version / self.steps_per_second
+
+
+SIX = Setting(6, 1, PACE, STEPS_PER_SECOND, 24)
+FOUR = Setting(4, 1, PaceSpec(), 4.0, 10)  # eight fragments, so a version is due every 0.75 s
+SEVEN = replace(FOUR, peers=7, hostile=2)
+SETTINGS = {"six": SIX, "four": FOUR, "seven": SEVEN}
+
+
+def versions_made(attack: str, seed: int, setting: Setting = SIX) -> int:
+    """Versions of an honest peer's chains in these intervals, while the last peers behave as `attack` says."""
+    world = swarm(setting.peers, setting.pace, rates=[setting.steps_per_second] * setting.peers, seed=seed)
     run_to_version(world, 2)
-    if attack != CALM:
-        culprit = world.peers[-1]
-        culprit.mischief = mischief_named(attack, culprit.signer, [peer.me for peer in world.peers])
-        assert isinstance(world.watcher, Watcher)
-        world.watcher.hostile.add(culprit.me)
-    before = version(world.peers[0])
-    world.run(intervals * INTERVAL_SECONDS)
-    return version(world.peers[0]) - before
+    culprits = world.peers[setting.peers - setting.hostile :] if attack != CALM else []
+    band = frozenset(culprit.me for culprit in culprits)
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile |= band
+    for culprit in culprits:
+        mischief = mischief_named(attack, culprit.signer, [peer.me for peer in world.peers])
+        culprit.mischief = replace(mischief, accomplices=band - {culprit.me})
+    fragments = range(setting.pace.fragments)
+    before = sum(machine(world.peers[0], fragment).chain.version for fragment in fragments)
+    world.run(setting.intervals * setting.interval_seconds)
+    return sum(machine(world.peers[0], fragment).chain.version for fragment in fragments) - before
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each attack."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.rates", description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--swarm", choices=SETTINGS, default="six")
     parser.add_argument("--attacks", nargs="*", default=[*PROTOCOL_ATTACKS])
     chosen = parser.parse_args(arguments)
     calm = 0
     for name in [CALM, *chosen.attacks]:
-        made = [versions_made(name, seed) for seed in range(chosen.seeds)]
+        made = [versions_made(name, seed, SETTINGS[chosen.swarm]) for seed in range(chosen.seeds)]
         calm = calm or sum(made)
         sys.stdout.write(f"{name:20} {sum(made) / calm:6.0%}  {made}\n")
         sys.stdout.flush()

@@ -80,7 +80,7 @@ def test_keys_of_one_network_get_a_quarter_of_a_group() -> None:
 
 def test_keys_that_nobody_knows_get_a_quarter_of_a_group() -> None:
     """Wherever they call from; the active set grows by no more than that in each version."""
-    world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.15))
+    world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.15), seed=4)
     farm = SybilFarm(world, ())
     run_to_version(world, VERSIONS, 60 * INTERVAL_SECONDS)
     chain = machine(world.peers[0]).chain

@@ -1,6 +1,6 @@
-"""One hostile member of six, whatever it does: versions advance at more than half the rate that they have without it.
+"""Hostile members that cannot be convicted: versions advance at more than half the rate that they have without them.
 
-Whoever can be convicted is soon gone; these are those who cannot. `python -m tests.sim.rates` prints the figures.
+`python -m tests.sim.rates` prints the figures.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.sim.rates import CALM, versions_made
+from tests.sim.rates import CALM, FOUR, SEVEN, SIX, Setting, versions_made
 
 SEEDS = range(3)
 COMPLAINTS = ("doubt_everything", "refute_everything", "empty_votes", "shun_half", "never_return", "misshapen_checks")
@@ -28,15 +28,17 @@ OTHERS = (
     "starve_half",
     "vote_for_all",
 )
+SILENT_AT_ONE_STAGE = ("never_scatter", "never_return", "never_check", "never_bundle")
+SILENT_SOMEWHERE = ("never_gather", "never_commit", "never_open", "never_propose", "shun_half", "starve_half")
 
 
 @cache
-def made(attack: str) -> int:
-    return sum(versions_made(attack, seed) for seed in SEEDS)
+def made(attack: str, setting: Setting = SIX, seeds: range = SEEDS) -> int:
+    return sum(versions_made(attack, seed, setting) for seed in seeds)
 
 
-def check(attack: str) -> None:
-    assert made(attack) > made(CALM) / 2
+def check(attack: str, setting: Setting = SIX, seeds: range = SEEDS) -> None:
+    assert made(attack, setting, seeds) > made(CALM, setting, seeds) / 2
 
 
 @pytest.mark.parametrize("attack", COMPLAINTS)
@@ -44,7 +46,24 @@ def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> 
     check(attack)
 
 
+@pytest.mark.parametrize("attack", SILENT_AT_ONE_STAGE)
+def test_so_they_do_at_the_shipped_pace(attack: str) -> None:
+    check(attack, FOUR, range(1))
+
+
+@pytest.mark.parametrize("attack", ["never_return", "never_check"])
+def test_so_they_do_with_two_of_seven(attack: str) -> None:
+    check(attack, SEVEN, range(1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", OTHERS)
 def test_so_they_do_with_whatever_else_convicts_nobody(attack: str) -> None:
     check(attack)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [FOUR, SEVEN])
+@pytest.mark.parametrize("attack", [*SILENT_AT_ONE_STAGE, *SILENT_SOMEWHERE])
+def test_so_they_do_at_the_shipped_pace_with_whoever_is_silent_somewhere(attack: str, setting: Setting) -> None:
+    check(attack, setting, range(1))

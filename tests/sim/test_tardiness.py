@@ -1,0 +1,65 @@
+"""Who is slow once, or slower than the others but in time, is not shut out by what others remember (docs/adr/0043)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.messages import Message, PartNote
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.identity import PeerId
+from tests.sim.worlds import PACE, certificates, machine, run_to_version, swarm, version
+
+SLOW_SECONDS = 0.25 * PACE.round_seconds  # beyond the moment of whoever was tardy, and in time: parts have 0.4
+LATE_SECONDS = 0.45 * PACE.round_seconds
+
+
+def with_slow_parts(seed: int) -> tuple[World, VirtualPeer, dict[str, float]]:
+    """The last of five peers sends its parts so many seconds late, as long as `seconds` says so."""
+    world = swarm(5, seed=seed)
+    slow, seconds = world.peers[-1], {"late": 0.0}
+
+    def lateness(sender: PeerId, message: Message) -> float:
+        return seconds["late"] if sender == slow.me and isinstance(message, PartNote) else 0.0
+
+    world.network.lateness_seconds = lateness
+    run_to_version(world, 2)
+    return world, slow, seconds
+
+
+def share_of_parts(world: World, peer: VirtualPeer, first: int) -> float:
+    """Of the partitions that others reduced from this version on, those that hold this peer's part."""
+    held = [flag for at in range(first, version(world.peers[0]) + 1) for flag in flags(world, peer, at)]
+    return sum(held) / len(held)
+
+
+def flags(world: World, peer: VirtualPeer, at_version: int) -> list[bool]:
+    (certificate,) = certificates(world, at_version)
+    outcome = certificate.outcome
+    counted = zip(outcome.partitions, outcome.included_in(peer.me), strict=True)
+    return [included for one, included in counted if one is not None and one.reducer != peer.me]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_is_slower_than_the_others_but_in_time_counts_in_every_version(seed: int) -> None:
+    world, slow, seconds = with_slow_parts(seed)
+    seconds["late"] = SLOW_SECONDS
+    first = version(world.peers[0]) + 2
+    run_to_version(world, first + 6, 200.0)
+    assert share_of_parts(world, slow, first) == 1.0
+    world.settle(200.0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_was_too_late_for_a_while_counts_again_in_time_however_slow(seed: int) -> None:
+    world, slow, seconds = with_slow_parts(seed)
+    seconds["late"] = LATE_SECONDS
+    run_to_version(world, version(world.peers[0]) + 3, 200.0)
+    assert share_of_parts(world, slow, version(world.peers[0])) == 0.0
+    seconds["late"] = SLOW_SECONDS
+    run_to_version(world, version(world.peers[0]) + 18, 400.0)
+    first = version(world.peers[0]) + 1
+    run_to_version(world, first + 4, 200.0)
+    assert share_of_parts(world, slow, first) == 1.0
+    assert not [peer for peer, _ in machine(world.peers[0]).core.tardiness.misses if peer == slow.me]
+    world.settle(200.0)
