@@ -30,7 +30,7 @@ PARITY_PACE = (
 )
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
-PARITY_BEST: dict[int, Rates] = dict.fromkeys((4, 8), ("6.75e-3", "4.5e-3"))  # by learners, on the first seed; others have these alone
+PARITY_BEST: dict[int, Rates] = dict.fromkeys((4, 8), ("6.75e-3", "4.5e-3"))  # on the first seed; others have these
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): PARITY_GRID,
     (480, 6144): (("6.75e-3", "4.5e-3"),),
