@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,6 +198,21 @@ def test_a_dead_daemon_fails_at_once_and_a_restart_needs_no_initial_peer(
     runner.run(scenario())
 
 
+@asynccontextmanager
+async def mute_host() -> AsyncIterator[tuple[PeerAddress, list[asyncio.StreamWriter]]]:
+    """Where somebody takes calls and says nothing, and the calls it has taken."""
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{port}/p2p/{DAVE.peer_id}"), taken
+    finally:
+        server.close()
+        for writer in taken:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
 def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
     alice: Node, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,15 +220,10 @@ def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
     monkeypatch.setattr("dht.daemon.DIAL_SECONDS_MAX", 1.0)
 
     async def scenario() -> None:
-        taken: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
-        address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}/p2p/{DAVE.peer_id}")
-        with pytest.raises(NetworkError, match="does not answer"):
-            await alice.daemon.dial(address)
-        assert len(taken) == 1, "it was called"
-        server.close()
-        taken[0].transport.abort()
-        await server.wait_closed()
+        async with mute_host() as (address, taken):
+            with pytest.raises(NetworkError, match="does not answer"):
+                await alice.daemon.dial(address)
+            assert len(taken) == 1, "it was called"
 
     runner.run(scenario())
 
@@ -224,11 +235,8 @@ def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
     monkeypatch.setattr("dht.daemon.DIAL_SECONDS_MAX", 1.0)
 
     async def scenario() -> None:
-        taken: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
-        mute = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}/p2p/{DAVE.peer_id}")
-        config = DaemonConfig(folder / "carol", initial_peers=(mute,), runtime_parent=folder)
-        async with asyncio.timeout(END_SECONDS_MAX):
+        async with mute_host() as (mute, taken), asyncio.timeout(END_SECONDS_MAX):
+            config = DaemonConfig(folder / "carol", initial_peers=(mute,), runtime_parent=folder)
             with pytest.raises(NetworkError, match="none of the initial peers answered"):
                 await Node.start(config, RULES, time.time)
             assert taken, "it was called"
@@ -238,10 +246,6 @@ def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
                 await carol.probe()
             finally:
                 await carol.close()
-        server.close()
-        for writer in taken:
-            writer.transport.abort()
-        await server.wait_closed()
 
     runner.run(scenario())
 
