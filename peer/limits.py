@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, field_validator
 
 from coordinator.manifest import fault_of
-from coordinator.toml_file import parse_toml
+from coordinator.toml_file import parse_toml, reading
 from dht.errors import UsageError
 from dht.wire import Wire
 from peer.hours import Hours
@@ -148,14 +148,11 @@ class PeerSettings(Wire):
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from None
+    with reading(path):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
     return parse_toml(text, str(path))
 
 
