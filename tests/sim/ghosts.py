@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from coordinator.events import PresenceSeen
 from coordinator.manifest import TrustSpec
-from coordinator.messages import NONCE_BYTES, Roster
-from coordinator.presence import Presence
+from coordinator.messages import Roster
 from coordinator.virtual import lies
 from coordinator.virtual.keys import virtual_peer_id
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
 from dht.identity import PeerId
 from dht.wire import Wire
+from tests.coordinator.rigs import presence
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, STEPS_PER_SECOND, machine, run_to_version, swarm, version
 
 HONEST, HOSTILE = 8, 3
@@ -40,20 +40,10 @@ class Ghosts:
     def appear(self) -> None:
         """To everybody, and again before they count as gone."""
         self.beat += 1
-        presence = Presence(
-            boot=bytes(NONCE_BYTES),
-            state="training",
-            steps=0,
-            steps_per_second=self.steps_per_second,
-            tokens=0,
-            versions=(0,) * self.world.pace.fragments,
-            heads=(),
-            addresses=(),
-            beat=self.beat,
-        )
+        shown = presence(rate=self.steps_per_second, beat=self.beat)
         for peer in self.world.peers:
             for key in self.keys:
-                peer.handle(PresenceSeen(key, presence))
+                peer.handle(PresenceSeen(key, shown))
         self.world.clock.after(self.world.pace.presence_seconds, self.appear)
 
 
