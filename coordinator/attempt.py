@@ -33,7 +33,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
-LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
+LAST_WORDS = frozenset({"result", "redo", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
 
 
 @dataclass(slots=True)
@@ -136,11 +136,11 @@ class Attempt:
             return []
         if self.early.holds_back(sender, message, root):
             return []
-        redone = self.exchange.redone
+        progress = self.exchange.progress
         actions = self._dispatch(sender, message, root)
         self.heard.add(sender)
         self.gone.pop(sender, None)
-        if kind == "bundle" or self.exchange.redone != redone:
+        if self.exchange.progress != progress:
             actions += self.early.replay(self.receive, now)
         return actions + self._settle(now)
 
@@ -261,11 +261,11 @@ class Attempt:
         if self.over:
             return self.verdict.judge()  # should the others certify it, we hold the state already
         leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
-        proposers, redone = self.group.proposers(), self.exchange.redone
+        proposers, progress = self.group.proposers(), self.exchange.progress
         actions = self.exchange.decide(now)
         actions += self.inspection.decide(self.gone.keys(), now) if self.verdict.vote is None else []
         actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
-        if self.exchange.redone != redone:
+        if self.exchange.progress != progress:
             actions += self.early.replay(self.receive, now)
         second = leaderless and self.core.me in proposers and self.verdict.open
         if self.chair.leads or second:

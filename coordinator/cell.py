@@ -233,8 +233,7 @@ class Cell:
         """Whether some of these may become good by waiting."""
         held = self.exchange.held()
         return any(
-            self.group.reducer(p, 0) not in self.gone if held[p] is None else not self.inspection.settled(p)
-            for p in bad
+            self.group.reducer(p) not in self.gone if held[p] is None else not self.inspection.settled(p) for p in bad
         )
 
     def _make_harvest(self) -> Harvest:
@@ -263,5 +262,5 @@ class Cell:
         if self.bundle is None:
             silent = self.group.contributors - self.commits.keys() - self.gone - {self.core.me}
             return [Send(peer, self.group.statement) for peer in sorted(silent)]
-        late = {self.group.reducer(p, 0) for p, held in enumerate(self.exchange.held()) if held is None}
+        late = {self.group.reducer(p) for p, held in enumerate(self.exchange.held()) if held is None}
         return [Send(peer, self.bundle) for peer in sorted(late - {self.core.me})]

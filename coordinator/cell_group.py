@@ -6,6 +6,7 @@ contribution like any other, and a leader that lies about its cell can do what a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,9 +42,9 @@ class CellGroup(Group):
         """⌊2n/3⌋ of the input set."""
         return 2 * inputs // 3
 
-    def reducer(self, partition: int, turn: int) -> PeerId:
+    def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
         """The leader reduces again: no other reducer can spoil a cell."""
-        return self.leader if turn else self.reducers[partition]
+        return self.leader if partition in redone else self.reducers[partition]
 
     def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
         return tuple(dict.fromkeys((self.leader, reducer)))

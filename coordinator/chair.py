@@ -66,11 +66,15 @@ class Chair:
         if self.leads and phase == 0 and self.redo is None:
             again = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
             again |= self.refutations.partitions
-            urgent = bool(missed_partitions(self.group, checks))
+            urgent = self._most_checked(checks) and bool(missed_partitions(self.group, checks))
             if again and checks and (urgent or self._heard_enough(checks, phase, REDO_SHARE, gone, now)):
                 return self._order_redo(inputs, tuple(sorted(again)), checks)
         enough = self._heard_enough(checks, phase, PROPOSE_SHARES[phase], gone, now)
         return self._propose(inputs, checks) if enough else []
+
+    def _most_checked(self, checks: list[Checked]) -> bool:
+        """Whether so many have checked that what all honest members miss is missed by more than a third of these."""
+        return self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks))
 
     def _heard_enough(self, checks: list[Checked], phase: int, share: float, gone: Set[PeerId], now: float) -> bool:
         """Whether everybody has checked, or time is up, and every refutation that they announce has been looked into.
@@ -98,7 +102,7 @@ class Chair:
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _propose(self, inputs: InputSet, checks: list[Checked]) -> list[Action]:
-        if not self.group.more_than_two_thirds(frozenset(checked.sender for checked in checks)):
+        if not self._most_checked(checks):
             return []
         agreed = agreed_results(self.group, checks, self.refutations.proven.keys())
         if is_void(agreed):

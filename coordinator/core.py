@@ -122,6 +122,10 @@ class Core:
         """The networks of a peer: those that it names, and the one from which we see it call."""
         return frozenset(named) | ({self.origins[peer]} if peer in self.origins else frozenset())
 
+    def is_dialable(self, peer: PeerId) -> bool:
+        """Whether others can call this peer, as far as it says."""
+        return self.dialable if peer == self.me else self.presence.is_dialable(peer)
+
     def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
         """Whether the live learners of the active set are too few for a full certificate (docs/adr/0004)."""
         ourselves = {self.me} if self.contributes else set()

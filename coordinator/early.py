@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action
 from coordinator.exchange import Exchange
-from coordinator.messages import PartNote
+from coordinator.messages import PartNote, Result
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -20,7 +20,7 @@ Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Act
 
 @dataclass(slots=True)
 class Early:
-    """`kinds`: statements that cannot be read without the input set; parts wait for it, or for the second turn."""
+    """`kinds`: statements that cannot be read without the input set. Parts and results of a second turn wait for it."""
 
     exchange: Exchange
     kinds: frozenset[str]
@@ -46,7 +46,9 @@ class Early:
         exchange = self.exchange
         if isinstance(message, PartNote):
             return exchange.inputs is None or (message.turn == 1 and not exchange.redone)
-        return message.context.kind in self.kinds and exchange.inputs is None
+        if exchange.inputs is None or message.context.kind != "result":
+            return message.context.kind in self.kinds and exchange.inputs is None
+        return not exchange.ordered and message.read(Result).turn == 1
 
     def replay(self, receive: Receive, now: float) -> list[Action]:
         """Take up what was kept; what is still early is kept again."""

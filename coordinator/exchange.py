@@ -34,8 +34,9 @@ class HeldResult:
 
 @dataclass(slots=True)
 class Exchange:
-    """What a member has given and got so far. `redone`: partitions that are in their second turn.
+    """What a member has given and got so far.
 
+    `ordered`: partitions that are to have a second turn, as the leader says; `redone`: the same, once we know why.
     `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
     """
 
@@ -50,6 +51,7 @@ class Exchange:
     inputs: InputSet | None = None
     duties: dict[tuple[int, int], ReducerDuty] = field(default_factory=dict)
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
+    ordered: frozenset[int] = frozenset()
     redone: frozenset[int] = frozenset()
     waits: Waits = field(init=False)
 
@@ -105,8 +107,8 @@ class Exchange:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
-        """These partitions are reduced again by the next reducer in order."""
-        self.redone = frozenset(partitions)
+        """These partitions are reduced again, by others."""
+        self.ordered = self.redone = frozenset(partitions)
         return self._take_up(partitions, 1, gone)
 
     def _take_up(self, partitions: Sequence[int], turn: int, gone: Set[PeerId]) -> list[Action]:
@@ -115,7 +117,7 @@ class Exchange:
         deadline = self.timeline.at(REDO_INPUTS_SHARE if turn else INPUTS_SHARE)
         actions: list[Action] = []
         for partition in partitions:
-            if self.group.reducer(partition, turn) == self.core.me:
+            if self._reducer(partition, turn) == self.core.me:
                 patience = self.waits.at(("part", turn), self.timeline, partition)
                 least = self.core.pace.min_group
                 counted = self._counted_min(self.inputs)
@@ -126,12 +128,15 @@ class Exchange:
             actions += self._part(partition, turn)
         return actions
 
+    def _reducer(self, partition: int, turn: int) -> PeerId:
+        return self.group.reducer(partition, self.ordered if turn else ())
+
     def _part(self, partition: int, turn: int) -> list[Action]:
         """Our part of a partition, to its reducer; nothing if the input set is without us."""
         if self.inputs is None or self.encoded is None or self.inputs.index(self.core.me) is None:
             return []
         note = PartNote(group=self.group.key.roster_id, partition=partition, turn=turn)
-        return [Send(self.group.reducer(partition, turn), note, self.encoded.part_roots[partition])]
+        return [Send(self._reducer(partition, turn), note, self.encoded.part_roots[partition])]
 
     def on_part(self, sender: PeerId, note: PartNote, root: bytes | None) -> None:
         """A contributor's part for a partition that we reduce."""
@@ -170,7 +175,9 @@ class Exchange:
             return
         if result.partition >= self.group.partitions or self.inputs is None:
             raise PeerError("a result of another group")
-        reducer = self.group.reducer(*slot)
+        if result.turn and result.partition not in self.ordered:
+            raise PeerError("a result of a partition that is not reduced again")
+        reducer = self._reducer(*slot)
         if statement.sender != reducer or statement.context.group != self.inputs.digest:
             raise PeerError("a result from somebody who does not reduce it")
         indices = set(result.included)
@@ -186,6 +193,11 @@ class Exchange:
             raise PeerError("result bytes that do not match their signed root")
         self.results[slot] = HeldResult(reducer, result, statement)
         self.waits.come(("result", result.turn), reducer)
+
+    @property
+    def progress(self) -> tuple[bool, frozenset[int], frozenset[int]]:
+        """What has to change before messages that came too early can be read."""
+        return self.inputs is not None, self.ordered, self.redone
 
     @property
     def roots(self) -> frozenset[bytes]:
@@ -225,7 +237,7 @@ class Exchange:
         for partition, held in enumerate(self.held()):
             if held is None and results:
                 turn = self.turn_of(partition)
-                actions.append(Send(self.group.reducer(partition, turn), self._need("result", partition, turn)))
+                actions.append(Send(self._reducer(partition, turn), self._need("result", partition, turn)))
         return actions
 
     def _need(self, what: str, partition: int, turn: int) -> NeedNote:
@@ -233,8 +245,8 @@ class Exchange:
 
     def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
         """Give a member of the group what it asks for, if we have it."""
-        if need.what == "part" and need.partition < self.group.partitions:
-            if sender == self.group.reducer(need.partition, need.turn):
+        if need.what == "part" and need.turn <= self.turn_of(need.partition) and need.partition < self.group.partitions:
+            if sender == self._reducer(need.partition, need.turn):
                 return self._part(need.partition, need.turn)
             return []
         held = self.results.get((need.partition, need.turn))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -87,9 +87,20 @@ class Group:
         """Of how many with weight a partition is merged, at least: fewer than a third of who asked are never half."""
         return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
 
-    def reducer(self, partition: int, turn: int) -> PeerId:
-        """Who reduces a partition, at first (turn 0) or again (turn 1: the next in order)."""
-        return self.reducers[(partition + turn) % len(self.reducers)]
+    def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
+        """Who reduces a partition: its own reducer or, if it is among those `redone`, one whose own partition stands.
+
+        These take turns, beginning with the next in order. Where nobody's stands, each has the next reducer's.
+        """
+        order, count = self.reducers, self.partitions
+        if partition not in redone:
+            return order[partition]
+        first = min(redone)
+        after = [(first + step) % count for step in range(1, count + 1)]
+        standing = [place for place in after if place not in redone]
+        if not standing:
+            return order[(partition + 1) % count]
+        return order[standing[sorted(redone).index(partition) % len(standing)]]
 
     def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
         """Who gets the results of a reducer."""

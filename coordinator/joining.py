@@ -17,7 +17,7 @@ from coordinator.group import Group, leader_of, read_join
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import NETWORKS_MAX, Join
 from coordinator.quorum import quorum_size
-from coordinator.tardiness import LEADING
+from coordinator.tardiness import LEADING, round_number
 from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
 from dht.errors import PeerError
@@ -78,21 +78,21 @@ class Joining:
         return has_ticket(self.chain.beacon(), peer, known, self.core.presence.population(now))
 
     def open(self, contributes: bool, now: float) -> list[Action]:
-        """Ask into the first attempt whose leader we believe to be there."""
-        leaders = self.chain.leaders()
-        for skipped in range(len(leaders)):
-            leader = leaders[(self.attempt_number + skipped) % len(leaders)]
-            if self._can_lead(leader, now):
-                self.attempt_number += skipped
-                break
+        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
+        coming = range(self.attempt_number, self.attempt_number + len(self.chain.leaders()))
+        able = [attempt for attempt in coming if self._can_lead(leader_of(self.chain, attempt), now)]
+        reached = [attempt for attempt in able if self.core.is_dialable(leader_of(self.chain, attempt))]
+        self.attempt_number = next(iter(reached + able), self.attempt_number)
         self.since = now
         return self.ask(contributes, now)
 
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        if leader in presence.unheard or _is_passed_by(self.core, self.chain, leader):
+        if leader in presence.unheard:
             return False  # its roster would not reach us either
+        if self.core.tardiness.hurried({leader}, LEADING, round_number(self.chain.fragment, self.chain.version)):
+            return False  # it has not led when it was its turn, and has no other chance in this version (docs/adr/0043)
         if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
             return False  # it may get no seat in its own roster
         if leader == self.core.me or presence.is_training(leader, now):
@@ -283,11 +283,6 @@ class Joining:
     def attempts_used(self) -> int:
         """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
         return max(self.first_attempt, max(self.said, default=-1) + 1)
-
-
-def _is_passed_by(core: Core, chain: Chain, leader: PeerId) -> bool:
-    """Whether this peer has not led when it was its turn, and has no other chance in this version (docs/adr/0043)."""
-    return bool(core.tardiness.hurried({leader}, LEADING, chain.version + chain.fragment))
 
 
 def _first_leaders(order: tuple[PeerId, ...], attempt: int) -> tuple[PeerId, ...]:

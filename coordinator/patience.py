@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.group import Group
-from coordinator.tardiness import Stage, Tardiness
+from coordinator.tardiness import Stage, Tardiness, round_number
 from coordinator.timeline import PROBATION_SHARE, Timeline
 from dht.identity import PeerId
 
@@ -72,7 +72,7 @@ class Waits:
 
     def hurried(self, stage: Stage) -> frozenset[PeerId]:
         """Members that have only a moment at this stage."""
-        number = self.group.key.version + self.group.key.fragment
+        number = round_number(self.group.key.fragment, self.group.key.version)
         return self.tardiness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
 
     def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> Patience:

@@ -137,6 +137,11 @@ class PresenceTable:
         """Whether a peer is live and its learner is running."""
         return self.is_live(peer, now) and self.sightings[peer].presence.state == "training"
 
+    def is_dialable(self, peer: PeerId) -> bool:
+        """Whether a peer says that others can call it; one of which we know nothing may be."""
+        sighting = self.sightings.get(peer)
+        return sighting is None or sighting.presence.dialable
+
     def trainers(self, now: float) -> frozenset[PeerId]:
         """Live peers whose learners are running."""
         return frozenset(peer for peer in self.sightings if self.is_training(peer, now))

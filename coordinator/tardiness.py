@@ -17,6 +17,11 @@ LEADING: Stage = ("lead", 0)
 OPENING: Stage = ("opening", 0)
 
 
+def round_number(fragment: int, version: int) -> int:
+    """By this all count alike whose turn it is to be waited for; fragments have their turns one after the other."""
+    return version + fragment
+
+
 @dataclass(slots=True)
 class Tardiness:
     """What one peer has seen itself: how often in a row somebody was waited for to the end of a stage, and not there.

@@ -91,8 +91,8 @@ class Verdict:
 
     def _check_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:
         end = self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE)
-        turns = ((p, self.exchange.turn_of(p)) for p, held in enumerate(self.exchange.held()) if held is None)
-        awaited = frozenset(self.group.reducer(partition, turn) for partition, turn in turns) - gone
+        missing = (partition for partition, held in enumerate(self.exchange.held()) if held is None)
+        awaited = frozenset(self.group.reducer(partition, self.exchange.redone) for partition in missing) - gone
         if self.exchange.waits.at(("result", phase), self.timeline).lasts(awaited, end, now):
             return False
         return now >= end or all(self.inspection.settled(partition) for partition in range(self.group.partitions))
@@ -143,6 +143,9 @@ class Verdict:
         checks = read_checks(redo.checks, self.group, inputs, self.core.verifier)
         if statement.sender != self.group.leader or max(redo.partitions) >= self.group.partitions:
             raise PeerError("a redo that is not the leader's, or of nothing here")
+        self.exchange.ordered = frozenset(redo.partitions)
+        if self.abstention is not None:
+            return []  # the results may still matter to us
         justified = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
         if not set(redo.partitions) <= justified | self.inspection.refutations.partitions:
             self.waiting["redo"] = statement  # for the refutation, or the result, that justifies it

@@ -228,6 +228,7 @@ class VirtualPeer:
             versions=versions,
             heads=heads,
             addresses=(),
+            dialable=self.engine.core.dialable,
             beat=self.beats,
         )
 

@@ -243,7 +243,7 @@ class Club:
             "squared_norms": (1.0,),
             "encoding_error": 0.0,
         }
-        reducer = self.number(group.reducer(partition, turn))
+        reducer = self.number(group.reducer(partition, {partition} if turn else ()))
         return self.say(reducer, "result", Result(**{**values, **changes}), **self.in_group(group, inputs.digest))
 
     def check_statement(

@@ -187,7 +187,10 @@ def result_of(group: Group, partition: int, turn: int = 0) -> tuple[bytes, tuple
         squared_norms=(),
         encoding_error=0.0,
     )
-    return digest_of(b"statement", bytes([partition, turn])), (group.reducer(partition, turn), result)
+    return digest_of(b"statement", bytes([partition, turn])), (
+        group.reducer(partition, {partition} if turn else ()),
+        result,
+    )
 
 
 def key_of(chain: Chain, name: bytes = b"") -> RoundKey:
@@ -204,6 +207,7 @@ def presence(
     rate: float = 1.0,
     chains: Sequence[Chain] = (),
     beat: int = 0,
+    dialable: bool = True,
 ) -> Presence:
     return Presence(
         boot=bytes(16),
@@ -215,6 +219,7 @@ def presence(
         heads=tuple(chain.digest[:8] for chain in chains),
         addresses=(),
         beat=beat,
+        dialable=dialable,
     )
 
 

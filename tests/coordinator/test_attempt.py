@@ -70,7 +70,9 @@ class Member:
             squared_norms=(1.0,),
             encoding_error=0.0,
         )
-        return say(self.group.reducer(partition, turn), "result", self.chain, self.inputs.digest, body)
+        return say(
+            self.group.reducer(partition, {partition} if turn else ()), "result", self.chain, self.inputs.digest, body
+        )
 
     def hear(self, statement: Statement, now: float = 1.0, root: bytes | None = None) -> list[Action]:
         return self.attempt.receive(PeerId(statement.sender), statement, root, now)
@@ -140,7 +142,7 @@ def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
     assert [to for to, _ in sent(member.attempt.on_encoded(member.encoded(), 0.5), "commit")] == [member.group.leader]
     parts = [action for action in member.hear_bundle() if isinstance(action, Send)]
     assert [(send.to, send.payload) for send in parts] == [
-        (member.group.reducer(j, 0), digest_of(member.me.encode(), bytes([j]))) for j in range(5)
+        (member.group.reducer(j), digest_of(member.me.encode(), bytes([j]))) for j in range(5)
     ]
     asked = member.hear_results()
     assert sent(asked, "check") == []  # not before it has looked into them
@@ -220,6 +222,59 @@ def test_parts_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
         assert member.attempt.receive(peer, note, committed.part_roots[partition], 1.0) == []
     actions = member.hear(redo(member, (partition,)))
     assert [action.turn for action in actions if isinstance(action, Reduce)] == [1]
+
+
+def test_results_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
+    """Only the order says who reduces again: here all but one have failed, and this one does all their work."""
+    member = Member(2)
+    member.hear_bundle()
+    standing = (member.partition + 1) % 5
+    redone = tuple(sorted(set(range(5)) - {standing}))
+    again = member.results[redone[0]].read(Result).model_copy(update={"turn": 1})
+    result = say(member.group.reducers[standing], "result", member.chain, member.inputs.digest, again)
+    assert member.hear(result, 1.0, again.root) == []
+    assert member.attempt.exchange.results == {}
+    member.hear(redo(member, redone))
+    assert member.attempt.exchange.results[redone[0], 1].reducer == member.group.reducers[standing]
+    stray = again.model_copy(update={"partition": standing})
+    with pytest.raises(PeerError, match="not reduced again"):
+        member.hear(say(member.group.reducers[standing], "result", member.chain, member.inputs.digest, stray))
+
+
+def test_an_order_without_reasons_still_says_whose_results_may_count_later() -> None:
+    """A member that cannot follow a redo can vote for what the others made of it."""
+    member = Member(2)
+    member.hear_bundle()
+    body = Redo(partitions=(1,), checks=tuple(checked.statement for checked in member.checks()))
+    member.hear(say(member.group.leader, "redo", member.chain, member.inputs.digest, body))
+    again = member.results[1].read(Result).model_copy(update={"turn": 1})
+    member.hear(say(member.group.reducer(1, {1}), "result", member.chain, member.inputs.digest, again), 1.0, again.root)
+    assert (1, 1) in member.attempt.exchange.results
+    assert not member.attempt.exchange.redone
+
+
+def test_who_abstained_still_takes_the_results_of_a_second_turn() -> None:
+    member = Member(2)
+    member.hear_bundle()
+    member.attempt.abstain()
+    assert member.hear(redo(member, (1,))) == []
+    again = member.results[1].read(Result).model_copy(update={"turn": 1})
+    member.hear(say(member.group.reducer(1, {1}), "result", member.chain, member.inputs.digest, again), 1.0, again.root)
+    assert (1, 1) in member.attempt.exchange.results
+
+
+def test_a_leader_orders_a_redo_once_so_many_have_checked_that_it_knows_all_that_is_missing() -> None:
+    """The first two who complain may have got what the others lack."""
+    leader = Member(0)
+    leader.hear_bundle()
+    lacking = {1: (1,), 2: (1,), 3: (1, 3), 4: (1, 3)}
+    redos: list[Statement] = []
+    for place, partitions in lacking.items():
+        digests = [None if p in partitions else one.digest for p, one in enumerate(leader.results)]
+        actions = leader.hear(check(leader.chain, leader.inputs, leader.order[place], digests).statement)
+        redos += [statement for _, statement in sent(actions, "redo")]
+        assert bool(redos) == (place == 4)
+    assert {one.read(Redo).partitions for one in redos} == {(1, 3)}
 
 
 def test_a_redo_needs_the_complaints_that_justify_it() -> None:
@@ -338,7 +393,7 @@ def test_missing_results_are_asked_of_reducers_then_of_who_proposed_and_who_vote
     member.hear_results(range(4))
     missing = 4
     asked = needs(member.attempt.tick(2.0))
-    assert (member.group.reducer(missing, 0), "result", missing) in asked
+    assert (member.group.reducer(missing), "result", missing) in asked
     member.hear(member.proposal())
     asked = needs(member.attempt.tick(3.0))
     assert asked == {(member.group.leader, "result", missing)}
@@ -423,7 +478,7 @@ def test_results_that_are_false_are_refused() -> None:
         ({"partition": 31}, good.root, "another group"),
     ):
         body = good.model_copy(update=changes)
-        statement = say(member.group.reducer(1, 0), "result", member.chain, member.inputs.digest, body)
+        statement = say(member.group.reducer(1), "result", member.chain, member.inputs.digest, body)
         with pytest.raises(PeerError, match=reason):
             member.hear(statement, 1.0, root)
     assert member.attempt.exchange.results == {}

@@ -40,7 +40,7 @@ class Stand:
         self.exchange.inputs = self.inputs = CLUB.inputs(self.chain, self.group)
         self.partition = len(self.group.members) - 1
         statement: Statement = CLUB.result(self.group, self.inputs, self.partition)
-        self.held = HeldResult(self.group.reducer(self.partition, 0), statement.read(Result), statement)
+        self.held = HeldResult(self.group.reducer(self.partition), statement.read(Result), statement)
         self.others = [member for member, peer in enumerate(self.inputs.peers) if peer != core.me]
         self.auditor.audit = Audit(self.exchange, self.held, set(self.others), NOW, ENDS_AT)
 

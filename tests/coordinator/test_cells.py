@@ -126,7 +126,7 @@ def test_a_cell_is_what_its_head_signed() -> None:
     assert group.leader == group.head == CLUB.ids[0]
     assert set(group.members) == CLUB.peers((0, 4, 5))
     assert set(group.reducers) == CLUB.peers((4, 5))  # the leader brings nothing of its own here
-    assert {group.reducer(partition, 1) for partition in range(2)} == {CLUB.ids[0]}
+    assert {group.reducer(partition, {partition}) for partition in range(2)} == {CLUB.ids[0]}
     assert set(group.receivers(CLUB.ids[4])) == CLUB.peers((0, 4))
     below = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN)
     assert (below.leader, below.head) == (CLUB.ids[4], CLUB.ids[0])

@@ -33,7 +33,7 @@ CHAIN = CLUB.chain()
 GROUP = CLUB.group(CHAIN, range(5))
 INPUTS = CLUB.inputs(CHAIN, GROUP)
 LEADER = CLUB.number(GROUP.leader)
-REDUCER = CLUB.number(GROUP.reducer(0, 0))
+REDUCER = CLUB.number(GROUP.reducer(0))
 COURT = VirtualCourt()
 RESULTS = tuple(digest(("root", j)) for j in range(GROUP.partitions))
 
@@ -175,7 +175,7 @@ def test_statements_that_cannot_be_read_have_no_place() -> None:
 LIES = {
     "an input counted twice": CLUB.result(GROUP, INPUTS, 0, included=(0, 1, 1, 2)),
     "in the second turn": CLUB.say(
-        CLUB.number(GROUP.reducer(0, 1)),
+        CLUB.number(GROUP.reducer(0, {0})),
         "result",
         CLUB.result(GROUP, INPUTS, 0, turn=1, included=(4, 4)).read(STATEMENT_BODIES["result"]),
         **CLUB.in_group(GROUP, INPUTS.digest),

@@ -91,10 +91,31 @@ def test_a_roster_makes_a_group(chain: Chain) -> None:
     assert group.leader == leader_of(chain, 0)
     assert group.voters == group.contributors == frozenset(PEERS[:6])
     assert group.reducers == group.members
-    assert [group.reducer(0, 0), group.reducer(0, 1), group.reducer(5, 1)] == [*group.reducers[:2], group.reducers[0]]
+    assert [group.reducer(partition) for partition in range(6)] == list(group.reducers)
     assert group.proposers()[0] == group.leader
     assert len(set(group.proposers())) == 2
     assert not group.minor
+
+
+@pytest.mark.parametrize(
+    ("redone", "by"),
+    [
+        ({0}, [1]),
+        ({5}, [0]),
+        ({0, 1}, [2, 3]),
+        ({1, 3, 5}, [2, 4, 0]),
+        ({0, 1, 2, 4, 5}, [3, 3, 3, 3, 3]),
+        (set(range(6)), [1, 2, 3, 4, 5, 0]),
+    ],
+)
+def test_what_is_redone_goes_round_those_whose_own_partition_stands(
+    chain: Chain, redone: set[int], by: list[int]
+) -> None:
+    """From the next in order on; were it always the next, two in a row who return nothing would void a partition."""
+    group = group_of(chain, PEERS[:6])
+    assert [group.reducer(partition, redone) for partition in sorted(redone)] == [group.reducers[one] for one in by]
+    stands = set(range(6)) - redone
+    assert all(group.reducer(partition, redone) == group.reducers[partition] for partition in stands)
 
 
 def test_witnesses_and_peers_that_nobody_can_dial_reduce_nothing(chain: Chain) -> None:

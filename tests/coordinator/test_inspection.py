@@ -56,7 +56,7 @@ def answer(member: Member, inspect: Inspect, finding: Finding, now: float = 1.0)
 
 def test_a_member_asks_every_other_reducer_with_a_seed_of_its_own_nonce() -> None:
     member, actions = ready()
-    expected = {(member.group.reducer(p, 0), p, seed_of(NONCES[0], p, 0)) for p in others(member)}
+    expected = {(member.group.reducer(p), p, seed_of(NONCES[0], p, 0)) for p in others(member)}
     assert {(to, note.partition, note.seed) for to, note in asked(actions)} == expected
     assert not any(note.own for _, note in asked(actions))
 
@@ -100,7 +100,7 @@ def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
 def test_a_reducer_that_the_transport_lost_is_not_waited_for() -> None:
     member, _ = ready()
     lost = others(member)[0]
-    again = asked(member.attempt.lose(member.group.reducer(lost, 0), 1.0))
+    again = asked(member.attempt.lose(member.group.reducer(lost), 1.0))
     assert [(note.partition, note.own) for _, note in again] == [(lost, True)] * 4
 
 

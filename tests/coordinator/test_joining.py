@@ -87,6 +87,31 @@ def test_a_leader_that_was_silent_towards_us_is_skipped_until_it_speaks() -> Non
     assert again.leader == first
 
 
+def test_a_leader_that_everybody_can_call_goes_before_one_that_few_can() -> None:
+    first, second, third = joining().chain.leaders()[:3]
+    asking = joining()
+    for peer in (first, second):
+        asking.core.presence.see(peer, presence(dialable=False, beat=1), 0.0)
+    asking.open(True, 0.0)
+    assert asking.leader == third
+    nowhere = joining()
+    for peer in FIVE:
+        nowhere.core.presence.see(peer, presence(dialable=False, beat=1), 0.0)
+    nowhere.open(True, 0.0)
+    assert nowhere.leader == first, "where nobody can be called, all are as good"
+
+
+def test_who_leads_itself_asks_past_itself_if_nobody_can_call_it() -> None:
+    leaders = joining().chain.leaders()
+    own = joining(me=PEERS.index(leaders[0]))
+    own.open(True, 0.0)
+    assert own.leader == leaders[0]
+    home = joining(me=PEERS.index(leaders[0]))
+    home.core.note(ReachSeen(dialable=False), 0.0)
+    home.open(True, 0.0)
+    assert home.leader == leaders[1]
+
+
 def test_a_leader_does_not_wait_for_the_join_of_whoever_was_silent() -> None:
     for missed in (False, True):
         leads = joining(me=PEERS.index(chain_of(core()).leaders()[0]))

@@ -84,6 +84,13 @@ def test_trainers_are_those_whose_learners_run():
     assert len(known.live(1.0)) == 6
 
 
+def test_whoever_says_nothing_else_can_be_called():
+    known = table()
+    known.see(IDS[1], presence(dialable=False), 0.0)
+    known.see(IDS[2], presence(), 0.0)
+    assert [known.is_dialable(peer) for peer in IDS[:3]] == [True, False, True]
+
+
 def test_heads_are_compared_as_far_as_presence_carries_them():
     known, head = table(), digest("head")
     known.see(IDS[0], presence(versions=(1, 2), heads=(b"", head[:HEAD_BYTES])), now=0.0)

@@ -139,7 +139,7 @@ def test_its_work_has_no_weight_and_is_not_credited() -> None:
     results = [CLUB.result(group, inputs, partition) for partition in range(group.partitions)]
     digests = tuple(one.digest for one in results)
     checks = [CLUB.check(number, group, inputs, digests) for number in ALL]
-    held = {one.digest: (group.reducer(p, 0), one.read(Result)) for p, one in enumerate(results)}
+    held = {one.digest: (group.reducer(p), one.read(Result)) for p, one in enumerate(results)}
     outcome = build_outcome(group, inputs, checks, digests, held)
     assert {one.peer: one.tokens for one in outcome.included()}[NEW] == 0
     assert outcome.tokens == 400

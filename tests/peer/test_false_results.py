@@ -37,7 +37,7 @@ CLUB = Club.of(MEMBERS, real_keys=True)
 CHAIN = CLUB.chain()
 GROUP = CLUB.group(CHAIN, range(MEMBERS))
 PARTITION = 2
-CULPRIT = GROUP.reducer(PARTITION, 0)
+CULPRIT = GROUP.reducer(PARTITION)
 RULES = [OuterSpec(merge=rule) for rule in MERGES] + [OuterSpec(merge="robust_rda", norms="row")]
 INNOCENT = r"what its inputs come to|no leaf can be recomputed"
 CODECS = [("fp32", "fp32"), ("bf16", "int4"), ("int4", "int8")]

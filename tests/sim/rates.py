@@ -1,6 +1,7 @@
 """`python -m tests.sim.rates`: versions that peers make while some of them are hostile, beside those without it.
 
-Virtual time; of six peers with one fragment, or of four or seven at the pace that examples/tiny.toml has (`--swarm`).
+Virtual time; of six peers with one fragment, or of four or seven at the pace that examples/tiny.toml has (`--swarm`),
+or of ten of whom nobody can call five or six of the honest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.manifest import PaceSpec
 from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.simulation import World
 from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
 from tests.sim.worlds import PACE, STEPS_PER_SECOND, machine, run_to_version, swarm
 
@@ -20,13 +22,17 @@ CALM = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Of `peers` the last `hostile` are, and know each other, for so many intervals of one fragment's versions."""
+    """Of `peers` the last `hostile` are, and know each other, for so many intervals of one fragment's versions.
+
+    Everybody can be called but for `homes` of the honest, who do not get through to each other.
+    """
 
     peers: int
     hostile: int
     pace: PaceSpec
     steps_per_second: float
     intervals: int
+    homes: int = 0
 
     @property
     def interval_seconds(self) -> float:
@@ -36,12 +42,15 @@ class Setting:
 SIX = Setting(6, 1, PACE, STEPS_PER_SECOND, 24)
 FOUR = Setting(4, 1, PaceSpec(), 4.0, 10)  # eight fragments, so a version is due every 0.75 s
 SEVEN = replace(FOUR, peers=7, hostile=2)
-SETTINGS = {"six": SIX, "four": FOUR, "seven": SEVEN}
+FIVE_HOMES = Setting(10, 3, PACE, STEPS_PER_SECOND, 30, homes=5)
+SIX_HOMES = replace(FIVE_HOMES, homes=6)
+SETTINGS = {"six": SIX, "four": FOUR, "seven": SEVEN, "five-homes": FIVE_HOMES, "six-homes": SIX_HOMES}
 
 
 def versions_made(attack: str, seed: int, setting: Setting = SIX) -> int:
     """Versions of an honest peer's chains in these intervals, while the last peers behave as `attack` says."""
     world = swarm(setting.peers, setting.pace, rates=[setting.steps_per_second] * setting.peers, seed=seed)
+    _close_homes(world, setting)
     run_to_version(world, 2)
     culprits = world.peers[setting.peers - setting.hostile :] if attack != CALM else []
     band = frozenset(culprit.me for culprit in culprits)
@@ -54,6 +63,16 @@ def versions_made(attack: str, seed: int, setting: Setting = SIX) -> int:
     before = sum(machine(world.peers[0], fragment).chain.version for fragment in fragments)
     world.run(setting.intervals * setting.interval_seconds)
     return sum(machine(world.peers[0], fragment).chain.version for fragment in fragments) - before
+
+
+def _close_homes(world: World, setting: Setting) -> None:
+    honest = setting.peers - setting.hostile
+    homes = world.peers[honest - setting.homes : honest]
+    world.network.blocked = {(one.me, other.me) for one in homes for other in homes if one is not other}
+    for peer in homes:
+        peer.crash()
+        peer.dialable = False
+        peer.start()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.sim.rates import CALM, FOUR, SEVEN, SIX, Setting, versions_made
+from tests.sim.rates import CALM, FIVE_HOMES, FOUR, SEVEN, SIX, SIX_HOMES, Setting, versions_made
 
 SEEDS = range(3)
 COMPLAINTS = ("doubt_everything", "refute_everything", "empty_votes", "shun_half", "never_return", "misshapen_checks")
@@ -54,6 +54,12 @@ def test_so_they_do_at_the_shipped_pace(attack: str) -> None:
 @pytest.mark.parametrize("attack", ["never_return", "never_check"])
 def test_so_they_do_with_two_of_seven(attack: str) -> None:
     check(attack, SEVEN, range(1))
+
+
+@pytest.mark.parametrize("setting", [FIVE_HOMES, SIX_HOMES])
+@pytest.mark.parametrize("attack", ["never_return", "never_check"])
+def test_so_they_do_where_most_of_those_who_can_be_called_are_hostile(attack: str, setting: Setting) -> None:
+    check(attack, setting, range(1))
 
 
 @pytest.mark.slow
