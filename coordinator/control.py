@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -59,7 +60,7 @@ def ask(
             raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
         try:
             connection.sendall(_line(command, changes))
-            reply = _read_line(connection)
+            reply = _read_line(connection, timeout_seconds)
         except OSError:
             raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
     if not isinstance(reply, dict):
@@ -101,9 +102,14 @@ def _connect(connection: socket.socket, path: Path) -> None:
         os.close(folder)
 
 
-def _read_line(connection: socket.socket) -> Any:
-    buffer = bytearray()
+def _read_line(connection: socket.socket, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> Any:
+    """One line of JSON; raises TimeoutError if all of it is not there in time, and LocalError if it is none."""
+    ends, buffer = clock() + timeout_seconds, bytearray()
     while not buffer.endswith(b"\n"):
+        remaining_seconds = ends - clock()
+        if remaining_seconds <= 0:
+            raise TimeoutError("its answer only trickles in")
+        connection.settimeout(remaining_seconds)
         chunk = connection.recv(1 << 16)
         if not chunk:
             raise ConnectionResetError("it ended, or has too many others to answer")

@@ -74,13 +74,13 @@ def chaos(
         config_path=config,
         peers=chosen.peers,
         step_seconds=step_seconds,
-        data_directory=None if data is None else data.absolute(),
+        data_directory=cli_settings.swarm_directory(data),
         verbose=verbose,
     )
     place = Namespaces if netns else Loopback
     plain = no_ui or not sys.stdout.isatty()
     if with_baseline:
-        calm = replace(swarm, data_directory=None if data is None else data.absolute() / "baseline")
+        calm = replace(swarm, data_directory=None if data is None else cli_settings.swarm_directory(data / "baseline"))
         without = Plan.of(chosen.peers, chosen.seconds, ())
         usual = Baseline.model_validate(_run(ChaosOptions(calm, without, place()), plain)[1])
     if containers is None:

@@ -125,7 +125,7 @@ def swarm(
         peers=peers,
         minutes=minutes,
         step_seconds=step_seconds,
-        data_directory=None if data is None else data.absolute(),
+        data_directory=cli_settings.swarm_directory(data),
         slow={number: cli_settings.slowness(text) for number, text in cli_settings.by_peer("--slow", slow or [])},
         faults=dict(cli_settings.by_peer("--fault", fault or [])),
         attacks=cli_settings.attacks(attack or (), peers),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,12 +25,35 @@ _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 def data_directory(given: Path | None) -> Path:
     """The folder named by `--data`, or the one that this user's desktop standard says; raises UsageError."""
     if given is not None:
-        if given.exists() and not given.is_dir():
-            raise UsageError(f"{given} cannot hold data: it is no folder; choose another --data directory")
+        with _cannot_hold_data(given):
+            if given.exists() and not given.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return given.absolute()
     base = os.environ.get("XDG_DATA_HOME", "")
     # the standard has relative paths ignored
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
+
+
+def swarm_directory(given: Path | None) -> Path | None:
+    """The folder named by `--data`, made now, for the data of all peers of a swarm; None: a temporary one.
+
+    Raises UsageError if nothing can be written there.
+    """
+    if given is None:
+        return None
+    directory = data_directory(given)
+    with _cannot_hold_data(given):
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    return directory
+
+
+@contextmanager
+def _cannot_hold_data(given: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{given} cannot hold data: {error.strerror}; choose another --data directory") from None
 
 
 def unit_directory() -> Path:

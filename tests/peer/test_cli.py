@@ -92,6 +92,11 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["swarm", "--minutes", "0"], "--minutes must be more than 0"),
         (["swarm", "--minutes", "nan"], "--minutes must be more than 0"),
         (["swarm", "--report", "/nowhere/r.json"], "no report can be written"),
+        (["swarm", "--data", "/proc/nowhere"], "/proc/nowhere cannot hold data: No such file or directory"),
+        (
+            ["chaos", "--peers", "4", "--minutes", "1", "--data", "/dev/null/x"],
+            "/dev/null/x cannot hold data: Not a dir",
+        ),
         (["swarm", "--slow", "2:10"], "give --step-seconds too"),
         (["swarm", "--step-seconds", "1", "--slow", "2"], "--slow '2' is not of the form NUMBER:VALUE"),
         (["swarm", "--step-seconds", "1", "--slow", "2:0.1"], "1 to 1000 times slower"),

@@ -9,6 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,30 @@ def test_a_peer_that_hangs_or_dies_within_its_answer_is_told(tmp_path: Path) -> 
             with pytest.raises(LocalError, match="does not answer"):
                 ask(tmp_path, "status")
             dying.join()
+
+
+def test_an_answer_that_only_trickles_in_is_not_waited_for(tmp_path: Path) -> None:
+    """A byte within every wait would else hold whoever asks for as long as there are bytes."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        listener.listen()
+        left = threading.Event()
+
+        def trickle() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(BrokenPipeError):
+                connection.recv(REQUEST_BYTES_MAX)
+                for _ in range(200):
+                    if not left.wait(0.01):
+                        connection.sendall(b" ")
+                connection.sendall(b'{"asked": "status"}\n')
+
+        server = threading.Thread(target=trickle)
+        server.start()
+        with pytest.raises(LocalError, match="does not answer"):
+            ask(tmp_path, "status", timeout_seconds=0.5)
+        left.set()
+        server.join()
 
 
 def test_who_asks_for_nothing_makes_room_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
