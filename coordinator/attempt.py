@@ -33,7 +33,7 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
-LAST_WORDS = frozenset({"result", "redo", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
+LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
 
 
 @dataclass(slots=True)

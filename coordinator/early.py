@@ -48,7 +48,7 @@ class Early:
             return exchange.inputs is None or (message.turn == 1 and not exchange.redone)
         if exchange.inputs is None or message.context.kind != "result":
             return message.context.kind in self.kinds and exchange.inputs is None
-        return not exchange.ordered and message.read(Result).turn == 1
+        return not exchange.redone and not exchange.awaits(message, message.read(Result))
 
     def replay(self, receive: Receive, now: float) -> list[Action]:
         """Take up what was kept; what is still early is kept again."""

@@ -36,7 +36,7 @@ class HeldResult:
 class Exchange:
     """What a member has given and got so far.
 
-    `ordered`: partitions that are to have a second turn, as the leader says; `redone`: the same, once we know why.
+    `redone`: partitions that are in their second turn. `named`: results that a proposal rests on, by statement digest.
     `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
     """
 
@@ -51,8 +51,8 @@ class Exchange:
     inputs: InputSet | None = None
     duties: dict[tuple[int, int], ReducerDuty] = field(default_factory=dict)
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
-    ordered: frozenset[int] = frozenset()
     redone: frozenset[int] = frozenset()
+    named: frozenset[bytes] = frozenset()
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class Exchange:
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again, by others."""
-        self.ordered = self.redone = frozenset(partitions)
+        self.redone = frozenset(partitions)
         return self._take_up(partitions, 1, gone)
 
     def _take_up(self, partitions: Sequence[int], turn: int, gone: Set[PeerId]) -> list[Action]:
@@ -129,7 +129,7 @@ class Exchange:
         return actions
 
     def _reducer(self, partition: int, turn: int) -> PeerId:
-        return self.group.reducer(partition, self.ordered if turn else ())
+        return self.group.reducer(partition, self.redone if turn else ())
 
     def _part(self, partition: int, turn: int) -> list[Action]:
         """Our part of a partition, to its reducer; nothing if the input set is without us."""
@@ -168,17 +168,22 @@ class Exchange:
         return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
     def on_result(self, statement: Statement, root: bytes | None) -> None:
-        """Keep the first valid result of each partition and turn."""
+        """Keep the first valid result of each partition and turn.
+
+        Of one that a proposal names more than two thirds of the voters know that its reducer was to make it.
+        """
         result = statement.read(Result)
         slot = (result.partition, result.turn)
         if slot in self.results:
             return
         if result.partition >= self.group.partitions or self.inputs is None:
             raise PeerError("a result of another group")
-        if result.turn and result.partition not in self.ordered:
-            raise PeerError("a result of a partition that is not reduced again")
-        reducer = self._reducer(*slot)
-        if statement.sender != reducer or statement.context.group != self.inputs.digest:
+        if statement.context.group != self.inputs.digest:
+            raise PeerError("a result of other inputs")
+        reducer = PeerId(statement.sender)
+        if not self.awaits(statement, result) or (
+            statement.digest not in self.named and reducer != self._reducer(*slot)
+        ):
             raise PeerError("a result from somebody who does not reduce it")
         indices = set(result.included)
         if not indices <= set(range(len(self.inputs.peers))):
@@ -194,10 +199,14 @@ class Exchange:
         self.results[slot] = HeldResult(reducer, result, statement)
         self.waits.come(("result", result.turn), reducer)
 
+    def awaits(self, statement: Statement, result: Result) -> bool:
+        """Whether we can judge a result by now: one of a second turn once we follow its order, or a proposal has it."""
+        return result.turn <= self.turn_of(result.partition) or statement.digest in self.named
+
     @property
-    def progress(self) -> tuple[bool, frozenset[int], frozenset[int]]:
+    def progress(self) -> tuple[bool, frozenset[int], frozenset[bytes]]:
         """What has to change before messages that came too early can be read."""
-        return self.inputs is not None, self.ordered, self.redone
+        return self.inputs is not None, self.redone, self.named
 
     @property
     def roots(self) -> frozenset[bytes]:
@@ -245,8 +254,9 @@ class Exchange:
 
     def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
         """Give a member of the group what it asks for, if we have it."""
-        if need.what == "part" and need.turn <= self.turn_of(need.partition) and need.partition < self.group.partitions:
-            if sender == self._reducer(need.partition, need.turn):
+        if need.what == "part" and need.partition < self.group.partitions:
+            followed = need.turn <= self.turn_of(need.partition)
+            if followed and sender == self._reducer(need.partition, need.turn):
                 return self._part(need.partition, need.turn)
             return []
         held = self.results.get((need.partition, need.turn))

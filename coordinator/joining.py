@@ -56,9 +56,11 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        No longer than the attempt's number allows (see `Bonds.bind`), and never beyond the bound of all deadlines.
+        No more often than we have seen attempts fail, for a leader may lie, nor than the attempt's number allows (see
+        `Bonds.bind`), and never beyond the bound of all deadlines.
         """
-        return self.core.deadline_seconds(min(self.failures if group.voids is None else group.voids, group.attempt))
+        said = self.failures if group.voids is None else group.voids
+        return self.core.deadline_seconds(min(said, self.voids, group.attempt))
 
     @property
     def leader(self) -> PeerId:

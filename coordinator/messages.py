@@ -140,7 +140,7 @@ class Check(Wire):
 
 
 class Redo(Wire):
-    """The leader has these partitions reduced once more, by the next reducer in order."""
+    """The leader has these partitions reduced once more, by other reducers."""
 
     partitions: tuple[Partition, ...] = Field(min_length=1, max_length=PARTITIONS_MAX)
     checks: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)

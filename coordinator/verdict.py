@@ -143,9 +143,6 @@ class Verdict:
         checks = read_checks(redo.checks, self.group, inputs, self.core.verifier)
         if statement.sender != self.group.leader or max(redo.partitions) >= self.group.partitions:
             raise PeerError("a redo that is not the leader's, or of nothing here")
-        self.exchange.ordered = frozenset(redo.partitions)
-        if self.abstention is not None:
-            return []  # the results may still matter to us
         justified = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
         if not set(redo.partitions) <= justified | self.inspection.refutations.partitions:
             self.waiting["redo"] = statement  # for the refutation, or the result, that justifies it
@@ -162,6 +159,7 @@ class Verdict:
             return []
         self.waiting.pop("proposal", None)
         self.proposal, self.proposed, self.proposed_checks = proposal, statement, checks
+        self.exchange.named = frozenset(digest for digest in proposal.results if digest is not None)
         return self.judge()
 
     @property

@@ -58,6 +58,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "frame": {"frames": True},
         "shut_out": {"shuts_out": True},
         "pass_over": {"passes_over": True},
+        "long_deadlines": {"stretches": True},
         "grind_coin": {"grinds": True},
         "doubt_everything": {"complaint": Finding.DOUBTFUL},
         "refute_everything": {"complaint": Finding.REFUTED},

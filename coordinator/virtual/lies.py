@@ -74,6 +74,11 @@ ALTERED: Mapping[str, Change] = MappingProxyType(
 """What a peer says to everybody that is a lie, in the wrong shape, or a vote for what nobody else votes for."""
 
 
+def stretching(roster: Roster) -> Roster:
+    """As if its leader had seen one group after the other fail."""
+    return roster.model_copy(update={"voids": 8})
+
+
 def slander(statement: Statement, victim: PeerId) -> list[EvidenceNote | ConvictionsNote]:
     """Two statements that the victim never signed, and the news of them."""
     forged = [statement.model_copy(update={"sender": victim, "body": body}) for body in (statement.body, b"\x90")]

@@ -70,6 +70,7 @@ class Mischief:
     slanders: bool = False  # spreads evidence about them that proves nothing
     frames: bool = False  # its rosters leave them out as convicted
     shuts_out: bool = False  # its rosters leave them out, and say nothing of it
+    stretches: bool = False  # its rosters say that many groups were void, for a longer deadline
     passes_over: bool = False  # its bundles leave out what they committed
     garbles: bool = False
     cheats: bool = False  # signs other results than its inputs give
@@ -93,6 +94,7 @@ class Mischief:
     def says(self, body: Wire) -> Wire:
         """What its core says instead, to itself, too: what follows in the group rests on it."""
         if isinstance(body, Roster):
+            body = lies.stretching(body) if self.stretches else body
             if self.frames:
                 return lies.framing(body, self.victims)
             return lies.leaving_out(body, self.victims) if self.shuts_out else body

@@ -71,12 +71,12 @@ def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:
 
 
 def mischief_named(name: str, signer: Signer, peers: Collection[PeerId]) -> Mischief:
-    """One of PROTOCOL_ATTACKS, or a `Mischief` of that dotted name, among these peers: every second one is told the
-    other version or nothing."""
-    others = sorted(set(peers) - {signer.peer_id})
-    own = None if name in PROTOCOL_ATTACKS else own_attack(name)
+    """One of TRICKS, or several with a plus between them, or a `Mischief` of that dotted name, among these peers:
+    every second one is told the other version or nothing."""
+    others, names = sorted(set(peers) - {signer.peer_id}), name.split("+")
+    own = None if TRICKS.keys() >= set(names) else own_attack(name)
     if own is not None and issubclass(own, Mischief):
         mischief = own(signer, victims=frozenset(others[:1]))
     else:
-        mischief = mischief_of(signer, [name], others[:1])
+        mischief = mischief_of(signer, names, others[:1])
     return replace(mischief, others=frozenset(others[::2]))

@@ -237,30 +237,39 @@ def test_results_of_a_second_turn_that_overtake_its_order_are_kept() -> None:
     member.hear(redo(member, redone))
     assert member.attempt.exchange.results[redone[0], 1].reducer == member.group.reducers[standing]
     stray = again.model_copy(update={"partition": standing})
-    with pytest.raises(PeerError, match="not reduced again"):
+    with pytest.raises(PeerError, match="does not reduce it"):
         member.hear(say(member.group.reducers[standing], "result", member.chain, member.inputs.digest, stray))
 
 
-def test_an_order_without_reasons_still_says_whose_results_may_count_later() -> None:
-    """A member that cannot follow a redo can vote for what the others made of it."""
+@pytest.mark.parametrize("result_first", [True, False])
+@pytest.mark.parametrize("abstained", [True, False])
+def test_who_has_not_heard_of_a_redo_applies_what_a_proposal_says_came_of_it(
+    result_first: bool, abstained: bool
+) -> None:
+    """Its leader may have died, or not have told everybody: those who have the proposal hand it on."""
     member = Member(2)
     member.hear_bundle()
-    body = Redo(partitions=(1,), checks=tuple(checked.statement for checked in member.checks()))
-    member.hear(say(member.group.leader, "redo", member.chain, member.inputs.digest, body))
+    for partition in (0, 2, 3, 4):
+        member.hear_results(range(partition, partition + 1))
+    if abstained:
+        member.attempt.abstain()
     again = member.results[1].read(Result).model_copy(update={"turn": 1})
-    member.hear(say(member.group.reducer(1, {1}), "result", member.chain, member.inputs.digest, again), 1.0, again.root)
-    assert (1, 1) in member.attempt.exchange.results
+    result = say(member.group.reducer(1, {1}), "result", member.chain, member.inputs.digest, again)
+    digests = tuple(result.digest if p == 1 else one.digest for p, one in enumerate(member.results))
+    checks = tuple(check(member.chain, member.inputs, peer, digests, 1).statement for peer in member.group.members)
+    body = Proposal(results=digests, checks=checks)
+    proposal = say(member.group.leader, "proposal", member.chain, member.inputs.digest, body)
+    other = say(member.group.reducer(3), "result", member.chain, member.inputs.digest, again)
+    member.hear(other, 1.0, again.root)
+    if result_first:
+        assert member.hear(result, 1.0, again.root) == []
+    actions = member.hear(proposal)
+    if not result_first:
+        assert [one for one in actions if isinstance(one, Apply)] == []
+        actions = member.hear(result, 1.0, again.root)
+    [apply] = [one for one in actions if isinstance(one, Apply)]
+    assert apply.results[1] is not None
     assert not member.attempt.exchange.redone
-
-
-def test_who_abstained_still_takes_the_results_of_a_second_turn() -> None:
-    member = Member(2)
-    member.hear_bundle()
-    member.attempt.abstain()
-    assert member.hear(redo(member, (1,))) == []
-    again = member.results[1].read(Result).model_copy(update={"turn": 1})
-    member.hear(say(member.group.reducer(1, {1}), "result", member.chain, member.inputs.digest, again), 1.0, again.root)
-    assert (1, 1) in member.attempt.exchange.results
 
 
 def test_a_leader_orders_a_redo_once_so_many_have_checked_that_it_knows_all_that_is_missing() -> None:

@@ -43,6 +43,7 @@ SIX = Setting(6, 1, PACE, STEPS_PER_SECOND, 24)
 FOUR = Setting(4, 1, PaceSpec(), 4.0, 10)  # eight fragments, so a version is due every 0.75 s
 SEVEN = replace(FOUR, peers=7, hostile=2)
 FIVE_HOMES = Setting(10, 3, PACE, STEPS_PER_SECOND, 30, homes=5)
+FOUR_HOMES = replace(FIVE_HOMES, peers=7, hostile=1, homes=4)
 SIX_HOMES = replace(FIVE_HOMES, homes=6)
 SETTINGS = {"six": SIX, "four": FOUR, "seven": SEVEN, "five-homes": FIVE_HOMES, "six-homes": SIX_HOMES}
 

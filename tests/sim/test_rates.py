@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.sim.rates import CALM, FIVE_HOMES, FOUR, SEVEN, SIX, SIX_HOMES, Setting, versions_made
+from tests.sim.rates import CALM, FIVE_HOMES, FOUR, FOUR_HOMES, SEVEN, SIX, SIX_HOMES, Setting, versions_made
 
 SEEDS = range(3)
 COMPLAINTS = ("doubt_everything", "refute_everything", "empty_votes", "shun_half", "never_return", "misshapen_checks")
@@ -60,6 +60,12 @@ def test_so_they_do_with_two_of_seven(attack: str) -> None:
 @pytest.mark.parametrize("attack", ["never_return", "never_check"])
 def test_so_they_do_where_most_of_those_who_can_be_called_are_hostile(attack: str, setting: Setting) -> None:
     check(attack, setting, range(1))
+
+
+@pytest.mark.parametrize("attack", ["long_deadlines+never_bundle", "long_deadlines+never_propose"])
+def test_a_leader_that_says_that_all_went_wrong_before_gets_no_longer_time_to_be_silent(attack: str) -> None:
+    """Where few can be called the number of a version's first attempt is often a late one."""
+    check(attack, FOUR_HOMES)
 
 
 @pytest.mark.slow
