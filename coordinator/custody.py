@@ -14,6 +14,7 @@ from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
 from coordinator.messages import CertificateNote
 from dht.identity import PeerId
+from dht.statement import digest_of
 
 FETCH_RETRY_SECONDS = 1.0
 UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist, and for how long
@@ -21,6 +22,7 @@ UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it 
 UNSERVED_MAX = 16
 SUPPLY_DEADLINES = 0.5  # of a round: how long to wait for the supplier
 HOLDERS_MAX = 16
+STRANGERS_MAX = HOLDERS_MAX // 2  # of these; who only publishes presence leaves room for who signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Custody:
     supplier: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
     customers: tuple[PeerId, ...] = ()  # whom we tell
     unserved: dict[bytes, Absence] = field(default_factory=dict)
+    tries: int = 0
 
     @property
     def complete(self) -> bool:
@@ -61,17 +64,25 @@ class Custody:
             self.behind = held.truncated(held.version)  # a copy: the chain itself grows
 
     def fetch(self, chain: Chain, now: float) -> list[Action]:
-        """Get the newest state: from whoever signed it, then from others who say that they have it."""
-        self.again_at = None
+        """Get the newest state: from whoever signed it, then from others who say that they have it.
+
+        Everyone asks in another order, and each time, so that not all ask the same holder, nor always the same in vain.
+        """
+        self.again_at, self.tries = None, self.tries + 1
         newest, presence = chain.certificates[-1], self.core.presence
-        live = presence.live(now)
-        signers = newest.voters - {self.core.me}
-        others = {peer for peer in live - signers if presence.says_head(peer, chain.fragment, chain.digest)}
-        # everyone asks in another order, so that not all ask the same holder
-        ordered = beacon_order(self.core.me.encode(), signers) + beacon_order(self.core.me.encode(), others)
-        ordered = tuple(dict.fromkeys((*([] if self.supplier is None else [self.supplier]), *ordered)))
-        holders = sorted(ordered, key=lambda peer: peer not in live and peer != self.supplier)[:HOLDERS_MAX]
-        return [FetchState(newest, tuple(holders))]
+        live, signers = presence.live(now), newest.voters - {self.core.me}
+        claimants = {peer for peer in live - signers if presence.says_head(peer, chain.fragment, chain.digest)}
+        seed = digest_of(b"muster-holders", self.core.me.encode(), newest.digest, self.tries.to_bytes(8, "big"))
+        known, strangers = claimants & chain.known(), beacon_order(seed, claimants - chain.known())
+        ordered = (
+            *([] if self.supplier is None else [self.supplier]),
+            *beacon_order(seed, signers & live),
+            *beacon_order(seed, known),
+            *strangers[:STRANGERS_MAX],
+            *beacon_order(seed, signers - live),
+            *strangers[STRANGERS_MAX:],
+        )
+        return [FetchState(newest, tuple(dict.fromkeys(ordered))[:HOLDERS_MAX])]
 
     def await_supplier(self, now: float) -> None:
         """Our supplier tells us when it has the newest state; if it does not, we ask whoever has."""

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 
@@ -21,7 +22,8 @@ from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, digest_of_roots
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
 PIECES_IN_FLIGHT = 8  # per holder: 2 MiB
 STALL_SECONDS = 5.0  # a holder that answers nothing for so long is left
-ASKERS_MAX = 2  # holders that one piece may be asked of, once nothing else is left to ask for
+TURN_SECONDS = 10.0  # after so long it is the turn of somebody in reserve: a slow holder keeps no place for good
+ASKERS_MAX = 2  # holders that one piece may be asked of at once, when nothing else is left to ask for
 DIGEST_BYTES = 32
 
 Piece = int | None
@@ -42,6 +44,7 @@ class Holder:
 
     in_flight: set[Piece] = field(default_factory=set)
     heard_at: float = 0.0  # when it last answered, or was first asked after a rest
+    turn_ends_at: float = math.inf  # while it is not its turn
 
     def stalls_at(self) -> float:
         """When we lose patience; infinite while nothing is asked."""
@@ -89,15 +92,24 @@ class Download:
         """What to ask for now; whoever stalls is left first."""
         for peer in [peer for peer, holder in self._holders.items() if now >= holder.stalls_at()]:
             self._leave(peer)
+        self._take_turns(now)
         found: list[Ask] = []
-        for peer in list(self._holders)[:HOLDERS_ASKED_MAX]:
-            holder = self._holders[peer]
+        for peer, holder in islice(self._holders.items(), HOLDERS_ASKED_MAX):
+            holder.turn_ends_at = min(holder.turn_ends_at, now + TURN_SECONDS)
             for piece in self._wanted(holder):
                 if not holder.in_flight:
                     holder.heard_at = now
                 holder.in_flight.add(piece)
                 found.append(Ask(peer, piece))
         return found
+
+    def _take_turns(self, now: float) -> None:
+        """Whose turn is over goes behind those in reserve; it still owes what it was asked for."""
+        if len(self._holders) <= HOLDERS_ASKED_MAX:
+            return
+        for peer in [peer for peer, holder in self._holders.items() if now >= holder.turn_ends_at]:
+            holder = self._holders[peer] = self._holders.pop(peer)
+            holder.turn_ends_at = math.inf
 
     def _wanted(self, holder: Holder) -> Sequence[Piece]:
         """What this holder has room for: pieces that nobody was asked for, then those that few were asked for."""
@@ -106,7 +118,9 @@ class Download:
         room = max(PIECES_IN_FLIGHT - len(holder.in_flight), 0)
         if self._unasked:
             return [self._unasked.pop() for _ in range(min(room, len(self._unasked)))]
-        askers = Counter(piece for other in self._holders.values() for piece in other.in_flight)
+        askers = Counter[Piece]()
+        for other in self._holders.values():
+            askers.update(dict.fromkeys(other.in_flight, other.turn_ends_at < math.inf))
         slow = [piece for piece in askers if askers[piece] < ASKERS_MAX and piece not in holder.in_flight]
         return [piece for piece in slow if piece in self._missing][:room]
 

@@ -11,7 +11,7 @@ from coordinator.certificate import Certificate
 from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
-from peer.anchors import Anchors
+from peer.anchors import STATES_SERVED, Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS, Download
 from peer.frames import StateAsk, StatePiece
@@ -19,7 +19,7 @@ from peer.inflow import Inflow
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
 DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
-LEAVES_KEPT = 16  # lists of leaf digests that we give to others
+STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
 
@@ -36,10 +36,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Pieces of a step that a holder was asked for, and those that came."""
+    """Pieces of a step of so many bytes that a holder was asked for, and those that came."""
 
     wanted: range
+    length_bytes: int
     found: asyncio.Queue[tuple[int, bytes]] = field(default_factory=lambda: asyncio.Queue(PIECES_IN_FLIGHT))
+
+    def is_whole(self, piece: int, payload: bytes) -> bool:
+        """Whether this is as long as that piece is."""
+        before_bytes = (piece - self.wanted.start) * STATE_PIECE_BYTES
+        return len(payload) == min(STATE_PIECE_BYTES, self.length_bytes - before_bytes)
 
 
 class StateTransfer:
@@ -108,7 +114,9 @@ class StateTransfer:
         if certificate not in self._leaves:
             leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
             self._leaves[certificate] = b"".join(leaves)
-            while len(self._leaves) > LEAVES_KEPT:
+            while len(self._leaves) > (STATES_SERVED + 1) * len(
+                self._anchors.layouts
+            ):  # of all that we serve, first too
                 self._leaves.popitem(last=False)
         return self._leaves[certificate]
 
@@ -119,7 +127,7 @@ class StateTransfer:
         steps = self._steps.get((sender, piece.certificate))
         if steps is not None and piece.piece is not None and piece.piece in steps.wanted:
             if not steps.found.full():
-                steps.found.put_nowait((piece.piece, payload))
+                steps.found.put_nowait((piece.piece, payload if steps.is_whole(piece.piece, payload) else b""))
             return
         arrival = self._arrivals.get(piece.certificate)
         if arrival is not None:
@@ -130,29 +138,33 @@ class StateTransfer:
             arrival.set()
 
     async def fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
-        """What led to this state, as one holder tells it; None if it does not. Nothing is proven before it is taken."""
+        """What led to this state, as one holder tells it, unproven; None if it does not, or is too slow."""
         first, wanted = self._first_of_step(certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
-        arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted))
-        found: dict[int, bytes] = {}
+        arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted), length_bytes)
         try:
-            for start in range(first, first + wanted, PIECES_IN_FLIGHT):
-                window = range(start, min(start + PIECES_IN_FLIGHT, first + wanted))
-                for piece in window:
-                    ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
-                    self._post(holder, ask, b"")
-                for _ in window:
-                    async with asyncio.timeout(STALL_SECONDS):
-                        piece, payload = await arrivals.found.get()
-                    if not payload:
-                        return None
-                    found[piece] = payload
-            step = b"".join(found.get(piece, b"") for piece in range(first, first + wanted))
-            return step if len(step) == length_bytes else None
+            async with asyncio.timeout(STALL_SECONDS + length_bytes / STEP_BYTES_PER_SECOND_MIN):
+                return await self._gather_step(certificate, holder, arrivals)
         except TimeoutError:
             return None
         finally:
             if self._steps.get((holder, certificate.digest)) is arrivals:  # else a later try waits there
                 del self._steps[holder, certificate.digest]
+
+    async def _gather_step(self, certificate: Certificate, holder: PeerId, arrivals: _Steps) -> bytes | None:
+        """Raises TimeoutError if the holder stalls."""
+        found: dict[int, bytes] = {}
+        for start in range(arrivals.wanted.start, arrivals.wanted.stop, PIECES_IN_FLIGHT):
+            window = range(start, min(start + PIECES_IN_FLIGHT, arrivals.wanted.stop))
+            for piece in window:
+                ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
+                self._post(holder, ask, b"")
+            for _ in window:
+                async with asyncio.timeout(STALL_SECONDS):
+                    piece, payload = await arrivals.found.get()
+                if not payload:
+                    return None
+                found[piece] = payload
+        return b"".join(found[piece] for piece in arrivals.wanted) if len(found) == len(arrivals.wanted) else None
 
     def _first_of_step(self, fragment: int) -> int:
         """Pieces of the step that led to a state are numbered after those of its two halves."""

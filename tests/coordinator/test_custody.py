@@ -45,11 +45,26 @@ def test_the_live_are_asked_first_and_signers_before_others():
     assert set(fetch.holders) == CLUB.peers((1, 2, 3, 5))  # never ourselves, nor who has another head
 
 
-def test_peers_ask_in_different_orders():
-    orders = {behind(number).fetch(CHAIN, NOW)[0].holders[0] for number in (4, 5)}
-    holders = {frozenset(behind(number).fetch(CHAIN, NOW)[0].holders) for number in (4, 5)}
-    assert holders == {CLUB.peers((0, 1, 2, 3))}
-    assert len(orders) == 2
+def test_peers_ask_in_different_orders_and_each_time_in_another():
+    """Else one hostile signer would be the first that a peer asks, again and again."""
+    signers, (one, other) = (
+        CLUB.peers((0, 1, 2, 3)),
+        ([custody.fetch(CHAIN, NOW)[0].holders for _ in range(32)] for custody in map(behind, (4, 5))),
+    )
+    assert {frozenset(holders) for holders in one + other} == {signers}
+    assert one != other
+    assert {holders[0] for holders in one} == {holders[0] for holders in other} == signers
+
+
+def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_asked():
+    """Signers that are away may have gone a moment ago; of the others each has its turn (docs/adr/0042)."""
+    custody, keys = behind(), Club.of(200, seed=1).ids
+    for number, key in enumerate(keys):
+        head = presence(number, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],))
+        custody.core.presence.see(key, head, NOW)
+    asked = [custody.fetch(CHAIN, NOW)[0].holders for _ in range(300)]
+    assert all(NEWEST.voters - {custody.core.me} <= set(holders) and len(holders) == HOLDERS_MAX for holders in asked)
+    assert set(keys) <= {peer for holders in asked for peer in holders}
 
 
 def test_holders_are_bounded():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.merkle import leaf_count
 from dht.identity import PeerId
-from peer.download import ASKERS_MAX, HOLDERS_ASKED_MAX, PIECES_IN_FLIGHT, STALL_SECONDS, Ask, Download
+from peer.download import ASKERS_MAX, HOLDERS_ASKED_MAX, PIECES_IN_FLIGHT, STALL_SECONDS, TURN_SECONDS, Ask, Download
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_digest, state_tree
 
 ELEMENTS = 3 * STATE_PIECE_BYTES // 4 + 17  # four pieces per half, the last one short
@@ -124,6 +124,28 @@ def test_a_slow_holder_does_not_hold_up_the_end() -> None:
     download, holders = fetch("slow", "honest")
     assert_whole(download)
     assert holders.now < STALL_SECONDS
+
+
+def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
+    """One answer just before it would be left, and a holder was asked again, while others waited in reserve."""
+    download, now = Download(DIGEST, ELEMENTS), 0.0
+    slow = [PeerId(f"slow {number}") for number in range(HOLDERS_ASKED_MAX)]
+    owed: dict[PeerId, list[Ask]] = {peer: [] for peer in slow}
+    given = 0
+    download.offer([*slow, PeerId("honest")])
+    while not download.done:
+        for ask in download.asks(now):
+            if ask.holder not in owed:
+                given += 1
+                download.receive(ask.holder, ask.piece, answer_of(1, ask.piece), now)
+            else:
+                owed[ask.holder].append(ask)
+        now += STALL_SECONDS - 0.1
+        for ask in [asks.pop(0) for asks in owed.values() if asks]:
+            download.receive(ask.holder, ask.piece, answer_of(1, ask.piece), now)
+        assert now < 2 * TURN_SECONDS
+    assert_whole(download)
+    assert given
 
 
 def test_only_some_holders_are_asked_at_once_each_for_few_pieces() -> None:

@@ -18,12 +18,12 @@ from coordinator.model_spec import ModelSpec
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of
-from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.anchors import STATES_SERVED, Anchors, genesis_states, layouts_of
 from peer.donations import BURST_BYTES
-from peer.download import PIECES_IN_FLIGHT
+from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.frames import StateAsk, StatePiece
 from peer.node_status import note_of
-from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest
+from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest, state_tree
 from peer.state_transfer import StateTransfer
 from peer.virtual_loop import run_virtual
 
@@ -138,6 +138,39 @@ def test_a_holder_that_fails_is_passed_over(fault: str) -> None:
     assert "bad" in wire.asked
 
 
+def test_one_whole_state_is_hashed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many states are served: a question of a few bytes would else cost a pass over a state, each time."""
+    hashed: list[int] = []
+    monkeypatch.setattr(
+        "peer.state_transfer.state_tree", lambda vector: hashed.append(len(vector)) or state_tree(vector)
+    )
+    config = RunConfig(model=ModelSpec(hidden_size=64, layers=1, heads=2), pace=PaceSpec(fragments=6))
+    states, layouts = genesis_states(config), layouts_of(config)
+    anchors = Anchors(layouts, states)
+    firsts = [digest_of(b"first", bytes([fragment])) for fragment in range(len(layouts))]
+    anchors.serve_first(firsts, states)
+    names = [
+        (f, digest_of(b"version", bytes([f, version]))) for f in range(len(layouts)) for version in range(STATES_SERVED)
+    ]
+    for fragment, name in names:
+        anchors.install(fragment, name, states[fragment])
+    names += list(enumerate(firsts))
+    answers: list[bytes] = []
+    donor = StateTransfer(anchors, lambda to, piece, data: answers.append(bytes(data)))
+
+    async def main() -> None:
+        for _ in range(3):
+            for fragment, name in names:
+                donor.serve(PeerId("x"), StateAsk(fragment=fragment, certificate=name, piece=None))
+                await asyncio.sleep(1.0)
+        donor.close()
+
+    run_virtual(main())
+    assert all(answers)
+    assert len(answers) == 3 * len(names)
+    assert len(hashed) == 2 * len(names)
+
+
 def test_without_an_honest_holder_nothing_is_believed() -> None:
     state = state_of(1)
     wire = Wire({"a": state_of(2), "b": state}, tampered={"b"})
@@ -245,8 +278,31 @@ def test_what_led_to_a_state_arrives_as_it_was_told() -> None:
     assert wire.in_flight_max == PIECES_IN_FLIGHT
 
 
+def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
+    """A piece just before the holder would be left, again and again."""
+    wire = Wire({"a": state_of(1)}, delay_seconds=0.6 * STALL_SECONDS)
+    assert fetch_step(wire) is not None
+    wire = Wire({"a": state_of(1)})
+    serve = StateTransfer.serve
+
+    async def main() -> bytes | None:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        free_at = loop.time()
+
+        def slowly(sender: PeerId, ask: StateAsk) -> None:
+            nonlocal free_at
+            free_at = max(free_at, loop.time()) + 0.9 * STALL_SECONDS
+            loop.call_at(free_at, serve, wire.servers["a"], sender, ask)
+
+        wire.servers["a"].serve = slowly  # type: ignore[method-assign]
+        return await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP))
+
+    assert run_virtual(main()) is None
+
+
 def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
     assert fetch_step(Wire({"a": None})) is None
     assert fetch_step(Wire({"a": state_of(1)}, silent={"a"})) is None
     assert fetch_step(Wire({"a": state_of(1)}), len(STEP) + 1) is None
+    assert fetch_step(Wire({"a": state_of(1)}), len(STEP) - 1) is None
     assert fetch_step(Wire({"a": state_of(1)}), 2 * len(STEP)) is None
