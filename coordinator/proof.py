@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pydantic import Field
 
@@ -21,9 +22,15 @@ from coordinator.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import Digest
-from dht.wire import Wire
+from dht.wire import Wire, items_of
 
 PROOF_BYTES_MAX = 1 << 30
+FIELDS_MAX = 16  # of a proof and of its fragments, with those of later minor versions
+ONE_FIELD = b"\x91"  # how the encoding of a model with one field begins
+
+
+class _Momentum(Wire):
+    momentum: Digest
 
 
 class FragmentProof(Wire):
@@ -37,6 +44,32 @@ class Proof(Wire):
     """Of a whole model."""
 
     fragments: tuple[FragmentProof, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
+
+    @classmethod
+    def from_wire(cls, data: bytes, bytes_max: int = PROOF_BYTES_MAX) -> Self:
+        """A certificate at a time: what is no proof would else take thirty times its bytes before it is refused."""
+        if len(data) > bytes_max:
+            raise PeerError(f"Proof of {len(data)} bytes is over the limit of {bytes_max}")
+        (fragments,) = _first_fields(data, 1)
+        found = [_read_fragment(one) for one in items_of(fragments, FRAGMENTS_MAX)]
+        if not found:
+            raise PeerError("Proof of no fragments")
+        return cls(fragments=tuple(found))
+
+
+def _read_fragment(data: bytes) -> FragmentProof:
+    momentum, certificates = _first_fields(data, 2)
+    found = [Certificate.from_wire(one) for one in items_of(certificates, CHAIN_KEPT)]
+    if not found:
+        raise PeerError("Proof without certificates")
+    return FragmentProof(momentum=_Momentum.from_wire(ONE_FIELD + momentum).momentum, certificates=tuple(found))
+
+
+def _first_fields(data: bytes, count: int) -> list[bytes]:
+    fields = items_of(data, FIELDS_MAX)
+    if len(fields) < count:
+        raise PeerError("Proof lacks a part")
+    return fields[:count]
 
 
 @dataclass(frozen=True, slots=True)

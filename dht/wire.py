@@ -15,6 +15,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar, Self, Union, get_args, get_origin
 
 import msgpack
@@ -99,3 +100,25 @@ def _converter(annotation: Any) -> Converter:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def items_of(data: bytes, items_max: int) -> list[bytes]:
+    """The encodings of an array's items, none of them decoded: what is large can be taken item by item.
+
+    Raises PeerError if it is no array, or has more items than that.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    try:
+        unpacker.feed(data)
+        count = unpacker.read_array_header()
+        if count > items_max:
+            raise PeerError(f"an array of {count} items is over the limit of {items_max}")
+        ends = [unpacker.tell()]
+        for _ in range(count):
+            unpacker.skip()
+            ends.append(unpacker.tell())
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise PeerError(f"no valid msgpack array: {type(error).__name__}") from None
+    if ends[-1] != len(data):
+        raise PeerError("something is behind an array")
+    return [data[start:end] for start, end in pairwise(ends)]

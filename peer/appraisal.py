@@ -113,7 +113,7 @@ class AppraisalDesk:
         try:
             self._appraiser = self._appraiser or self._make()
             return self._appraiser.appraise(sides, action)
-        except (UsageError, RuntimeError, MemoryError) as error:  # no text, or no room for it: others will look
+        except (UsageError, RuntimeError, MemoryError, ValueError, ArithmeticError) as error:  # no text, no room for it
             log.warning("no_scores", reason=str(error))
             self._appraiser, self._useless = None, True
             return None

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, median_high
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,11 +81,14 @@ async def first_view(run: Invite, directory: Path) -> NetworkView:
 
 
 def up_to_date(view: NetworkView) -> bool:
-    """Whether we hold the certificates of all versions that live peers say to hold, or all but the newest."""
-    versions = [fragment.version for fragment in view.fragments]
-    live = [peer.versions for peer in view.peers if peer.live]
-    lacking = any(said > known + 1 for one in live for said, known in zip(one, versions, strict=False))
-    return bool(live) and not lacking
+    """Whether we hold the certificates of all versions that most live peers say to hold, or all but the newest."""
+    live = [peer.versions for peer in view.peers if peer.live and peer.versions]
+    said = [[one[at] for one in live if at < len(one)] for at in range(len(view.fragments))]
+    lacking = any(
+        versions and median_high(versions) > fragment.version + 1
+        for versions, fragment in zip(said, view.fragments, strict=True)
+    )
+    return any(peer.live for peer in view.peers) and not lacking
 
 
 async def _watch(run: Invite, directory: Path, console: Console) -> None:

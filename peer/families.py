@@ -18,6 +18,7 @@ from peer.packages import family_part
 
 # in a config these name code, kernels or number formats instead of the model's shape
 _REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
+LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -68,7 +69,9 @@ def _check_settings(spec: ModelSpec, known: Any) -> None:
     for name in _names(spec.settings_table):
         if is_refused(name):
             raise UsageError(f"model.settings must not hold {name}; a run's model is its shape only")
-    for name in spec.settings_table:
+    for name, value in spec.settings_table.items():
+        if "layer" in name and isinstance(value, int) and value > LAYERS_MAX:
+            raise UsageError(f"model.settings: {name} is at most {LAYERS_MAX}, not {value}")
         if not hasattr(known, name):
             raise UsageError(f"model.settings: a model of family {spec.family} has no {name}")
 

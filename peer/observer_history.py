@@ -12,7 +12,7 @@ from coordinator.network_view import EVALUATIONS_MAX
 from dht.identity import PeerId
 from peer.status_answer import PublicStatus, thinned
 
-LOSS_MAX = 1e3  # nats per token; nothing that trains is worse
+LOSS_MAX = 1e3  # nats per token; nothing that trains is worse, and no column has room for more
 COUNT_MAX = 2**53  # what every reader of JSON can hold
 
 Item = TypeVar("Item")

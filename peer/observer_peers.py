@@ -9,7 +9,7 @@ from typing import Literal
 from coordinator.network_view import PEER_HISTORY_MAX, PeerPoint, PeerView
 from coordinator.presence import PEERS_KNOWN_MAX, Presence
 from dht.identity import PeerId
-from peer.observer_history import COUNT_MAX, Thinned
+from peer.observer_history import COUNT_MAX, LOSS_MAX, Thinned
 from peer.status_answer import PublicStatus
 
 POINT_SECONDS = 5.0
@@ -58,6 +58,10 @@ class KnownPeer:
     def versions(self) -> tuple[int, ...]:
         return tuple(bounded(version) for version in self.presence.versions)
 
+    @property
+    def loss(self) -> float | None:
+        return None if self.presence.loss is None else min(self.presence.loss, LOSS_MAX)
+
     def point(self, unix_seconds: float) -> PeerPoint:
         """Where it stands."""
         return PeerPoint(
@@ -65,7 +69,7 @@ class KnownPeer:
             live=self.live,
             steps=bounded(self.presence.steps),
             steps_per_second=self.presence.steps_per_second if self.live else 0.0,
-            loss=self.presence.loss,
+            loss=self.loss,
             versions=bounded(sum(self.versions)),
         )
 
@@ -84,7 +88,7 @@ class KnownPeer:
             steps=bounded(said.steps),
             steps_per_second=said.steps_per_second,
             tokens=bounded(said.tokens),
-            loss=said.loss,
+            loss=self.loss,
             versions=self.versions,
             versions_behind=sum(max(0, head - own) for head, own in zip(heads, self.versions, strict=False)),
             addresses=tuple(plain(address) for address in said.addresses),

@@ -23,6 +23,7 @@ LISTING = "muster-listing.bin"
 CARD = "README.md"
 LISTING_BYTES_MAX = 1 << 18
 FILES_MAX = 64
+UNIX_SECONDS_MAX = 253_402_300_799  # the end of the year 9999, the last that calendars here have
 STATEMENT_KIND = "export"
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -41,7 +42,7 @@ class Listing(Wire):
 
     protocol_major: int = PROTOCOL_MAJOR
     files: tuple[ListedFile, ...] = Field(min_length=1, max_length=FILES_MAX)
-    written_unix_seconds: int = Field(ge=0)
+    written_unix_seconds: int = Field(ge=0, le=UNIX_SECONDS_MAX)
 
 
 def list_files(folder: Path, written_unix_seconds: int) -> Listing:

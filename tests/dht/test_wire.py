@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from dht.errors import PeerError
-from dht.wire import MESSAGE_BYTES_MAX, Wire
+from dht.wire import MESSAGE_BYTES_MAX, Wire, items_of
 
 
 class Inner(Wire):
@@ -129,7 +129,31 @@ def test_several_fields_that_say_nothing_change_no_bytes(
     assert InnerLater.from_wire(next_one.to_wire()).size_after is None
 
 
+@given(st.lists(outers, max_size=5))
+def test_an_array_is_taken_apart_without_looking_into_its_items(values: list[Outer]) -> None:
+    encoded = [value.to_wire() for value in values]
+    array = bytes([0x90 + len(values)]) + b"".join(encoded)
+    assert items_of(array, 5) == encoded
+    for wrong in (array + b"\xc0", array[:-1], b"\xc0" + array, b""):
+        with pytest.raises(PeerError):
+            items_of(wrong, 5)
+    if values:
+        with pytest.raises(PeerError, match="over the limit"):
+            items_of(array, len(values) - 1)
+
+
+@given(st.binary(max_size=256))
+def test_arbitrary_bytes_are_taken_apart_or_refused(data: bytes) -> None:
+    try:
+        items = items_of(data, 300)
+    except PeerError:
+        return
+    assert data.endswith(b"".join(items))
+
+
 def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(PeerError):
+        items_of(b"\x91" * 100_000, 1)
     with pytest.raises(PeerError):
         Outer.from_wire(b"\x91" * 100_000 + b"\xc0")
 

@@ -128,6 +128,7 @@ def test_a_view_is_up_to_date_once_it_has_what_peers_say_to_have() -> None:
     assert up_to_date(view(peer(1, versions=(13, 12))))  # one behind is what rounds look like
     assert not up_to_date(view(peer(1, versions=(14, 11))))
     assert up_to_date(view(peer(1), peer(2, versions=(14, 11), live=False)))
+    assert up_to_date(view(peer(1), peer(2), peer(3, versions=(10**12, 10**12))))  # what one says holds nobody up
     assert not up_to_date(view())
 
 

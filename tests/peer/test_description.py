@@ -99,6 +99,8 @@ def test_dropout_is_off():
     [
         ({"family": "gtp2"}, "no causal language model"),
         ({"family": "gpt2", "settings": {"n_layers": 2}}, "has no n_layers"),
+        ({"family": "qwen2", "settings": {"num_hidden_layers": 50_000_000}}, "num_hidden_layers is at most 256"),
+        ({"family": "gpt2", "settings": {"n_layer": 257}}, "n_layer is at most 256, not 257"),
         ({"family": "gpt2", "settings": {"auto_map": {"AutoModel": "x.py"}}}, "must not hold auto_map"),
         ({"family": "gpt2", "settings": {"_attn_implementation": "some/kernel"}}, "must not hold _attn"),
         ({"family": "gpt2", "settings": {"task_specific_params": {"quantization_config": {}}}}, "must not hold quant"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +22,8 @@ from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, KeyVerifier
 from dht.invite import Invite
-from dht.statement import Context, digest_of, make_statement
+from dht.statement import Context, Statement, digest_of, make_statement
+from dht.wire import Wire
 from peer import cli
 from peer.export.card import model_card
 from peer.export.findings import as_plain_data, in_words
@@ -172,6 +174,22 @@ def one_certificate_less(folder: Path) -> None:
     (folder / PROOF).write_bytes(Proof(fragments=(first, proof.fragments[1])).to_wire())
 
 
+def much_that_is_no_certificate(folder: Path) -> None:
+    """Four megabytes that would be a hundred and thirty once unpacked."""
+    proof = Proof.from_wire((folder / PROOF).read_bytes())
+    junk = b"\xdd" + (2 << 20).to_bytes(4, "big") + b"\x91\xc0" * (2 << 20)
+    momentum = msgpack.packb(proof.fragments[0].momentum, use_bin_type=True)
+    (folder / PROOF).write_bytes(b"\x91\x92" + (b"\x92" + momentum + b"\x91" + junk) * 2)
+
+
+def a_proof_of_nothing(folder: Path) -> None:
+    (folder / PROOF).write_bytes(b"\x91\x90")
+
+
+def a_configuration_full_of_blanks(folder: Path) -> None:
+    (folder / CONFIG).write_text((folder / CONFIG).read_text() + " " * (1 << 20))
+
+
 def a_file_of_code(folder: Path) -> None:
     (folder / "modeling_evil.py").write_text("1")
 
@@ -190,6 +208,9 @@ def no_configuration(folder: Path) -> None:
         (other_configuration, "config.json does not describe the run's model"),
         (own_certificate, "has too few votes"),
         (one_certificate_less, "the weights of fragment 0 are not those"),
+        (much_that_is_no_certificate, "Certificate of [0-9]+ bytes is over the limit"),
+        (a_proof_of_nothing, "Proof of no fragments"),
+        (a_configuration_full_of_blanks, "config.json does not describe the run's model"),
         (a_file_of_code, "modeling_evil.py does not belong"),
         (no_configuration, "config.json does not belong to an export, or is missing"),
     ],
@@ -198,6 +219,20 @@ def test_a_forger_who_signs_the_list_is_found_out(copy: Path, forge: Callable[[P
     forge(copy)
     sign_again(copy)
     with pytest.raises(LocalError, match=reason):
+        verified(copy)
+
+
+def test_a_list_from_after_all_calendars_does_not_verify(copy: Path) -> None:
+    class Later(Wire):
+        protocol_major: int
+        files: tuple[ListedFile, ...]
+        written_unix_seconds: int
+
+    sign_again(copy)
+    listed = Statement.from_wire((copy / LISTING).read_bytes())
+    body = Later(**{**dict(listed.read(Listing)), "written_unix_seconds": 2**63})
+    (copy / LISTING).write_bytes(make_statement(STRANGER, listed.context, body).to_wire())
+    with pytest.raises(LocalError, match="written_unix_seconds"):
         verified(copy)
 
 

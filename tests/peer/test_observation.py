@@ -17,6 +17,7 @@ from coordinator.messages import AskChainNote, ChainNote
 from coordinator.network_view import NetworkView, PhaseSpan, RoundView
 from dht.identity import PeerId
 from peer.frames import StatusAnswer
+from peer.observer_history import LOSS_MAX
 from peer.observer_peers import Heard
 from peer.observer_rounds import PHASE_WORDS
 from peer.status_answer import PublicStatus, encode_status
@@ -361,6 +362,7 @@ def test_no_presence_can_hurt(data: st.DataObject) -> None:
     observed.observation.questions(observed.now)
     after = check(observed.view())
     assert len(after.peers) == len(view.peers) + len(lies)
+    assert all((one.loss or 0.0) <= LOSS_MAX for one in after.peers)  # 300 digits would take the columns of all
 
 
 def test_certificates_that_do_not_verify_are_not_counted() -> None:
