@@ -24,13 +24,15 @@ BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
 SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
-PARITY_PACE = (
-    *("--fragments", "2", "--period", "4", *NO_MOMENTUM),
-    *("--adoption", "eager:0.7", "--moment-correction", "0.5"),
-)
+PARITY_PERIOD = ("--fragments", "2", "--period", "4")
+PARITY_ADOPTION = ("--adoption", "eager:0.7", "--moment-correction", "0.5")
+PARITY_PACE = (*PARITY_PERIOD, *NO_MOMENTUM, *PARITY_ADOPTION)
+SHORTER_STEP = (*PARITY_PERIOD, "--outer-lr", "0.5", "--outer-momentum", "0", *PARITY_ADOPTION)
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
 PARITY_BEST: dict[int, Rates] = dict.fromkeys((4, 8), ("6.75e-3", "4.5e-3"))  # on the first seed; others have these
+SHORTER_GRID = ("6.75e-3", "1e-2", "1.5e-2")  # Muster's rates with the shorter outer step, beside the same pairs
+SHORTER_BEST: dict[int, str] = dict.fromkeys((4, 8), "1e-2")
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): PARITY_GRID,
     (480, 6144): (("6.75e-3", "4.5e-3"),),
@@ -113,7 +115,30 @@ def _parity(learners: int) -> tuple[Experiment, ...]:
     name, size = f"parity-m{learners}", (learners, 480, 3072)
     grid = tuple(_pair(name, size, SEEDS[0], rates) for rates in PARITY_GRID)
     best = [PARITY_BEST[learners]] if learners in PARITY_BEST else []
-    return (*grid, *(_pair(name, size, seed, rates) for seed in SEEDS[1:] for rates in best))
+    others = tuple(_pair(name, size, seed, rates) for seed in SEEDS[1:] for rates in best)
+    return (*grid, *others, *_shorter(name, size))
+
+
+def _shorter(name: str, size: tuple[int, int, int]) -> tuple[Experiment, ...]:
+    """Muster alone with the shorter outer step: the grid on the first seed, its best on the others."""
+    learners, steps, tokens = map(str, size)
+    best = SHORTER_BEST.get(size[0])
+    runs = [(SEEDS[0], rate) for rate in SHORTER_GRID] + [(seed, best) for seed in SEEDS[1:] if best is not None]
+    return tuple(
+        Experiment(
+            f"{shorter_name(name)}-s{seed}-{rate}",
+            (
+                *("--learners", learners, "--steps", steps, "--batch-tokens", tokens),
+                *(*SHORTER_STEP, "--seed", seed, "--inner-lr", rate),
+            ),
+        )
+        for seed, rate in runs
+    )
+
+
+def shorter_name(name: str) -> str:
+    """How the runs with the shorter outer step are called that belong to pairs of this name."""
+    return f"{name}-shorter"
 
 
 def length_name(steps: int, tokens: int) -> str:
