@@ -1,17 +1,19 @@
 """Whether others get through to this peer: it asks some of them to call it, now and then (`peer.probe` answers).
 
-What they say decides one thing only, which this peer says of itself in its joins: whether it reduces. So a peer that
-believes a liar is at worst one reducer fewer; most of those who answer have to say so.
+What they say decides one thing, which this peer says of itself in its joins and presence: whether it reduces, and leads
+before others. A peer that believes a liar is one reducer fewer; most of those who answer have to say so. Keys cost
+nothing, and many that lie would leave the reducing to the hostile: members of the chains are asked, while any is live.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 import structlog
 
+from coordinator.chain import Chain
 from coordinator.events import ReachSeen
 from dht.daemon_config import Relay
 from dht.identity import PeerId
@@ -27,6 +29,12 @@ ASKED_MAX = 5  # at each look, others each time
 ANSWER_SECONDS = 8.0  # a call that nobody takes is given up after 5
 LOOK_SECONDS = 60.0  # between two looks
 ALONE_SECONDS = 1.0  # while there is nobody to ask
+
+
+def askable(live: Set[PeerId], chains: Iterable[Chain]) -> Set[PeerId]:
+    """Whom to believe: of those who are there whoever had a part in newest versions; whoever is there if none is."""
+    return frozenset[PeerId]().union(*(chain.known() for chain in chains)) & live or live
+
 
 Post = Callable[[PeerId, ProbeAsk, bytes], None]
 
@@ -53,7 +61,7 @@ class ReachLoop:
         self._found: dict[PeerId, bool] = {}
 
     def ask(self) -> bool:
-        """Ask the next few of those who are there; False if nobody is."""
+        """Ask the next few; False if there is nobody."""
         order = sorted(self._live())
         first = (bisect(order, self._me) + self._looks * ASKED_MAX) % max(len(order), 1)  # not everybody asks the same
         self._asked, self._found = set((order[first:] + order[:first])[:ASKED_MAX]), {}
@@ -97,6 +105,10 @@ async def watch_reach(options: NodeOptions, pump: Pump, addresses: OwnAddresses)
     if options.announce or options.relay is Relay.USE:
         return
     core = pump.engine.core
-    loop = ReachLoop(core.me, lambda: addresses.port, lambda: core.presence.live(pump.now), pump.post, pump.feed)
+
+    def whom() -> Set[PeerId]:
+        return askable(core.presence.live(pump.now), (machine.chain for machine in pump.engine.machines))
+
+    loop = ReachLoop(core.me, lambda: addresses.port, whom, pump.post, pump.feed)
     pump.transfers.hear_probes(loop.hear)
     await loop.run()

@@ -10,8 +10,9 @@ from coordinator.events import ReachSeen
 from dht.identity import Identity, PeerId
 from peer.frames import ProbeAnswer, ProbeAsk
 from peer.probe import ProbeDesk
-from peer.reach import ASKED_MAX, ReachLoop
+from peer.reach import ASKED_MAX, ReachLoop, askable
 from peer.transfers import Transfers
+from tests.coordinator.builders import Club
 from tests.peer.test_probe import listening
 
 ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(1, 13))
@@ -51,6 +52,17 @@ def test_the_core_is_told_once_whenever_most_who_tried_find_something_new() -> N
     assert street.told == [ReachSeen(dialable=False)]
     street.look(True, True, False)
     assert street.told == [ReachSeen(dialable=False), ReachSeen(dialable=True)]
+
+
+def test_strangers_are_asked_only_where_nobody_of_the_chains_is_there() -> None:
+    """Nine keys that say that nobody gets through made nine peers of ten believe it."""
+    club = Club.of(6)
+    chains = [club.grow(club.chain(), range(4)), club.grow(club.chain(), range(2, 6))]
+    known = {peer for chain in chains for peer in chain.known()}
+    strangers = frozenset(OTHERS)
+    assert askable(strangers | {club.ids[0], club.ids[4]}, chains) == {club.ids[0], club.ids[4]}
+    assert askable(strangers, chains) == strangers
+    assert askable(frozenset(known), chains) == known
 
 
 def test_as_many_as_get_through_suffice_and_silence_changes_nothing() -> None:
