@@ -114,9 +114,15 @@ class Gathering:
         return [action for peer in shown for action in self.core.to_all(called, self.joins[peer][0])]
 
     def _drawn(self, strangers: Set[PeerId]) -> tuple[PeerId, ...]:
-        """As many of them as are called in one attempt; the next draws anew, so that each has its turn."""
+        """As many of them as are called in one attempt; the next draws anew, so that each has its turn.
+
+        First those that have ever said something to us: whoever asks when it believes it is time is called the next
+        time, however many keys only publish presence.
+        """
         draw = digest_of(b"muster-summon", self.chain.beacon(), self.attempt.to_bytes(8, "big"))
-        return beacon_order(draw, strangers)[:SUMMONED_MAX]
+        spoken = strangers & self.core.presence.spoken
+        order = beacon_order(draw, spoken) + beacon_order(draw, strangers - spoken)
+        return order[:SUMMONED_MAX]
 
     def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
         """Joins that a roster of these members leaves out, in beacon order as far as there is room.

@@ -163,6 +163,10 @@ def test_a_leader_calls_a_few_strangers_in_each_attempt_and_others_in_the_next()
     drawn = [called(many | away, attempt) for attempt in range(16)]
     assert all(len(one) == SUMMONED_MAX + 1 and away < one for one in drawn)
     assert set().union(*drawn) == many | away
+    for peer in few:
+        own.presence.see(peer, presence(), 0.0)
+        own.presence.heard(peer)
+    assert all(few | away < called(many | few | away, attempt) for attempt in range(16)), "they have said something"
 
 
 def test_ghosts_make_no_crowd_of_a_group_that_has_room() -> None:
