@@ -281,3 +281,11 @@ def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
     exchanges = [cell.exchange for cell in machine.cells.cells()]
     exchanges += [] if machine.attempt is None else [machine.attempt.exchange]
     return frozenset(root for exchange in exchanges for root in exchange.roots)
+
+
+def own_groups(machine: FragmentMachine) -> frozenset[bytes]:
+    """What statements in our groups and cells name: rosters and, once there is one, input sets."""
+    attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
+    members: list[Attempt | Cell] = [*attempts, *machine.cells.cells()]
+    inputs = [one.exchange.inputs for one in members]
+    return frozenset(one.group.key.roster_id for one in members) | {one.digest for one in inputs if one is not None}

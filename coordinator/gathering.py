@@ -18,10 +18,11 @@ from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_siz
 from coordinator.tickets import seated
 from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE, STRANGERS_SHARE
 from dht.identity import PeerId
-from dht.statement import Statement
+from dht.statement import Statement, digest_of
 
 REVISIONS_MAX = 2  # a roster is revised this often for joins that its first draft lacks
 JOINS_MAX = 2 * PEERS_PER_GROUP_MAX
+SUMMONED_MAX = 16  # strangers in one attempt: keys cost nothing, and each that we write to has to be dialled
 NOBODY: Networks = MappingProxyType({})
 
 
@@ -103,13 +104,25 @@ class Gathering:
 
         So they do not know when the next one is due, and would let a period pass before they ask (`Joining.follow`).
         """
-        late = tuple(sorted(missing - self.chain.newest_roster()))
+        late = missing - self.chain.newest_roster()
         if self.summoned or not late or not self.is_open():
             return []
         self.summoned = True
         enough = len(self.chain.active_set()) // 3 + 1
         shown = beacon_order(self.chain.beacon(), self._asking())[:enough]
-        return [action for peer in shown for action in self.core.to_all(late, self.joins[peer][0])]
+        called = tuple(sorted(late & self.chain.known())) + self._drawn(late - self.chain.known())
+        return [action for peer in shown for action in self.core.to_all(called, self.joins[peer][0])]
+
+    def _drawn(self, strangers: Set[PeerId]) -> tuple[PeerId, ...]:
+        """As many of them as are called in one attempt; the next draws anew, so that each has its turn.
+
+        First those that have ever said something to us: whoever asks when it believes it is time is called the next
+        time, however many keys only publish presence.
+        """
+        draw = digest_of(b"muster-summon", self.chain.beacon(), self.attempt.to_bytes(8, "big"))
+        spoken = strangers & self.core.presence.spoken
+        order = beacon_order(draw, spoken) + beacon_order(draw, strangers - spoken)
+        return order[:SUMMONED_MAX]
 
     def lacking(self, members: Set[PeerId], silent: Set[PeerId], named: Networks = NOBODY) -> list[Statement]:
         """Joins that a roster of these members leaves out, in beacon order as far as there is room.

@@ -15,7 +15,7 @@ import msgpack
 
 from coordinator.evidence import BODIES_BYTES_MAX, Evidence, contradiction, lie, lie_in
 from coordinator.messages import HEARD_MAX, AskHeardNote, HeardNote
-from coordinator.places import Place, nested, place_of
+from coordinator.places import Place, kind_of, nested, place_of
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement, digest_of
 
@@ -23,11 +23,26 @@ VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
 BYTES_KEPT = 8 << 20  # of each version
 SENDERS_MIN = 16  # it takes so many to fill either: what one says leaves room for what the others say
+ROOMS = {
+    "join": (8, 8 << 10),
+    "roster": (4, 48 << 10),
+    "commit": (4, 28 << 10),
+    "bundle": (4, 140 << 10),
+    "result": (8, 64 << 10),
+    "check": (8, 16 << 10),
+    "redo": (4, 56 << 10),
+    "proposal": (4, 56 << 10),
+    "ballot": (6, 4 << 10),
+}
+"""Statements and bytes that are kept of one sender and kind: who fills one room may still convict itself in another."""
+ELSEWHERE_PART = 4  # of a room, besides it, is for groups that we are not in: anybody can make up any number of those
 ANSWERED_MAX = 4  # statements in answer to one question
 SHORT_BYTES = 16  # of a place's name and of a statement's digest, where they are only compared
 
 Heard = dict[bytes, Statement]
 """By place."""
+Room = tuple[str, str, bool]
+"""Sender, kind, and whether it was said elsewhere than in a group of ours."""
 
 
 @dataclass(slots=True)
@@ -37,25 +52,25 @@ class Hearsay:
     verifier: Verifier
     heard: dict[int, Heard] = field(default_factory=dict)
     known: dict[int, set[bytes]] = field(default_factory=dict)  # digests of what is in `heard`
-    kept_bytes: dict[int, Counter[str]] = field(default_factory=dict)  # by sender
-    kept_counts: dict[int, Counter[str]] = field(default_factory=dict)
+    kept_bytes: dict[int, Counter[Room]] = field(default_factory=dict)
+    kept_counts: dict[int, Counter[Room]] = field(default_factory=dict)
 
-    def see(self, statement: Statement, trusted: Set[PeerId]) -> list[Evidence]:
+    def see(self, statement: Statement, trusted: Set[PeerId], ours: Set[bytes] = frozenset()) -> list[Evidence]:
         """Keep a statement and those in it, if they are news; returns what they prove together with what we have.
 
         While there is room everybody's are kept, then only those of `trusted` senders: keys cost nothing. Of any
-        one sender a part is kept.
+        one sender a part is kept, of each kind. What it says in groups of `ours` has rooms of its own.
         """
         version = statement.context.version
         if statement.digest in self.known.get(version, ()):
             return []
-        found = self._keep(statement, trusted)
+        found = self._keep(statement, trusted, ours)
         for inner in nested(statement):
             if inner.context.version == version and inner.digest not in self.known.get(version, ()):
-                found += self._keep(inner, trusted)
+                found += self._keep(inner, trusted, ours)
         return found
 
-    def _keep(self, statement: Statement, trusted: Set[PeerId]) -> list[Evidence]:
+    def _keep(self, statement: Statement, trusted: Set[PeerId], ours: Set[bytes]) -> list[Evidence]:
         place = place_of(statement)
         if place is None:
             return []
@@ -68,24 +83,23 @@ class Hearsay:
         if held is not None:  # what is too large for one message convicts nobody
             fits = len(held.body) + len(statement.body) <= BODIES_BYTES_MAX
             return [contradiction(held, statement)] if fits else []
-        if self._has_room(version, statement, trusted):
+        room = _room(statement, ours)
+        if self._has_room(version, room, len(statement.body), trusted):
             self.heard.setdefault(version, {})[name] = statement
             self.known.setdefault(version, set()).add(statement.digest)
-            self.kept_bytes.setdefault(version, Counter())[statement.sender] += len(statement.body)
-            self.kept_counts.setdefault(version, Counter())[statement.sender] += 1
+            self.kept_bytes.setdefault(version, Counter())[room] += len(statement.body)
+            self.kept_counts.setdefault(version, Counter())[room] += 1
         return [lie(statement)] if lie_in(statement) is not None else []
 
-    def _has_room(self, version: int, statement: Statement, trusted: Set[PeerId]) -> bool:
+    def _has_room(self, version: int, room: Room, size: int, trusted: Set[PeerId]) -> bool:
         counts, sizes = self.kept_counts.get(version, Counter()), self.kept_bytes.get(version, Counter())
-        share = 1 if statement.sender in trusted else 2  # half is for those whom we know
-        rooms = (
-            (counts.total(), sizes.total(), share),
-            (counts[statement.sender], sizes[statement.sender], SENDERS_MIN),
-        )
-        return all(
-            count < STATEMENTS_KEPT // part and size + len(statement.body) <= BYTES_KEPT // part
-            for count, size, part in rooms
-        )
+        sender, kind, elsewhere = room
+        share = 1 if sender in trusted else 2  # half is for those whom we know
+        if counts.total() >= STATEMENTS_KEPT // share or sizes.total() + size > BYTES_KEPT // share:
+            return False
+        part = ELSEWHERE_PART if elsewhere else 1
+        count_max, bytes_max = ROOMS[kind]
+        return counts[room] < count_max // part and sizes[room] + size <= bytes_max // part
 
     def forget(self, newest: int) -> None:
         """Keep what is about the newest versions up to this one only."""
@@ -122,3 +136,9 @@ class Hearsay:
 
 def _name(place: Place) -> bytes:
     return digest_of(b"muster-place", msgpack.packb(place, use_bin_type=True))[:SHORT_BYTES]
+
+
+def _room(statement: Statement, ours: Set[bytes]) -> Room:
+    kind = kind_of(statement)
+    in_group = kind not in ("join", "roster")
+    return statement.sender, kind, in_group and statement.context.group not in ours

@@ -44,8 +44,20 @@ def place_of(statement: Statement) -> Place | None:
         return None
     if known is None:
         return None
-    kind = "ballot" if context.kind in ("vote", "abstain") else context.kind
-    return (context.run_id, kind, context.fragment, context.version, context.group, statement.sender, *known)
+    return (
+        context.run_id,
+        kind_of(statement),
+        context.fragment,
+        context.version,
+        context.group,
+        statement.sender,
+        *known,
+    )
+
+
+def kind_of(statement: Statement) -> str:
+    """What it is said as: who votes does not abstain."""
+    return "ballot" if statement.context.kind in ("vote", "abstain") else statement.context.kind
 
 
 def nested(statement: Statement) -> tuple[Statement, ...]:

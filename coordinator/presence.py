@@ -76,6 +76,7 @@ class PresenceTable:
     sightings: dict[PeerId, Sighting] = field(default_factory=dict)
     gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
     unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: said nothing to us in a group, nor since
+    spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: said something to us, and not only to the world
     shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
     sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
     revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
@@ -100,6 +101,8 @@ class PresenceTable:
     def heard(self, peer: PeerId) -> None:
         """Any message from a peer shows that the transport reaches it."""
         self.unheard.discard(peer)
+        if peer in self.sightings:
+            self.spoken.add(peer)
         if peer in self.gone:
             self.gone.discard(peer)
             self.revision += 1
@@ -173,5 +176,5 @@ class PresenceTable:
         limit = lifetimes * self.lifetime_seconds
         for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
             del self.sightings[peer]
-            self.gone.discard(peer)
-            self.unheard.discard(peer)
+            for noted in (self.gone, self.unheard, self.spoken):
+                noted.discard(peer)

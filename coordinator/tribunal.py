@@ -16,7 +16,7 @@ from coordinator.chain import active_sets
 from coordinator.core import Core
 from coordinator.events import Inspected, Reduced
 from coordinator.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
-from coordinator.fragment import FragmentMachine
+from coordinator.fragment import FragmentMachine, own_groups
 from coordinator.hearsay import Hearsay
 from coordinator.messages import (
     BODY_BYTES_MAX,
@@ -63,11 +63,12 @@ class Tribunal:
             return []
         if len(statement.body) > BODY_BYTES_MAX.get(context.kind, MESSAGE_BYTES_MAX):
             return []
-        chain, hearsay = self.machines[context.fragment].chain, self.hearsay[context.fragment]
+        machine, hearsay = self.machines[context.fragment], self.hearsay[context.fragment]
+        chain = machine.chain
         hearsay.forget(chain.version)
         if not chain.version - 1 <= context.version <= chain.version:
             return []
-        found = hearsay.see(statement, chain.active_set())
+        found = hearsay.see(statement, chain.active_set(), own_groups(machine))
         return self.accuse(found, now)
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:

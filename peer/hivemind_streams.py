@@ -94,6 +94,11 @@ class OutgoingLane(asyncio.Protocol):
         """True while anything posted has not been handed to the operating system."""
         return bool(self._queue or self._rest or self._paused)
 
+    @property
+    def sending(self) -> bool:
+        """True while the stream is there and has not taken everything."""
+        return self._writer is not None and self.busy
+
     def post(self, prefix: bytes, header: bytes, payload: Payload) -> None:
         """Queue one frame; never blocks."""
         if not self._budget.take(frame_bytes(header, payload)):

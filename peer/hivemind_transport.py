@@ -35,6 +35,7 @@ from peer.transport import Frame, Lane, OnFrame, OnGone, Payload, Traffic, Trans
 ADDRESSES_MAX = 16  # per peer and dial; more come from nobody honest
 UNHEARD_SECONDS = 1.0  # between two words about a peer that is refused
 SWEEP_SECONDS_MAX = 1.0  # how late a missed deadline may be noticed
+UNANSWERED_PART = 2  # of the room for peers is for those who have never answered us
 
 Addresses = Callable[[PeerId], list[str]]
 
@@ -50,8 +51,9 @@ class HivemindTransport:
     """`peer.transport.Transport` over a running `hivemind.p2p.P2P`, which it does not own.
 
     `addresses` gives the known multiaddrs of a peer, for when there is no connection yet. State is kept for at most
-    `peers_max` peers: those that we never wrote to are forgotten first, so that a flood of fresh keys can push out
-    neither a peer that we work with nor its queue.
+    `peers_max` peers: those that we never wrote to are forgotten first, then, beyond a part of that room, those who
+    never answered, last whom something is on its way to. So a flood of fresh keys, or of keys that make us write to
+    them, can push out neither a peer that we work with nor its queue.
     """
 
     def __init__(
@@ -151,15 +153,30 @@ class HivemindTransport:
         remote = self._remotes.get(peer)
         if remote is None:
             if len(self._remotes) >= self.config.peers_max:
-                strangers = (name for name, state in self._remotes.items() if not state.ours)
-                victim = next(strangers, next(iter(self._remotes)) if ours else None)
+                victim = self._least_missed(ours)
                 if victim is None:
                     return None
                 self._forget(victim)
             remote = self._remotes[peer] = _Remote(self, peer)
         remote.ours = remote.ours or ours
-        self._remotes.move_to_end(peer)
+        self._touch(peer, remote, ours)
         return remote
+
+    def _touch(self, peer: PeerId, remote: _Remote, ours: bool) -> None:
+        """It goes after others from now on; of those we write to only our own writing counts, not what they say."""
+        if ours or not remote.ours:
+            self._remotes.move_to_end(peer)
+
+    def _least_missed(self, ours: bool) -> PeerId | None:
+        """Whom to forget for one more peer; None if that is a stranger, and all of these are ours."""
+        strangers = [peer for peer, remote in self._remotes.items() if not remote.ours]
+        if strangers or not ours:
+            return next(iter(strangers), None)
+        idle = [(peer, remote.answered) for peer, remote in self._remotes.items() if not remote.is_sending]
+        answered, unanswered = ([peer for peer, one in idle if one is which] for which in (True, False))
+        many = len(unanswered) > self.config.peers_max // UNANSWERED_PART
+        first, second = (unanswered, answered) if many else (answered, unanswered)
+        return next(iter([*first, *second, *self._remotes]))
 
     def _forget(self, peer: PeerId) -> None:
         remote = self._remotes.pop(peer)
@@ -237,7 +254,9 @@ class HivemindTransport:
     def frame(self, sender: PeerId, frame: Frame) -> None:
         """Hand a frame on; not after `close`."""
         if self._open:
-            self._remotes.move_to_end(sender)
+            remote = self._remotes[sender]
+            remote.answered = True
+            self._touch(sender, remote, ours=False)
             self._on_frame(sender, frame.header, frame.payload)
 
     def gone(self, peer: PeerId) -> None:
@@ -259,6 +278,7 @@ class _Remote:
         self._loss_is_news = False
         self.retired = False  # nothing more is reported about it
         self.ours = False  # we have written to it
+        self.answered = False  # a frame of its has come, asked for or not
         self.patience = Allowance(hub.config.busy_share, hub.config.busy_seconds_at_once)
         self._refused_until = 0.0
         self._told_at = -math.inf
@@ -273,6 +293,11 @@ class _Remote:
     @property
     def streams(self) -> list[OutgoingLane | IncomingStream]:
         return [*self.lanes.values(), *self.incoming.values()]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether it takes something from us: what waits for a dial may be for a key that nobody has."""
+        return any(lane.sending for lane in self.lanes.values())
 
     def snapshot(self) -> Traffic:
         return replace(self.traffic, congested=any(lane.congested for lane in self.lanes.values()))

@@ -6,19 +6,22 @@ The record store holds heads of evidence: convicted keys and digests. Whoever fi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence, Set
 from functools import partial
+from random import SystemRandom
 
 import structlog
 from pydantic import Field
 
 from coordinator.actions import KeepEvidence
 from coordinator.certificate import Conviction
+from coordinator.chain import active_sets
 from coordinator.events import Received
 from coordinator.messages import ConvictionsNote
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.records import evidence_key
-from dht.store import RecordStore
+from dht.store import RecordStore, StoredRecord
 from dht.wire import Wire
 from peer.evidence_shelf import EvidenceShelf
 from peer.pump import Pump
@@ -28,6 +31,7 @@ log = structlog.get_logger(__name__)
 HEADS_MAX = 4  # what fits into a record
 HEADS_LIFETIME_SECONDS = 3600.0
 REFRESH_SECONDS = 600.0
+STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
 
 
 class EvidenceHeads(Wire):
@@ -79,10 +83,19 @@ class TrustDesk:
             await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
 
     async def _read(self) -> None:
-        for record in await self._store.get(self._key):
+        engine = self._pump.engine
+        known = active_sets(machine.chain for machine in engine.machines)
+        records = [record for record in await self._store.get(self._key) if record.sender != engine.core.me]
+        for record in drawn(records, known):
             try:
                 heads = EvidenceHeads.from_wire(record.payload)
             except PeerError:
                 continue
-            if record.sender != self._pump.engine.core.me:
-                self._pump.feed(Received(PeerId(record.sender), ConvictionsNote(convictions=heads.convictions)))
+            self._pump.feed(Received(record.sender, ConvictionsNote(convictions=heads.convictions)))
+
+
+def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:
+    """Those of peers that we know, and a few others, which nobody can foresee."""
+    strangers = [record for record in records if record.sender not in known]
+    few = SystemRandom().sample(strangers, min(len(strangers), STRANGERS_READ_MAX))
+    return [record for record in records if record.sender in known] + few

@@ -9,6 +9,7 @@ import pytest
 from coordinator.actions import Action, Send
 from coordinator.chain import Chain
 from coordinator.events import ReachSeen
+from coordinator.gathering import SUMMONED_MAX, Gathering
 from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.manifest import PEERS_PER_GROUP_MAX
@@ -141,6 +142,31 @@ def test_a_leader_waits_a_moment_for_strangers_and_longer_for_those_whom_the_cha
         leads.close(gathering, frozenset(), False, gathering.strangers_until())
         assert (gathering.roster is None) is waits
         assert waits or PEERS[8] in gathering.members
+
+
+def test_a_leader_calls_a_few_strangers_in_each_attempt_and_others_in_the_next() -> None:
+    """Whom it writes to it has to dial: keys that only publish presence cost nothing."""
+    own = core(0)
+    chain = chain_of(own)
+    chain.append(certificate(chain, FIVE[1:], voters=FIVE[1:]))
+    away, few = {FIVE[0]}, {*PEERS[8:]}
+    many = {virtual_peer_id(number, 3) for number in range(4 * SUMMONED_MAX)}
+
+    def called(missing: set[PeerId], attempt: int) -> set[PeerId]:
+        gathering = Gathering(own, chain, attempt)
+        for peer in FIVE[1:]:
+            statement = join(chain, peer, attempt=attempt)
+            gathering.add(statement, statement.read(Join), 0.0)
+        return {one.to for one in gathering.summon(missing) if isinstance(one, Send)}
+
+    assert called(few | away, 0) == few | away, "in a small swarm all are called"
+    drawn = [called(many | away, attempt) for attempt in range(16)]
+    assert all(len(one) == SUMMONED_MAX + 1 and away < one for one in drawn)
+    assert set().union(*drawn) == many | away
+    for peer in few:
+        own.presence.see(peer, presence(), 0.0)
+        own.presence.heard(peer)
+    assert all(few | away < called(many | few | away, attempt) for attempt in range(16)), "they have said something"
 
 
 def test_ghosts_make_no_crowd_of_a_group_that_has_room() -> None:

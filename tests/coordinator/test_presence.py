@@ -68,6 +68,16 @@ def test_whoever_was_silent_in_a_group_is_live_but_unheard_until_it_speaks():
     assert known.unheard == set()
 
 
+def test_who_has_spoken_is_known_as_long_as_it_is_seen():
+    known = table()
+    known.see(IDS[0], presence(), now=0.0)
+    for peer in IDS[:2]:
+        known.heard(peer)
+    assert known.spoken == {IDS[0]}
+    known.forget(FORGET_LIFETIMES * LIFETIME + 1.0)
+    assert known.spoken == set()
+
+
 def test_strangers_are_neither_lost_nor_heard_nor_missed():
     known = table()
     known.lose(IDS[0])

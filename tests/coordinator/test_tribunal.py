@@ -10,7 +10,8 @@ from coordinator.certificate import Conviction, Vote, trust_digest
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Received
 from coordinator.evidence import Evidence, Guilt, contradiction
-from coordinator.hearsay import BYTES_KEPT, SENDERS_MIN, STATEMENTS_KEPT, Hearsay
+from coordinator.group import Group
+from coordinator.hearsay import BYTES_KEPT, ELSEWHERE_PART, ROOMS, SENDERS_MIN, STATEMENTS_KEPT, Hearsay
 from coordinator.messages import (
     AskEvidenceNote,
     AskHeardNote,
@@ -20,6 +21,7 @@ from coordinator.messages import (
     Message,
     Roster,
 )
+from coordinator.places import _PLACES
 from coordinator.tribunal import ASK_SECONDS
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -127,10 +129,12 @@ def test_strangers_compare_nothing_with_us() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
-    club = Club.of(5 + SENDERS_MIN, founders=5)
+    count_max, _ = ROOMS["join"]
+    strangers = range(5, 6 + STATEMENTS_KEPT // 2 // count_max)
+    club = Club.of(strangers.stop, founders=5)
     hearsay = Hearsay(club.verifier)
-    for attempt in range(STATEMENTS_KEPT // SENDERS_MIN):
-        for stranger in range(5, 5 + SENDERS_MIN):
+    for stranger in strangers:
+        for attempt in range(count_max + 1):
             hearsay.see(club.join(stranger, CHAIN, attempt=attempt), CLUB.peers(range(5)))
     assert len(hearsay.heard[0]) == STATEMENTS_KEPT // 2
     hearsay.see(vote(CULPRIT), CLUB.peers(range(5)))
@@ -139,16 +143,62 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
     assert hearsay.heard == hearsay.known == hearsay.kept_bytes == hearsay.kept_counts == {}
 
 
-@pytest.mark.parametrize("size", [0, BYTES_KEPT // SENDERS_MIN // 3])
-def test_one_key_does_not_fill_what_is_remembered(size: int) -> None:
+@pytest.mark.parametrize("size", [0, ROOMS["bundle"][1] // 3])
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> None:
     """Not even one that we know: else an accomplice could tell everybody something else."""
     hearsay, active = Hearsay(CLUB.verifier), CLUB.peers(range(5))
-    for number in range(4 * SENDERS_MIN if size else STATEMENTS_KEPT):
-        place = {**CLUB.in_group(GROUP), "group": digest(number)}
-        hearsay.see(CLUB.say(OTHER, "bundle", EvidenceNote(evidence=bytes(size)), **place), active)
-    assert len(hearsay.heard[0]) == (2 if size else STATEMENTS_KEPT // SENDERS_MIN)
+    groups = [digest(number) for number in range(2 * SENDERS_MIN)]
+    for group in groups:
+        place = {**CLUB.in_group(GROUP), "group": group}
+        filler = CLUB.say(OTHER, "bundle", EvidenceNote(evidence=bytes(size)), **place)
+        hearsay.see(filler, active, frozenset(groups if is_ours else []))
+    few, fitting = (ROOMS["bundle"][0], 2) if is_ours else (ROOMS["bundle"][0] // ELSEWHERE_PART, 0)
+    assert len(hearsay.heard.get(0, {})) == (fitting if size else few)
     hearsay.see(vote(CULPRIT), active)
     assert len(hearsay.see(vote(CULPRIT, "another"), active)) == 1
+
+
+def test_the_rooms_of_one_key_come_to_its_share() -> None:
+    assert ROOMS.keys() == {"ballot", *_PLACES} - {"vote", "abstain"}
+    grouped = [room for kind, room in ROOMS.items() if kind not in ("join", "roster")]
+    counts, sizes = ([room[part] for room in ROOMS.values()] for part in (0, 1))
+    assert sum(counts) + sum(count // ELSEWHERE_PART for count, _ in grouped) <= STATEMENTS_KEPT // SENDERS_MIN
+    assert sum(sizes) + sum(size // ELSEWHERE_PART for _, size in grouped) <= BYTES_KEPT // SENDERS_MIN
+
+
+@pytest.mark.parametrize("filler", ["bytes", "joins", "votes elsewhere"])
+@pytest.mark.parametrize("first", [True, False], ids=["before it lies", "between its lies"])
+def test_who_fills_its_own_share_is_convicted_all_the_same(filler: str, first: bool) -> None:
+    made = engine()
+    made.handle(Progress(1, 1.0), NOW)
+    roster = roster_with_me(made, [CULPRIT, OTHER, LEADER])
+    receive(made, LEADER, roster)
+    entered = made.machines[0].attempt
+    assert entered is not None
+    said = [vote_in(entered.group, "one"), vote_in(entered.group, "another")]
+    assert first or kept(receive(made, CULPRIT, said.pop(0))) == []
+    for statement in fillers(filler):
+        assert kept(receive(made, CULPRIT, statement)) == []
+    banned = [peer for one in said for peer in kept(receive(made, OTHER, one))]
+    assert banned == [CLUB.ids[CULPRIT]]
+
+
+def vote_in(group: Group, state: str) -> Statement:
+    return CLUB.say(CULPRIT, "vote", Vote(outcome=digest("o"), state=digest(state)), **CLUB.in_group(group))
+
+
+def fillers(what: str) -> list[Statement]:
+    """The culprit's, as many as one key once had room for."""
+    numbers = range(STATEMENTS_KEPT // SENDERS_MIN)
+    if what == "joins":
+        return [CLUB.join(CULPRIT, CHAIN, attempt=one % 8, boot=boot(CULPRIT, one + 1)) for one in numbers]
+    places = [{**CLUB.in_group(GROUP), "group": digest(("elsewhere", one))} for one in numbers]
+    if what == "votes elsewhere":
+        return [CLUB.say(CULPRIT, "vote", Vote(outcome=digest("o"), state=digest(1)), **place) for place in places]
+    sizes = [BYTES_KEPT // SENDERS_MIN >> halvings for halvings in range(1, 15)]
+    junk = [EvidenceNote(evidence=bytes(size)) for size in sizes]
+    return [CLUB.say(CULPRIT, "bundle", body, **place) for body, place in zip(junk, places, strict=False)]
 
 
 # -- spreading

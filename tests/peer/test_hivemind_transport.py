@@ -200,6 +200,77 @@ def test_strangers_cannot_push_out_whom_we_work_with(harness: HivemindHarness) -
     harness.run(test())
 
 
+def test_keys_that_we_only_write_to_cannot_push_out_who_answered(harness: HivemindHarness) -> None:
+    async def test() -> None:
+        a, b = await harness.join(1, TransportConfig(peers_max=4)), await harness.join(2)
+        a.transport.post(b.peer_id, b"question")
+        await b.frames_are(1)
+        b.transport.post(a.peer_id, b"answer")
+        await a.frames_are(1)
+        for name in strangers(8):
+            a.transport.post(name, b"join")
+        assert a.transport.traffic_of(b.peer_id).bytes_received > 0
+        a.transport.post(b.peer_id, b"and another")
+        await b.frames_are(2)
+        assert b.gone == []
+
+    harness.run(test())
+
+
+def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: HivemindHarness) -> None:
+    """Though it has never said anything to us, and those who come later have."""
+
+    async def test() -> None:
+        taken, finished = asyncio.Event(), asyncio.Event()
+
+        async def never_read(info, reader, writer) -> None:
+            taken.set()
+            await finished.wait()
+            writer.transport.abort()
+
+        a, b = await harness.join(1, TransportConfig(peers_max=2)), await harness.daemon(2)
+        target, name = PeerId(b.peer_id.to_base58()), handler_name(harness.run_id, Lane.BULK)
+        await b.add_binary_stream_handler(name, never_read)
+        a.transport.post(target, b"a part", bytes(a.transport.config.payload_bytes_max))
+        await taken.wait()
+        talker = await harness.join(3)
+        a.transport.post(talker.peer_id, b"question")
+        await talker.frames_are(1)
+        talker.transport.post(a.peer_id, b"answer")
+        await a.frames_are(1)
+        for stranger in strangers(4):
+            a.transport.post(stranger, b"join")
+        assert a.transport.traffic_of(target).bytes_sent > 0
+        assert a.transport.traffic_of(target).frames_dropped == 0
+        finished.set()
+        await b.remove_binary_stream_handler(name)
+
+    harness.run(test())
+
+
+def test_who_talks_a_lot_does_not_push_out_whom_we_write_to(harness: HivemindHarness) -> None:
+    async def test() -> None:
+        a = await harness.join(1, TransportConfig(peers_max=2))
+        talker, member = await harness.join(2), await harness.join(3)
+        for number, inbox in enumerate((talker, member)):
+            a.transport.post(inbox.peer_id, b"question")
+            await inbox.frames_are(1)
+            inbox.transport.post(a.peer_id, b"answer")
+            await a.frames_are(number + 1)
+        talker.transport.post(a.peer_id, b"and by the way")
+        await a.frames_are(3)
+        a.transport.post(*strangers(1), b"join")
+        assert a.transport.traffic_of(talker.peer_id).bytes_sent == 0
+        assert a.transport.traffic_of(member.peer_id).bytes_sent > 0
+
+    harness.run(test())
+
+
+def strangers(count: int) -> list[PeerId]:
+    """Keys of peers that nobody can dial."""
+    return [Identity(os.urandom(32)).peer_id for _ in range(count)]
+
+
 def test_names_that_no_peer_has_are_gone(harness: HivemindHarness) -> None:
     async def test() -> None:
         a = await harness.join(1)

@@ -11,8 +11,9 @@ from coordinator.certificate import Conviction
 from coordinator.evidence import verify
 from dht.errors import LocalError
 from dht.records import RECORD_KINDS, RecordBody, evidence_key, make_record
+from dht.store import StoredRecord
 from peer.evidence_shelf import EvidenceShelf
-from peer.trust_desk import HEADS_MAX, EvidenceHeads
+from peer.trust_desk import HEADS_MAX, STRANGERS_READ_MAX, EvidenceHeads, drawn
 from tests.coordinator.builders import Club
 from tests.coordinator.test_evidence import CLUB, LIES, PAIRS, contradiction, lie
 
@@ -59,3 +60,14 @@ def test_heads_fit_into_a_record() -> None:
     body = RecordBody(payload=heads, issued_unix_milliseconds=1, lifetime_milliseconds=1000)
     record = make_record(peers.signers[0], evidence_key(bytes(32)), body)
     assert EvidenceHeads.from_wire(record.body.payload).convictions[0].peer == peers.ids[0]
+
+
+def test_of_the_heads_of_strangers_a_few_are_followed_and_of_those_we_know_all() -> None:
+    """Each has us ask its sender, and to write a record costs a key."""
+    ids = Club.of(6 * STRANGERS_READ_MAX).ids
+    records = [StoredRecord(peer, b"", 0.0, 1.0) for peer in ids]
+    known = frozenset(ids[:5])
+    followed = [{record.sender for record in drawn(records, known)} for _ in range(64)]
+    assert all(known < one and len(one) == len(known) + STRANGERS_READ_MAX for one in followed)
+    assert len({frozenset(one) for one in followed}) > 1
+    assert {record.sender for record in drawn(records[:12], known)} == set(ids[:12])

@@ -34,6 +34,24 @@ def test_nor_where_strangers_are_bounded_and_on_probation() -> None:
     assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=1, trust=strict, intervals=20) < 0.3
 
 
+def test_honest_latecomers_are_seated_soon_among_many_ghosts() -> None:
+    """A leader calls a few strangers only; but first those that have asked, if late."""
+    world = swarm(HONEST, OPEN, founders=range(5), seed=3)
+    late = world.peers[5:]
+    for peer in late:
+        world.crash(peer)
+    run_to_version(world, 3)
+    Ghosts(world, 5 * PEERS_PER_GROUP_MAX)
+    world.run(INTERVAL_SECONDS)
+    for peer in late:
+        peer.start()
+    chain = machine(world.peers[0]).chain
+    before = chain.version
+    world.run(6 * INTERVAL_SECONDS)
+    seated = [certificate.outcome.roster_ids for certificate in chain.after(before, 99)]
+    assert {peer.me for peer in late} <= frozenset().union(*seated)
+
+
 def test_a_stranger_that_asks_is_seated_at_once_though_nobody_waits_for_it() -> None:
     world = swarm(HONEST, PACE, founders=range(1), seed=3)
     run_to_version(world, 1)
