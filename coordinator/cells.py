@@ -15,7 +15,7 @@ from coordinator.certificate import Contributor
 from coordinator.chain import Chain, beacon_order
 from coordinator.limits import Networks, beyond, most_of
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CellYield
+from coordinator.messages import COUNT_MAX, CellYield
 from coordinator.tickets import NEW_SEATS
 from dht.identity import PeerId
 from dht.statement import digest_of
@@ -80,8 +80,9 @@ def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: N
 
 
 def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
-    """Tokens and steps of all of them together."""
-    return sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
+    """Tokens and steps of all of them together, as far as a commitment can say so."""
+    tokens, steps = sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
+    return min(tokens, COUNT_MAX), min(steps, COUNT_MAX)
 
 
 def brought(

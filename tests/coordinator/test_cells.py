@@ -11,7 +11,7 @@ from coordinator.cells import CELL_PEERS, WARDS_MAX, brought, deal, head_of, hea
 from coordinator.certificate import Contributor
 from coordinator.chain import beacon_order
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CellRoster, CellYield, Ward
+from coordinator.messages import COUNT_MAX, CellRoster, CellYield, Ward
 from coordinator.tickets import seated
 from coordinator.virtual.keys import virtual_peer_id
 from dht.errors import PeerError
@@ -85,6 +85,10 @@ def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
     assert not brought(line(2, 4), (NAMES[1], NAMES[8]), (LOWER, UPPER), ABOVE)  # another head
     assert not brought(line(2, 4), (NAMES[1],), (LOWER, UPPER), ABOVE)
     assert not brought(line(2, 4), (), (), ABOVE)
+
+
+def test_what_a_cell_brings_fits_into_a_commitment() -> None:
+    assert total((line(1, COUNT_MAX), line(2, 4))) == (COUNT_MAX, COUNT_MAX)
 
 
 @pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])

@@ -1,0 +1,97 @@
+"""Hostile wards, heads and leaders of cells: they stop nobody, and nobody honest is banned for what others do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from coordinator.cell_group import CellGroup, read_cell
+from coordinator.cells import heads_of
+from coordinator.chain import Chain
+from coordinator.core import Core
+from coordinator.messages import COUNT_MAX, Commit, Message, PartNote, Ward
+from coordinator.outcome import nonce_hash
+from coordinator.virtual.peer import VirtualPeer
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Context, Statement, digest_of, make_statement
+from dht.wire import Wire
+from tests.sim.crowds import Scene, scene
+from tests.sim.crowds import small_groups as small_groups
+
+NONCE = bytes(16)
+
+
+@dataclass(slots=True)
+class Outsider:
+    """A hostile peer without a seat: it asks every head, and commits to these tokens and steps in each cell."""
+
+    crowd: Scene
+    tokens: int
+    steps: int
+    peer: VirtualPeer = field(init=False)
+    asked: dict[int, float] = field(default_factory=dict)
+    own: list[Message] = field(default_factory=list)
+    cells: dict[int, set[PeerId]] = field(default_factory=dict)  # heads that took it in, by version
+    seen: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.peer = self.crowd.peers[-1]
+        self.crowd.network.filter = self._meet
+
+    def _meet(self, sender: PeerId, to: PeerId, message: Message) -> bool:
+        """What its honest part would say is not heard; what comes to it, it reads."""
+        if to == self.peer.me and self.peer.engine is not None:
+            self._hear(message, self.peer.engine.core, self.peer.engine.machines[0].chain)
+        said = isinstance(message, PartNote) or (isinstance(message, Statement) and message.sender == sender)
+        return sender != self.peer.me or not said or any(one is message for one in self.own)
+
+    def _hear(self, message: Message, core: Core, chain: Chain) -> None:
+        now = self.crowd.clock.now
+        if chain.version and now > self.asked.get(chain.version, -1.0) + 1.0:
+            self.asked[chain.version] = now
+            for head in sorted(heads_of(chain)):
+                self._say(head, "ward", Ward(head=head, boot=NONCE, dialable=False), chain.version, chain.digest)
+        if isinstance(message, Statement) and message.context.kind == "cell" and message.digest not in self.seen:
+            try:
+                group = read_cell(message, chain)
+            except PeerError:
+                return
+            if self.peer.me in group.contributors:
+                self.seen.add(message.digest)
+                self.cells.setdefault(chain.version + 1, set()).add(group.head)
+                self.crowd.clock.after(0.2, partial(self._take_part, group, core.codec))
+
+    def _take_part(self, group: CellGroup, codec: str) -> None:
+        roster_id = group.key.roster_id
+        roots = tuple(digest_of(b"hostile", roster_id, bytes([one])) for one in range(group.partitions))
+        body = Commit(
+            tokens=self.tokens,
+            steps=self.steps,
+            window_first=0,
+            window_count=self.steps,
+            codec=codec,
+            part_roots=roots,
+            squared_norms=(1.0,) * group.partitions,
+            nonce_hashes=(nonce_hash(NONCE), nonce_hash(NONCE)),
+        )
+        self._say(group.leader, "commit", body, group.key.version, roster_id)
+        for partition, reducer in enumerate(group.reducers):
+            self._send(reducer, PartNote(group=roster_id, partition=partition, turn=0), roots[partition])
+
+    def _say(self, to: PeerId, kind: str, body: Wire, version: int, group: bytes) -> None:
+        run_id = self.peer.world.manifest.run_id
+        context = Context(run_id=run_id, kind=kind, fragment=0, version=version, group=group)
+        self._send(to, make_statement(self.peer.signer, context, body))
+
+    def _send(self, to: PeerId, message: Message, payload: bytes | None = None) -> None:
+        self.own.append(message)
+        self.crowd.network.send(self.peer.me, to, message, payload)
+
+
+def test_a_claim_beyond_all_bounds_ends_no_heads_process() -> None:
+    """Sums of what a cell claims may be more than one commitment can say."""
+    crowd = scene()
+    outsider = Outsider(crowd, tokens=1, steps=COUNT_MAX)
+    crowd.until(3)
+    assert outsider.cells
