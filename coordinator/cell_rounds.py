@@ -160,6 +160,8 @@ class CellRounds:
         ours = me in group.members and group.boots.get(me, self.core.boot) == self.core.boot
         if not ours or group.head != (self.head or me):
             raise PeerError("a cell without us in this life")
+        if not all(group.fits(one.group) for one in self.cells()):
+            raise PeerError("a cell beside another one of ours")
         if group.leader == me:
             return self._lead(group, now)
         if self.joined is not None:
@@ -195,6 +197,8 @@ class CellRounds:
             return cell.on_again(sender, note, now)
         if cell is not self.joined or sender != cell.group.leader or self.told:
             return []
+        if len(note.cells) != cell.group.tiers:
+            raise PeerError("names other cells than those through which our work goes")
         self.told, self.over = note.cells, True
         return self._tell(note.cells)
 

@@ -120,8 +120,8 @@ def ward(number: int, head: int = 0, group: bytes = CHAIN.digest) -> Statement:
     return CLUB.say(number, "ward", body, fragment=0, version=1, group=group)
 
 
-def cell(sender: int, leader: int, *wards: Statement) -> Statement:
-    body = CellRoster(leader=CLUB.ids[leader], height=1, wards=wards)
+def cell(sender: int, leader: int, *wards: Statement, height: int = 1) -> Statement:
+    body = CellRoster(leader=CLUB.ids[leader], height=height, wards=wards)
     return CLUB.say(sender, "cell", body, fragment=0, version=1, group=CHAIN.digest)
 
 
@@ -136,6 +136,15 @@ def test_a_cell_is_what_its_head_signed() -> None:
     assert (below.leader, below.head) == (CLUB.ids[4], CLUB.ids[0])
 
 
+def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> None:
+    own, flat = read_cell(cell(0, 0, ward(4), height=2), CHAIN), read_cell(cell(0, 0, ward(4)), CHAIN)
+    below, other = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN), read_cell(cell(0, 5, ward(4), ward(5)), CHAIN)
+    assert [one.tiers for one in (own, flat, below, other)] == [1, 1, 2, 2]
+    assert own.fits(below)
+    assert below.fits(own)
+    assert not any(below.fits(one) for one in (flat, other, below))
+
+
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
@@ -143,6 +152,7 @@ def test_a_cell_is_what_its_head_signed() -> None:
         (cell(0, 0, ward(4, head=1)), "another head"),
         (cell(5, 5, ward(4, head=5)), "nobody's head"),
         (cell(0, 0, ward(4, group=bytes(32))), "another base"),
+        (cell(0, 4, ward(4), ward(5), height=2), "not the head's own"),
         (cell(0, 0, ward(4)).model_copy(update={"signature": bytes(32)}), "not signed"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",

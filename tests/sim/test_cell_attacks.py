@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from coordinator.actions import Action, Send
 from coordinator.cell_group import CellGroup, read_cell
 from coordinator.cells import heads_of
 from coordinator.chain import Chain
 from coordinator.core import Core
-from coordinator.messages import COUNT_MAX, Commit, Message, PartNote, Ward
+from coordinator.messages import COUNT_MAX, Commit, Message, PartNote, Ward, YieldNote
 from coordinator.outcome import nonce_hash
 from coordinator.virtual.peer import VirtualPeer
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
-from tests.sim.crowds import Scene, scene
+from tests.sim.crowds import Scene, scene, two_tiers
 from tests.sim.crowds import small_groups as small_groups
 
 NONCE = bytes(16)
@@ -95,3 +96,23 @@ def test_a_claim_beyond_all_bounds_ends_no_heads_process() -> None:
     outsider = Outsider(crowd, tokens=1, steps=COUNT_MAX)
     crowd.until(3)
     assert outsider.cells
+
+
+def test_a_head_that_names_too_many_cells_ends_no_sub_leaders_process() -> None:
+    crowd = scene(34)
+    cheats: list[VirtualPeer] = []  # the first head of two tiers, once there is one
+
+    def names_two(peer: VirtualPeer, action: Action) -> bool:
+        led = None if peer.engine is None else peer.engine.machines[0].cells.leading
+        note = action.message if isinstance(action, Send) else None
+        if isinstance(note, YieldNote) and led is not None and led.group.height == 2 and peer in (cheats or [peer]):
+            cheats[:] = [peer]
+            object.__setattr__(action, "message", note.model_copy(update={"cells": 2 * note.cells}))
+        return False
+
+    crowd.trap = names_two
+    with two_tiers():
+        certificates = crowd.until(3)
+    assert cheats
+    assert crowd.meter.told["refused"]
+    assert len(crowd.workers(certificates[-1])) > 0.6 * 34
