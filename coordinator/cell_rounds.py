@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.actions import Action, Adopt, RoundKey, Send
 from coordinator.cell import Cell
 from coordinator.cell_group import CellGroup, read_cell
-from coordinator.cells import brought, head_of, heads_of
+from coordinator.cells import brought, heads_for, heads_of
 from coordinator.certificate import Certificate, Contributor
 from coordinator.chain import Chain
 from coordinator.core import Core
@@ -110,13 +110,12 @@ class CellRounds:
     def _brings(self, now: float) -> bool:
         return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
 
-    def _choose_head(self, now: float) -> PeerId | None:
-        """Ourselves if we are one; else whose ward we are, of those that we believe to be there."""
-        heads = self._heads(now)
-        if self.core.me in heads:
-            return self.core.me
-        live = {head for head in heads if self.core.presence.is_training(head, now)}
-        return head_of(self.chain.beacon(), self.core.me, live)
+    def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
+        """Whose ward a peer is, of those that we believe to be there; a head is its own."""
+        heads = self._seated()
+        ranked = (ward,) if ward in heads else heads_for(self.chain.beacon(), ward, heads)
+        live = (one for one in ranked if one == self.core.me or self.core.presence.is_training(one, now))
+        return next(live, None)
 
     def may_open(self, now: float) -> bool:
         """Whether there is something for us to do here that we have not begun."""
@@ -129,7 +128,7 @@ class CellRounds:
 
     def open(self, now: float) -> list[Action]:
         """Ask our head, or gather those whose head we are."""
-        self.since, self.head = now, self._choose_head(now)
+        self.since, self.head = now, self._head_of(self.core.me, now)
         self.over = self.head is None
         if self.head == self.core.me:
             self.wards.gather(now)
@@ -139,14 +138,16 @@ class CellRounds:
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
         """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
-        if self.core.me not in self._heads(now):
+        me, heads = self.core.me, self._heads(now)
+        if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
             raise PeerError("is no ward of ours")
         if self.since is None or self.wards.closes_at is not None:
             self.wards.add(statement)
         return []
 
     def _deal(self, now: float) -> list[Action]:
-        """Fix the cells: our own, and those below it."""
+        """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
+        self.wards.keep({ward for ward in self.wards.gathered if self._head_of(ward, now) == self.core.me})
         own = (say_ward(self.core, self.chain, self.core.me),) if self._brings(now) else ()
         rosters = self.wards.deal(own)
         self.over = not rosters

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import nlargest
 from types import MappingProxyType
 
 from coordinator.certificate import Contributor
@@ -21,6 +22,7 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 CELL_PEERS = 16  # of a dealt cell, leader included; more only where a head has more than this squared
+HEADS_PER_WARD_MAX = 3  # whom a ward may ask, one after the other as they are gone
 WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
 WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # of one head
 
@@ -33,9 +35,13 @@ def heads_of(chain: Chain) -> frozenset[PeerId]:
     return frozenset(order[: PEERS_PER_GROUP_MAX - NEW_SEATS])
 
 
-def head_of(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> PeerId | None:
-    """Whose ward a peer is: who drops out of `heads` changes this for its own wards only."""
-    return max(heads, key=lambda head: digest_of(b"muster-cell", beacon, head.encode(), peer.encode()), default=None)
+def heads_for(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> tuple[PeerId, ...]:
+    """Whose ward a peer may be: the first of these that is there. Who drops out of `heads` moves its own wards only."""
+
+    def drawn(head: PeerId) -> bytes:
+        return digest_of(b"muster-cell", beacon, head.encode(), peer.encode())
+
+    return tuple(nlargest(HEADS_PER_WARD_MAX, heads, key=drawn))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, RoundKey, Send
@@ -52,6 +52,10 @@ class Wards:
         if not statement.verify(self.core.verifier):
             raise PeerError("is not signed by its sender")
         self.gathered[sender] = statement
+
+    def keep(self, ours: Set[PeerId]) -> None:
+        """Forget those who have another head."""
+        self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
 
     def deal(self, own: tuple[Statement, ...]) -> list[Action]:
         """The roster of every cell to its leader: of ours, with our `own` part, and of those below; none if alone."""

@@ -31,7 +31,6 @@ class Outsider:
     tokens: int
     steps: int
     peer: VirtualPeer = field(init=False)
-    asked: dict[int, float] = field(default_factory=dict)
     own: list[Message] = field(default_factory=list)
     cells: dict[int, set[PeerId]] = field(default_factory=dict)  # heads that took it in, by version
     seen: set[bytes] = field(default_factory=set)
@@ -39,6 +38,16 @@ class Outsider:
     def __post_init__(self) -> None:
         self.peer = self.crowd.peers[-1]
         self.crowd.network.filter = self._meet
+        self._ask()
+
+    def _ask(self) -> None:
+        """Every second, as long as this run goes on."""
+        chains = [] if self.peer.engine is None else [self.peer.engine.machines[0].chain]
+        for chain in chains:
+            for head in sorted(heads_of(chain)):
+                body = Ward(head=head, boot=NONCE, dialable=False)
+                self._say(head, "ward", body, chain.version, chain.digest)
+        self.crowd.clock.after(1.0, self._ask)
 
     def _meet(self, sender: PeerId, to: PeerId, message: Message) -> bool:
         """What its honest part would say is not heard; what comes to it, it reads."""
@@ -48,11 +57,6 @@ class Outsider:
         return sender != self.peer.me or not said or any(one is message for one in self.own)
 
     def _hear(self, message: Message, core: Core, chain: Chain) -> None:
-        now = self.crowd.clock.now
-        if chain.version and now > self.asked.get(chain.version, -1.0) + 1.0:
-            self.asked[chain.version] = now
-            for head in sorted(heads_of(chain)):
-                self._say(head, "ward", Ward(head=head, boot=NONCE, dialable=False), chain.version, chain.digest)
         if isinstance(message, Statement) and message.context.kind == "cell" and message.digest not in self.seen:
             try:
                 group = read_cell(message, chain)
@@ -116,3 +120,12 @@ def test_a_head_that_names_too_many_cells_ends_no_sub_leaders_process() -> None:
     assert cheats
     assert crowd.meter.told["refused"]
     assert len(crowd.workers(certificates[-1])) > 0.6 * 34
+
+
+def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
+    crowd = scene()
+    step = crowd.peers[0].world.manifest.config.tokens_per_step
+    outsider = Outsider(crowd, tokens=12 * step, steps=12)
+    crowd.until(3)
+    assert len(outsider.cells) >= 2
+    assert {len(heads) for heads in outsider.cells.values()} == {1}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.actions import Action, Reduce, Send
+from coordinator.actions import Action, Adopt, Reduce, Send
 from coordinator.events import Reduced
 from coordinator.messages import CellRoster, YieldNote
 from coordinator.rivals import ASKED_AT_ONCE
@@ -70,6 +70,21 @@ def test_who_loses_its_head_loses_no_work(kind: str) -> None:
     assert crowd.dead
     crowd.check_work(certificates)
     assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
+
+
+@pytest.mark.parametrize("seed", [3, 5, 6])  # in each of them it has wards
+def test_wards_of_a_head_that_is_gone_bring_their_work_through_another(seed: int) -> None:
+    """The version that makes it a head is its last. Both sides have to have seen that it is gone."""
+
+    def head_dies(peer: VirtualPeer, action: Action) -> bool:
+        return isinstance(action, Adopt) and action.certificate.version == 1
+
+    crowd = scene(seed=seed)
+    crowd.trap = head_dies
+    certificates = crowd.until(3)
+    assert crowd.dead[0] in certificates[0].outcome.roster
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[1])) == PEERS - 1
 
 
 def action_version(action: Action) -> int:
