@@ -96,10 +96,12 @@ def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     if not statement.verify(chain.rules.verifier):
         raise PeerError("is not signed by the head")
     leader = PeerId(roster.leader)
+    if leader not in wards:
+        raise PeerError("lists no nonce of its leader")
     if roster.height > 1 and leader != head:
         raise PeerError("has others lead cells, but is not the head's own")
-    members = beacon_order(chain.beacon(), {leader, *wards})
-    reducers = reducing([one for one in members if one in wards], {one for one in wards if wards[one].dialable})
+    members = beacon_order(chain.beacon(), wards)
+    reducers = reducing(members, {one for one in wards if wards[one].dialable})
     if not reducers:
         raise PeerError("has nobody who could reduce")
     return CellGroup(

@@ -21,7 +21,7 @@ from coordinator.custody import Custody
 from coordinator.events import Encoded
 from coordinator.harvest import Harvest
 from coordinator.ledger import Ledger
-from coordinator.messages import AgainNote, CellYield, YieldNote
+from coordinator.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
 from coordinator.timeline import JOIN_SHARE, RECHECK_SHARE
 from coordinator.wards import Wards, say_ward
 from dht.errors import PeerError
@@ -31,7 +31,11 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class CellRounds:
-    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base."""
+    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base.
+
+    `nonce`: names our stay at this base. A cell without it is of another life, or of an earlier stay: what we said
+    there, we might say otherwise now.
+    """
 
     core: Core
     chain: Chain
@@ -39,6 +43,7 @@ class CellRounds:
     ledger: Ledger
     since: float | None = None
     over: bool = False
+    nonce: bytes | None = None  # once we have said it
     head: PeerId | None = None  # whose ward we are
     wards: Wards = field(init=False)
     leading: Cell | None = None
@@ -134,7 +139,11 @@ class CellRounds:
             self.wards.gather(now)
         if self.head is None or self.head == self.core.me:
             return []
-        return [Send(self.head, say_ward(self.core, self.chain, self.head))]
+        return [Send(self.head, self._say_ward(self.head))]
+
+    def _say_ward(self, head: PeerId) -> Statement:
+        self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
+        return say_ward(self.core, self.chain, head, self.nonce)
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
         """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
@@ -148,8 +157,7 @@ class CellRounds:
     def _deal(self, now: float) -> list[Action]:
         """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
         self.wards.keep({ward for ward in self.wards.gathered if self._head_of(ward, now) == self.core.me})
-        own = (say_ward(self.core, self.chain, self.core.me),) if self._brings(now) else ()
-        rosters = self.wards.deal(own)
+        rosters = self.wards.deal(self._say_ward(self.core.me))
         self.over = not rosters
         return rosters
 
@@ -158,8 +166,7 @@ class CellRounds:
         if self.find(statement.digest) is not None or not self._free(now):
             return []
         group, me = read_cell(statement, self.chain), self.core.me
-        ours = me in group.members and group.boots.get(me, self.core.boot) == self.core.boot
-        if not ours or group.head != (self.head or me):
+        if self.nonce is None or group.boots.get(me) != self.nonce or group.head != self.head:
             raise PeerError("a cell without us in this life")
         if not all(group.fits(one.group) for one in self.cells()):
             raise PeerError("a cell beside another one of ours")
@@ -175,7 +182,8 @@ class CellRounds:
             return []
         self.leading = Cell(self.core, self.chain, group, now)
         others = tuple(member for member in group.members if member != self.core.me)
-        return [*self.core.to_all(others, group.statement), *self.leading.start(None)]
+        own = self.leading.start(None) if self._brings(now) else self.leading.abstain()
+        return [*self.core.to_all(others, group.statement), *own]
 
     # -- messages
 

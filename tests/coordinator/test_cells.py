@@ -131,10 +131,9 @@ def cell(sender: int, leader: int, *wards: Statement, height: int = 1) -> Statem
 
 
 def test_a_cell_is_what_its_head_signed() -> None:
-    group = read_cell(cell(0, 0, ward(4), ward(5)), CHAIN)
+    group = read_cell(cell(0, 0, ward(0), ward(4), ward(5)), CHAIN)
     assert group.leader == group.head == CLUB.ids[0]
-    assert set(group.members) == CLUB.peers((0, 4, 5))
-    assert set(group.reducers) == CLUB.peers((4, 5))  # the leader brings nothing of its own here
+    assert set(group.members) == set(group.reducers) == CLUB.peers((0, 4, 5))
     assert {group.reducer(partition, {partition}) for partition in range(2)} == {CLUB.ids[0]}
     assert set(group.receivers(CLUB.ids[4])) == CLUB.peers((0, 4))
     below = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN)
@@ -142,7 +141,7 @@ def test_a_cell_is_what_its_head_signed() -> None:
 
 
 def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> None:
-    own, flat = read_cell(cell(0, 0, ward(4), height=2), CHAIN), read_cell(cell(0, 0, ward(4)), CHAIN)
+    own, flat = read_cell(cell(0, 0, ward(0), height=2), CHAIN), read_cell(cell(0, 0, ward(0)), CHAIN)
     below, other = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN), read_cell(cell(0, 5, ward(4), ward(5)), CHAIN)
     assert [one.tiers for one in (own, flat, below, other)] == [1, 1, 2, 2]
     assert own.fits(below)
@@ -153,7 +152,8 @@ def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> No
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        (cell(0, 0, ward(4), ward(4)), "twice"),
+        (cell(0, 0, ward(0), ward(4), ward(4)), "twice"),
+        (cell(0, 0, ward(4), ward(5)), "no nonce of its leader"),
         (cell(0, 0, ward(4, head=1)), "another head"),
         (cell(5, 5, ward(4, head=5)), "nobody's head"),
         (cell(0, 0, ward(4, group=bytes(32))), "another base"),

@@ -16,6 +16,7 @@ from coordinator.certificate import Certificate, Contributor
 from coordinator.events import PeerGone
 from coordinator.manifest import PaceSpec
 from coordinator.messages import AgainNote
+from coordinator.places import place_of
 from coordinator.virtual import scale
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.scale import Crowd
@@ -64,6 +65,8 @@ class Scene(Crowd):
     again: int = 0
     liars: set[PeerId] = field(default_factory=set)  # who signed something false
     banned: set[PeerId] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)  # versions that exist and whose states nobody has
+    _said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         if self.trap is not None and self.trap(peer, action):
@@ -74,6 +77,7 @@ class Scene(Crowd):
                 self.clock.after(self.random.uniform(0.1, 0.5), partial(other.handle, PeerGone(peer.me)))
             return
         Crowd.acts(self, peer, action)
+        self._no_contradiction(peer, action)
         assert peer.engine is not None
         if isinstance(action, Encode) and action.merged is not None:
             led = peer.engine.machines[0].cells.leading
@@ -84,11 +88,18 @@ class Scene(Crowd):
             self.banned.add(PeerId(str(action.details["peer"])))
         self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
 
+    def _no_contradiction(self, peer: VirtualPeer, action: Action) -> None:
+        """In all of its lives, and however often it comes to a base."""
+        message = action.message if isinstance(action, Send) else None
+        place = place_of(message) if isinstance(message, Statement) and message.sender == peer.me else None
+        if place is not None and isinstance(message, Statement):
+            assert self._said.setdefault(place, message.digest) == message.digest, f"two in {place[1]}"
+
     def until(self, versions: int) -> list[Certificate]:
         """Certify so many versions, then let everybody finish; returns them in order."""
         for peer in self.peers:
             self.clock.after(self.random.uniform(0, 1), peer.start)
-        while len(self.meter.certified) < versions and self.clock.step(versions * 60.0):
+        while len(self.meter.certified) < versions + len(self.lost) and self.clock.step(versions * 60.0):
             pass
         for peer in self.peers:
             if peer.engine is not None:
@@ -96,7 +107,8 @@ class Scene(Crowd):
         end = self.clock.now + 60.0
         while self.clock.step(end):
             pass
-        found = sorted(self.meter.certified.values(), key=lambda one: one.version)
+        kept = [one for one in self.meter.certified.values() if one.digest not in self.lost]
+        found = sorted(kept, key=lambda one: one.version)
         assert len(found) >= versions
         assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
         assert not any(one.outcome.minor for one in found)

@@ -5,19 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
+
 from coordinator.actions import Action, Send
 from coordinator.cell_group import CellGroup, read_cell
+from coordinator.cell_rounds import CellRounds
 from coordinator.cells import heads_of
 from coordinator.chain import Chain
 from coordinator.core import Core
-from coordinator.messages import COUNT_MAX, Commit, Message, PartNote, Ward, YieldNote
+from coordinator.events import Received
+from coordinator.messages import (
+    COUNT_MAX,
+    Bundle,
+    CellRoster,
+    CertificateNote,
+    Commit,
+    Message,
+    PartNote,
+    Ward,
+    YieldNote,
+)
 from coordinator.outcome import nonce_hash
 from coordinator.virtual.peer import VirtualPeer
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
-from tests.sim.crowds import Scene, scene, two_tiers
+from tests.coordinator.builders import Club
+from tests.sim.crowds import PEERS, Scene, says, scene, two_tiers
 from tests.sim.crowds import small_groups as small_groups
 
 NONCE = bytes(16)
@@ -129,3 +144,66 @@ def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
     crowd.until(3)
     assert len(outsider.cells) >= 2
     assert {len(heads) for heads in outsider.cells.values()} == {1}
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
+    """No attack: a version is made whose state is lost, so everybody goes on from the one before it."""
+    crowd = scene(seed=seed)
+    world = crowd.peers[0].world
+    club = Club([one.signer for one in crowd.peers], world.verifier, world.manifest)
+
+    def is_lost(chain: Chain) -> None:
+        certificate = club.certify(chain, [club.number(one) for one in sorted(chain.newest_roster())])
+        crowd.lost.add(certificate.digest)
+        for peer, other in zip(crowd.peers, reversed(crowd.peers), strict=True):
+            peer.handle(Received(other.me, CertificateNote(certificate=certificate), None))
+
+    def watch(peer: VirtualPeer, action: Action) -> bool:
+        told = isinstance(action, Send) and isinstance(action.message, YieldNote)
+        if told and peer.engine is not None and peer.engine.machines[0].chain.version == 2:
+            crowd.trap = None
+            crowd.clock.after(0.2, partial(is_lost, peer.engine.machines[0].chain.truncated(2)))
+        return False
+
+    crowd.trap = watch
+    certificates = crowd.until(4)
+    assert crowd.lost
+    assert crowd.meter.told["version_unserved"] == PEERS
+    assert not crowd.banned
+    assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
+
+
+def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ward shows it that cell, and two commitments of the three: another bundle would convict it."""
+    crowd = scene()
+    head = crowd.peers[1]
+    brings = CellRounds._brings
+    monkeypatch.setattr(CellRounds, "_brings", lambda rounds, now: rounds.core.me != head.me and brings(rounds, now))
+    shown: list[Statement] = []
+
+    def show(cell: Statement, bundle: Statement) -> None:
+        head.start()
+        ward = PeerId(cell.read(CellRoster).wards[-1].sender)
+        for delay, one in ((0.0, cell), *((0.2, commit) for commit in bundle.read(Bundle).commits[:2])):
+            crowd.clock.after(delay, partial(crowd.network.send, ward, head.me, one, None))
+        shown.append(cell)
+
+    def restart(bundle: Statement, cell: Statement) -> None:
+        head.crash()
+        crowd.clock.after(0.1, partial(show, cell, bundle))
+
+    def watch(peer: VirtualPeer, action: Action) -> bool:
+        led = None if peer.engine is None else peer.engine.machines[0].cells.leading
+        if peer is head and led is not None and isinstance(action, Send) and says(action, "bundle"):
+            crowd.trap = None
+            assert isinstance(action.message, Statement)
+            head.checkpoint()
+            crowd.clock.after(0.12, partial(restart, action.message, led.group.statement))
+        return False
+
+    crowd.trap = watch
+    crowd.until(4)
+    assert shown
+    assert crowd.meter.told["refused"]
+    assert not crowd.banned
