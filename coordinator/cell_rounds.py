@@ -8,13 +8,12 @@ of a cell, and nobody anything: that work comes with the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, RoundKey, Send
+from coordinator.actions import Action, Send
 from coordinator.cell import Cell
 from coordinator.cell_group import CellGroup, read_cell
-from coordinator.cells import brought, heads_for, heads_of
-from coordinator.certificate import Certificate, Contributor
+from coordinator.cells import heads_for, heads_of
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.custody import Custody
@@ -273,42 +272,3 @@ class CellRounds:
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a peer."""
         return [action for cell in self.cells() for action in cell.lose(peer, now)]
-
-    # -- the version that comes of it
-
-    def supply(self) -> tuple[PeerId | None, tuple[PeerId, ...]]:
-        """From whom we get that version, and whom we tell once we have it: as the work went up."""
-        led, supplier = self.leading, self.joined.group.leader if self.joined is not None and self.told else None
-        return supplier, () if led is None else tuple(one for one in led.group.members if one != self.core.me)
-
-    def adoption(self, certificate: Certificate, own: Adopt | None) -> Adopt | None:
-        """How to adopt a version that may have our work in it through cells; `own` is what our group says of it."""
-        snapshot, outcome = _snapshot_in(self, certificate), certificate.outcome
-        if snapshot is None:
-            return own
-        counted = outcome.included_in(self.head or self.core.me)
-        frozen = tuple(partition is None for partition in outcome.partitions)
-        base = own or Adopt(certificate, applied=None, snapshot=None)
-        return replace(base, snapshot=snapshot, counted=counted, frozen=frozen)
-
-
-def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
-    """Of our snapshots for cells the one that is in this version."""
-    led, joined = rounds.leading, rounds.joined
-    listed = certificate.outcome.included()
-    above: tuple[PeerId, ...] = ()
-    if joined is not None and rounds.told:
-        above = (joined.group.leader, joined.group.head)[-len(rounds.told) :]
-    ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
-    if led is not None and led.harvest is not None:
-        ways.append((led, (rounds.core.me, *above), (led.harvest.cell, *rounds.told)))
-    if joined is not None and joined.brought is None:
-        ways.append((joined, above, rounds.told))
-    for cell, leaders, cells in ways:
-        encoded = cell.exchange.encoded
-        if encoded is None:
-            continue
-        own = Contributor(peer=rounds.core.me, tokens=encoded.tokens, steps=encoded.steps)
-        if brought(own, leaders, cells, listed):
-            return cell.group.key
-    return None
