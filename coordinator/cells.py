@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from fractions import Fraction
 from heapq import nlargest
+from math import ceil
+from statistics import median_high, median_low
 from types import MappingProxyType
 
 from coordinator.certificate import Contributor
@@ -18,6 +21,7 @@ from coordinator.limits import Networks, beyond, most_of
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import COUNT_MAX, CellYield
 from coordinator.tickets import NEW_SEATS
+from coordinator.weights import CREDITED
 from dht.identity import PeerId
 from dht.statement import digest_of
 
@@ -86,9 +90,19 @@ def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: N
 
 
 def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
-    """Tokens and steps of all of them together, as far as a commitment can say so."""
-    tokens, steps = sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
-    return min(tokens, COUNT_MAX), min(steps, COUNT_MAX)
+    """Tokens and steps that a cell brings, as far as a commitment can say so: the sums, but of no line too much.
+
+    Of none more tokens than 16 × the (upper) median are counted, nor more steps than twice what these took the median
+    line: weights are T²/S, so one claim of many steps for hardly any tokens would take away that of the whole cell.
+    """
+    worked = [(one.tokens, one.steps) for one in contributors if one.tokens > 0 and one.steps > 0]
+    if not worked:
+        return 0, 0
+    most = CREDITED * median_high(tokens for tokens, _ in worked)
+    per_token = 2 * median_low(Fraction(steps, tokens) for tokens, steps in worked)
+    counted = [(min(tokens, most), steps) for tokens, steps in worked]
+    steps_counted = ceil(sum(min(Fraction(steps), tokens * per_token) for tokens, steps in counted))
+    return min(sum(tokens for tokens, _ in counted), COUNT_MAX), min(steps_counted, COUNT_MAX)
 
 
 def brought(

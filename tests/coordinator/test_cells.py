@@ -16,6 +16,7 @@ from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import COUNT_MAX, CellRoster, CellYield, Ward
 from coordinator.tickets import seated
 from coordinator.virtual.keys import virtual_peer_id
+from coordinator.weights import CREDITED
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
@@ -94,6 +95,23 @@ def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
 
 def test_what_a_cell_brings_fits_into_a_commitment() -> None:
     assert total((line(1, COUNT_MAX), line(2, 4))) == (COUNT_MAX, COUNT_MAX)
+
+
+@given(
+    st.lists(st.integers(5, 50), min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(1, COUNT_MAX), st.integers(1, COUNT_MAX)), max_size=19),
+)
+def test_no_minority_takes_the_weight_of_its_cell_or_multiplies_its_tokens(
+    honest: list[int], claims: list[tuple[int, int]]
+) -> None:
+    claims = claims[: len(honest) - 1]
+    lines = [line(number, steps) for number, steps in enumerate(honest)]
+    lies = [Contributor(peer=NAMES[0], tokens=min(one, 64 * steps), steps=steps) for one, steps in claims]
+    (tokens, steps), (all_tokens, all_steps) = total(lines), total([*lines, *lies])
+    assert (tokens, steps) == (64 * sum(honest), sum(honest))
+    assert all_tokens**2 * (steps + 1) >= tokens**2 * all_steps  # T²/S, but for one step by which S is rounded up
+    assert all_tokens <= tokens + len(lies) * CREDITED * 64 * max(honest)
+    assert 0 < all_tokens <= 64 * all_steps  # a plausible commitment
 
 
 @pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])

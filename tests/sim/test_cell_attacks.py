@@ -117,6 +117,20 @@ def test_a_claim_beyond_all_bounds_ends_no_heads_process() -> None:
     assert outsider.cells
 
 
+def test_a_ward_that_claims_hardly_any_tokens_takes_no_weight_from_its_cell() -> None:
+    crowd = scene()
+    outsider = Outsider(crowd, tokens=1, steps=1 << 40)
+    certificates = crowd.until(4)
+    taken = [(one, line) for one in certificates for line in one.outcome.included() if line.cell is not None]
+    hurt = [line for one, line in taken if line.peer in outsider.cells.get(one.version, ())]
+    step = crowd.peers[0].world.manifest.config.tokens_per_step
+    assert hurt
+    assert all(line.tokens > 0.9 * step * line.steps for line in hurt)
+    counted = [crowd.workers(one) for one in certificates]
+    for peer in crowd.peers[:-1]:
+        assert peer.tensors.learner.counted == [sum(one.get(peer.me, 0) for one in counted)]
+
+
 def test_a_head_that_names_too_many_cells_ends_no_sub_leaders_process() -> None:
     crowd = scene(34)
     cheats: list[VirtualPeer] = []  # the first head of two tiers, once there is one
