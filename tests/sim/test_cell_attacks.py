@@ -160,6 +160,25 @@ def test_who_asks_every_head_gets_into_the_cell_of_one() -> None:
     assert {len(heads) for heads in outsider.cells.values()} == {1}
 
 
+def test_nobody_asks_for_another_ward() -> None:
+    """Who kept what a ward said at an earlier stay at this base could have it dealt a cell that it refuses."""
+    crowd = scene()
+    relay, relayed = crowd.peers[0].me, list[PeerId]()
+
+    def divert(sender: PeerId, to: PeerId, message: Message) -> bool:
+        place = (message.context.kind, message.context.version) if isinstance(message, Statement) else None
+        if place == ("ward", 1) and sender != relay and not relayed:
+            relayed.append(sender)
+            crowd.network.send(relay, to, message, None)
+            return False
+        return True
+
+    crowd.network.filter = divert
+    certificates = crowd.until(3)
+    assert crowd.meter.told["refused"] == len(relayed) == 1
+    assert set(relayed) == {one.me for one in crowd.peers} - crowd.workers(certificates[1]).keys()
+
+
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
     """No attack: a version is made whose state is lost, so everybody goes on from the one before it."""
