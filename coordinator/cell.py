@@ -51,6 +51,7 @@ class Cell:
     bundle: Statement | None = None
     gone: set[PeerId] = field(default_factory=set)
     started: bool = False
+    abstains: bool = False  # we lead it, and bring nothing of our own
     brought: Harvest | None = None
     harvest: Harvest | None = None
     failed: bool = False
@@ -80,8 +81,13 @@ class Cell:
     def commit_by(self) -> float:
         """Who has not committed by then is left out; a cell of leaders gives them the time that theirs may take."""
         latest = self.began + (BUNDLE_SHARE + RECHECK_SHARE * (self.group.height - 1)) * self._deadline_seconds
-        awaited = self.group.contributors - self.commits.keys() - self.gone
-        return self._patience("commits", self.began, latest, self.core.presence.step_seconds(awaited))
+        return self._patience("commits", self.began, latest, self.core.presence.step_seconds(self._silent))
+
+    @property
+    def _silent(self) -> frozenset[PeerId]:
+        """Who may yet commit."""
+        ourselves = {self.core.me} if self.abstains else set()
+        return self.group.contributors - self.commits.keys() - self.gone - ourselves
 
     @property
     def result_by(self) -> float:
@@ -118,6 +124,11 @@ class Cell:
         """Ask for what we bring."""
         self.started, self.brought = True, brought
         return self.exchange.start(None if brought is None else brought.merged)
+
+    def abstain(self) -> list[Action]:
+        """Lead it without work of our own."""
+        self.started = self.abstains = True
+        return []
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:
         claimed = event if self.brought is None else self.brought.claim(event)
@@ -199,7 +210,7 @@ class Cell:
     def _bundle(self, now: float) -> list[Action]:
         """The input set, once everybody has committed or time is up."""
         self._note("commits", len(self.commits), len(self.group.contributors), now)
-        if self.group.contributors - self.commits.keys() - self.gone and now < self.commit_by:
+        if self._silent and now < self.commit_by:
             return []
         if len(self.commits) < self.core.pace.min_group:
             self.failed = now >= self.commit_by
@@ -260,7 +271,6 @@ class Cell:
     def _remind_members(self) -> list[Action]:
         """The roster, or the bundle, to whom we still expect something of."""
         if self.bundle is None:
-            silent = self.group.contributors - self.commits.keys() - self.gone - {self.core.me}
-            return [Send(peer, self.group.statement) for peer in sorted(silent)]
+            return [Send(peer, self.group.statement) for peer in sorted(self._silent - {self.core.me})]
         late = {self.group.reducer(p) for p, held in enumerate(self.exchange.held()) if held is None}
         return [Send(peer, self.bundle) for peer in sorted(late - {self.core.me})]

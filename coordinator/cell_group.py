@@ -13,7 +13,7 @@ from functools import cached_property
 from coordinator.actions import RoundKey
 from coordinator.chain import Chain, beacon_order
 from coordinator.group import Group, OtherBaseError, reducing
-from coordinator.messages import CellRoster, Ward
+from coordinator.messages import CELL_HEIGHT_MAX, CellRoster, Ward
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -33,6 +33,15 @@ class CellGroup(Group):
     @property
     def head(self) -> PeerId:
         return PeerId(self.statement.sender)
+
+    @property
+    def tiers(self) -> int:
+        """Through how many cells its work goes, this one included: a cell that a ward leads brings it to its head's."""
+        return 1 if self.leader == self.head else CELL_HEIGHT_MAX
+
+    def fits(self, other: CellGroup) -> bool:
+        """Whether one peer may be in both: it leads one below the head's own, and brings that into it."""
+        return {(self.tiers, self.height), (other.tiers, other.height)} == {(1, 2), (2, 1)}
 
     def inputs_needed(self, left_out: int) -> int:
         """Any: a leader that chooses its cell's inputs can do what any contributor can."""
@@ -87,8 +96,12 @@ def read_cell(statement: Statement, chain: Chain) -> CellGroup:
     if not statement.verify(chain.rules.verifier):
         raise PeerError("is not signed by the head")
     leader = PeerId(roster.leader)
-    members = beacon_order(chain.beacon(), {leader, *wards})
-    reducers = reducing([one for one in members if one in wards], {one for one in wards if wards[one].dialable})
+    if leader not in wards:
+        raise PeerError("lists no nonce of its leader")
+    if roster.height > 1 and leader != head:
+        raise PeerError("has others lead cells, but is not the head's own")
+    members = beacon_order(chain.beacon(), wards)
+    reducers = reducing(members, {one for one in wards if wards[one].dialable})
     if not reducers:
         raise PeerError("has nobody who could reduce")
     return CellGroup(

@@ -8,20 +8,19 @@ of a cell, and nobody anything: that work comes with the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, RoundKey, Send
+from coordinator.actions import Action, Send
 from coordinator.cell import Cell
 from coordinator.cell_group import CellGroup, read_cell
-from coordinator.cells import brought, head_of, heads_of
-from coordinator.certificate import Certificate, Contributor
+from coordinator.cells import heads_for, heads_of
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.custody import Custody
 from coordinator.events import Encoded
 from coordinator.harvest import Harvest
 from coordinator.ledger import Ledger
-from coordinator.messages import AgainNote, CellYield, YieldNote
+from coordinator.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
 from coordinator.timeline import JOIN_SHARE, RECHECK_SHARE
 from coordinator.wards import Wards, say_ward
 from dht.errors import PeerError
@@ -31,7 +30,11 @@ from dht.statement import Statement
 
 @dataclass(slots=True)
 class CellRounds:
-    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base."""
+    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base.
+
+    `nonce`: names our stay at this base. A cell without it is of another life, or of an earlier stay: what we said
+    there, we might say otherwise now.
+    """
 
     core: Core
     chain: Chain
@@ -39,6 +42,7 @@ class CellRounds:
     ledger: Ledger
     since: float | None = None
     over: bool = False
+    nonce: bytes | None = None  # once we have said it
     head: PeerId | None = None  # whose ward we are
     wards: Wards = field(init=False)
     leading: Cell | None = None
@@ -110,13 +114,12 @@ class CellRounds:
     def _brings(self, now: float) -> bool:
         return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
 
-    def _choose_head(self, now: float) -> PeerId | None:
-        """Ourselves if we are one; else whose ward we are, of those that we believe to be there."""
-        heads = self._heads(now)
-        if self.core.me in heads:
-            return self.core.me
-        live = {head for head in heads if self.core.presence.is_training(head, now)}
-        return head_of(self.chain.beacon(), self.core.me, live)
+    def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
+        """Whose ward a peer is, of those that we believe to be there; a head is its own."""
+        heads = self._seated()
+        ranked = (ward,) if ward in heads else heads_for(self.chain.beacon(), ward, heads)
+        live = (one for one in ranked if one == self.core.me or self.core.presence.is_training(one, now))
+        return next(live, None)
 
     def may_open(self, now: float) -> bool:
         """Whether there is something for us to do here that we have not begun."""
@@ -129,26 +132,31 @@ class CellRounds:
 
     def open(self, now: float) -> list[Action]:
         """Ask our head, or gather those whose head we are."""
-        self.since, self.head = now, self._choose_head(now)
+        self.since, self.head = now, self._head_of(self.core.me, now)
         self.over = self.head is None
         if self.head == self.core.me:
             self.wards.gather(now)
         if self.head is None or self.head == self.core.me:
             return []
-        return [Send(self.head, say_ward(self.core, self.chain, self.head))]
+        return [Send(self.head, self._say_ward(self.head))]
+
+    def _say_ward(self, head: PeerId) -> Statement:
+        self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
+        return say_ward(self.core, self.chain, head, self.nonce)
 
     def _on_ward(self, statement: Statement, now: float) -> list[Action]:
         """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
-        if self.core.me not in self._heads(now):
+        me, heads = self.core.me, self._heads(now)
+        if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
             raise PeerError("is no ward of ours")
         if self.since is None or self.wards.closes_at is not None:
             self.wards.add(statement)
         return []
 
     def _deal(self, now: float) -> list[Action]:
-        """Fix the cells: our own, and those below it."""
-        own = (say_ward(self.core, self.chain, self.core.me),) if self._brings(now) else ()
-        rosters = self.wards.deal(own)
+        """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
+        self.wards.keep({ward for ward in self.wards.gathered if self._head_of(ward, now) == self.core.me})
+        rosters = self.wards.deal(self._say_ward(self.core.me))
         self.over = not rosters
         return rosters
 
@@ -157,9 +165,10 @@ class CellRounds:
         if self.find(statement.digest) is not None or not self._free(now):
             return []
         group, me = read_cell(statement, self.chain), self.core.me
-        ours = me in group.members and group.boots.get(me, self.core.boot) == self.core.boot
-        if not ours or group.head != (self.head or me):
+        if self.nonce is None or group.boots.get(me) != self.nonce or group.head != self.head:
             raise PeerError("a cell without us in this life")
+        if not all(group.fits(one.group) for one in self.cells()):
+            raise PeerError("a cell beside another one of ours")
         if group.leader == me:
             return self._lead(group, now)
         if self.joined is not None:
@@ -172,7 +181,8 @@ class CellRounds:
             return []
         self.leading = Cell(self.core, self.chain, group, now)
         others = tuple(member for member in group.members if member != self.core.me)
-        return [*self.core.to_all(others, group.statement), *self.leading.start(None)]
+        own = self.leading.start(None) if self._brings(now) else self.leading.abstain()
+        return [*self.core.to_all(others, group.statement), *own]
 
     # -- messages
 
@@ -195,6 +205,8 @@ class CellRounds:
             return cell.on_again(sender, note, now)
         if cell is not self.joined or sender != cell.group.leader or self.told:
             return []
+        if len(note.cells) != cell.group.tiers:
+            raise PeerError("names other cells than those through which our work goes")
         self.told, self.over = note.cells, True
         return self._tell(note.cells)
 
@@ -260,42 +272,3 @@ class CellRounds:
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a peer."""
         return [action for cell in self.cells() for action in cell.lose(peer, now)]
-
-    # -- the version that comes of it
-
-    def supply(self) -> tuple[PeerId | None, tuple[PeerId, ...]]:
-        """From whom we get that version, and whom we tell once we have it: as the work went up."""
-        led, supplier = self.leading, self.joined.group.leader if self.joined is not None and self.told else None
-        return supplier, () if led is None else tuple(one for one in led.group.members if one != self.core.me)
-
-    def adoption(self, certificate: Certificate, own: Adopt | None) -> Adopt | None:
-        """How to adopt a version that may have our work in it through cells; `own` is what our group says of it."""
-        snapshot, outcome = _snapshot_in(self, certificate), certificate.outcome
-        if snapshot is None:
-            return own
-        counted = outcome.included_in(self.head or self.core.me)
-        frozen = tuple(partition is None for partition in outcome.partitions)
-        base = own or Adopt(certificate, applied=None, snapshot=None)
-        return replace(base, snapshot=snapshot, counted=counted, frozen=frozen)
-
-
-def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
-    """Of our snapshots for cells the one that is in this version."""
-    led, joined = rounds.leading, rounds.joined
-    listed = certificate.outcome.included()
-    above: tuple[PeerId, ...] = ()
-    if joined is not None and rounds.told:
-        above = (joined.group.leader, joined.group.head)[-len(rounds.told) :]
-    ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
-    if led is not None and led.harvest is not None:
-        ways.append((led, (rounds.core.me, *above), (led.harvest.cell, *rounds.told)))
-    if joined is not None and joined.brought is None:
-        ways.append((joined, above, rounds.told))
-    for cell, leaders, cells in ways:
-        encoded = cell.exchange.encoded
-        if encoded is None:
-            continue
-        own = Contributor(peer=rounds.core.me, tokens=encoded.tokens, steps=encoded.steps)
-        if brought(own, leaders, cells, listed):
-            return cell.group.key
-    return None

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from fractions import Fraction
+from heapq import nlargest
+from math import ceil
+from statistics import median_high, median_low
 from types import MappingProxyType
 
 from coordinator.certificate import Contributor
 from coordinator.chain import Chain, beacon_order
 from coordinator.limits import Networks, beyond, most_of
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CellYield
+from coordinator.messages import COUNT_MAX, CellYield
 from coordinator.tickets import NEW_SEATS
+from coordinator.weights import CREDITED
 from dht.identity import PeerId
 from dht.statement import digest_of
 
 CELL_PEERS = 16  # of a dealt cell, leader included; more only where a head has more than this squared
+HEADS_PER_WARD_MAX = 3  # whom a ward may ask, one after the other as they are gone
 WARDS_PER_CELL_MAX = PEERS_PER_GROUP_MAX - 1
 WARDS_MAX = WARDS_PER_CELL_MAX * PEERS_PER_GROUP_MAX  # of one head
 
@@ -33,9 +39,13 @@ def heads_of(chain: Chain) -> frozenset[PeerId]:
     return frozenset(order[: PEERS_PER_GROUP_MAX - NEW_SEATS])
 
 
-def head_of(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> PeerId | None:
-    """Whose ward a peer is: who drops out of `heads` changes this for its own wards only."""
-    return max(heads, key=lambda head: digest_of(b"muster-cell", beacon, head.encode(), peer.encode()), default=None)
+def heads_for(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> tuple[PeerId, ...]:
+    """Whose ward a peer may be: the first of these that is there. Who drops out of `heads` moves its own wards only."""
+
+    def drawn(head: PeerId) -> bytes:
+        return digest_of(b"muster-cell", beacon, head.encode(), peer.encode())
+
+    return tuple(nlargest(HEADS_PER_WARD_MAX, heads, key=drawn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,19 @@ def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: N
 
 
 def total(contributors: Sequence[Contributor]) -> tuple[int, int]:
-    """Tokens and steps of all of them together."""
-    return sum(one.tokens for one in contributors), sum(one.steps for one in contributors)
+    """Tokens and steps that a cell brings, as far as a commitment can say so: the sums, but of no line too much.
+
+    Of none more tokens than 16 × the (upper) median are counted, nor more steps than twice what these took the median
+    line: weights are T²/S, so one claim of many steps for hardly any tokens would take away that of the whole cell.
+    """
+    worked = [(one.tokens, one.steps) for one in contributors if one.tokens > 0 and one.steps > 0]
+    if not worked:
+        return 0, 0
+    most = CREDITED * median_high(tokens for tokens, _ in worked)
+    per_token = 2 * median_low(Fraction(steps, tokens) for tokens, steps in worked)
+    counted = [(min(tokens, most), steps) for tokens, steps in worked]
+    steps_counted = ceil(sum(min(Fraction(steps), tokens * per_token) for tokens, steps in counted))
+    return min(sum(tokens for tokens, _ in counted), COUNT_MAX), min(steps_counted, COUNT_MAX)
 
 
 def brought(

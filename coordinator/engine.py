@@ -192,8 +192,7 @@ class Engine:
         context = statement.context
         if context.run_id != self.core.rules.run_id:
             raise PeerError("a statement of another run")
-        if len(statement.body) > BODY_BYTES_MAX.get(context.kind, MESSAGE_BYTES_MAX):
-            raise PeerError(f"a {context.kind} of {len(statement.body)} bytes")
+        _check_form(statement, event.sender)
         self._require_fragment(context.fragment)
         machine = self.machines[context.fragment]
         if context.version < machine.chain.version:
@@ -310,3 +309,12 @@ class Engine:
     def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Versions and shortened digests of all chains, as presence carries them."""
         return tuple(one.version for one in self.chains), tuple(one.digest[:HEAD_BYTES] for one in self.chains)
+
+
+def _check_form(statement: Statement, sender: PeerId) -> None:
+    """Raises PeerError for what is too long, or nobody hands on."""
+    kind = statement.context.kind
+    if len(statement.body) > BODY_BYTES_MAX.get(kind, MESSAGE_BYTES_MAX):
+        raise PeerError(f"a {kind} of {len(statement.body)} bytes")
+    if kind == "ward" and sender != statement.sender:
+        raise PeerError("somebody else's ward")  # perhaps of an earlier stay at this base

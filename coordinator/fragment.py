@@ -12,6 +12,7 @@ from coordinator.attempt import Attempt
 from coordinator.bonds import Bonds
 from coordinator.cell import Cell
 from coordinator.cell_rounds import CellRounds
+from coordinator.cell_version import adoption, supply
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.core import Core
@@ -157,8 +158,8 @@ class FragmentMachine:
     def advance(self, certificate: Certificate, now: float) -> list[Action]:
         """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
         self.finished = own = self.rounds.find(certificate.outcome.roster_id)
-        self.custody.supplier, self.custody.customers = self.cells.supply()
-        adopt = self.cells.adoption(certificate, None if own is None else own.adoption(certificate))
+        self.custody.supplier, self.custody.customers = supply(self.cells)
+        adopt = adoption(self.cells, certificate, None if own is None else own.adoption(certificate))
         self.rounds.leave(now)
         self._observe(certificate, now)
         if adopt is None or adopt.applied is None:

@@ -11,6 +11,8 @@ something that a later life of the same peer does not share:
 * *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
   every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind;
   what it has left or declined it does not enter later (`Joining.is_behind`).
+* *What is said in a cell* names its roster, which holds a nonce of every member, its leader included. A member draws
+  one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
 * *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
 * *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).

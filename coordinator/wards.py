@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, RoundKey, Send
@@ -19,9 +19,9 @@ from dht.statement import Statement
 GATHER_SHARE = 0.1  # of a round's deadline: how long a head waits for its wards
 
 
-def say_ward(core: Core, chain: Chain, head: PeerId) -> Statement:
-    """We ask this head to take our work; or we are the head, and name our own part of it."""
-    body = Ward(head=head, boot=core.boot, dialable=core.dialable)
+def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
+    """We ask this head to take our work; or we are the head, and are in our own cell."""
+    body = Ward(head=head, boot=nonce, dialable=core.dialable)
     return core.say("ward", RoundKey(chain.fragment, chain.version, b""), chain.digest, body)
 
 
@@ -53,14 +53,18 @@ class Wards:
             raise PeerError("is not signed by its sender")
         self.gathered[sender] = statement
 
-    def deal(self, own: tuple[Statement, ...]) -> list[Action]:
-        """The roster of every cell to its leader: of ours, with our `own` part, and of those below; none if alone."""
+    def keep(self, ours: Set[PeerId]) -> None:
+        """Forget those who have another head."""
+        self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
+
+    def deal(self, own: Statement) -> list[Action]:
+        """The roster of every cell to its leader: of ours, with ourselves, and of those below; none if alone."""
         self.closes_at = None
         if not self.gathered:
             return []
         order = beacon_order(self.chain.beacon(), self.gathered)
         dealt = deal_within(order, self.core.me, self._share, self._networks(order))
-        listed = (*own, *(self.gathered[peer] for peer in dealt.own))
+        listed = (own, *(self.gathered[peer] for peer in dealt.own))
         actions: list[Action] = [Send(self.core.me, self._say(self.core.me, dealt.height, listed))]
         for leader, wards in dealt.below.items():
             listed = tuple(self.gathered[peer] for peer in (leader, *wards))

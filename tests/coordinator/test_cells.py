@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cell_group import read_cell
-from coordinator.cells import CELL_PEERS, WARDS_MAX, brought, deal, head_of, heads_of, total
+from coordinator.cells import CELL_PEERS, HEADS_PER_WARD_MAX, WARDS_MAX, brought, deal, heads_for, heads_of, total
 from coordinator.certificate import Contributor
 from coordinator.chain import beacon_order
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CellRoster, CellYield, Ward
+from coordinator.messages import COUNT_MAX, CellRoster, CellYield, Ward
 from coordinator.tickets import seated
 from coordinator.virtual.keys import virtual_peer_id
+from coordinator.weights import CREDITED
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
@@ -39,21 +42,24 @@ def test_every_ward_is_dealt_one_cell_none_larger_than_a_group(count: int) -> No
 
 
 @given(st.sets(st.sampled_from(NAMES[:40]), min_size=2), st.sampled_from(NAMES))
-def test_a_ward_keeps_its_head_when_another_leaves(heads: set[PeerId], ward: PeerId) -> None:
-    chosen = head_of(BEACON, ward, heads)
-    for gone in heads - {chosen}:
-        assert head_of(BEACON, ward, heads - {gone}) == chosen
+def test_a_ward_keeps_its_heads_when_another_leaves(heads: set[PeerId], ward: PeerId) -> None:
+    chosen = heads_for(BEACON, ward, heads)
+    assert len(chosen) == min(len(heads), HEADS_PER_WARD_MAX)
+    for gone in heads:
+        after = heads_for(BEACON, ward, heads - {gone})
+        assert [one for one in after if one in chosen] == [one for one in chosen if one != gone]
 
 
 def test_wards_spread_over_heads_and_move_with_the_beacon() -> None:
     heads = frozenset(NAMES[:32])
-    of = {ward: head_of(BEACON, ward, heads) for ward in NAMES}
-    counts = [sum(head == one for head in of.values()) for one in heads]
-    assert min(counts) > 10
-    assert max(counts) < 64  # 32 expected; six standard deviations are 34
-    moved = sum(head_of(digest_of(BEACON), ward, heads) != head for ward, head in of.items())
+    of = {ward: heads_for(BEACON, ward, heads) for ward in NAMES}
+    for choice in range(HEADS_PER_WARD_MAX):
+        counts = Counter(chosen[choice] for chosen in of.values())
+        assert min(counts[head] for head in heads) > 10
+        assert max(counts.values()) < 64  # 32 expected; six standard deviations are 34
+    moved = sum(heads_for(digest_of(BEACON), ward, heads)[0] != chosen[0] for ward, chosen in of.items())
     assert moved > 0.9 * len(of)
-    assert head_of(BEACON, NAMES[0], frozenset()) is None
+    assert heads_for(BEACON, NAMES[0], frozenset()) == ()
 
 
 def test_heads_are_those_whose_seats_are_safe() -> None:
@@ -87,6 +93,27 @@ def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
     assert not brought(line(2, 4), (), (), ABOVE)
 
 
+def test_what_a_cell_brings_fits_into_a_commitment() -> None:
+    assert total((line(1, COUNT_MAX), line(2, 4))) == (COUNT_MAX, COUNT_MAX)
+
+
+@given(
+    st.lists(st.integers(5, 50), min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(1, COUNT_MAX), st.integers(1, COUNT_MAX)), max_size=19),
+)
+def test_no_minority_takes_the_weight_of_its_cell_or_multiplies_its_tokens(
+    honest: list[int], claims: list[tuple[int, int]]
+) -> None:
+    claims = claims[: len(honest) - 1]
+    lines = [line(number, steps) for number, steps in enumerate(honest)]
+    lies = [Contributor(peer=NAMES[0], tokens=min(one, 64 * steps), steps=steps) for one, steps in claims]
+    (tokens, steps), (all_tokens, all_steps) = total(lines), total([*lines, *lies])
+    assert (tokens, steps) == (64 * sum(honest), sum(honest))
+    assert all_tokens**2 * (steps + 1) >= tokens**2 * all_steps  # T²/S, but for one step by which S is rounded up
+    assert all_tokens <= tokens + len(lies) * CREDITED * 64 * max(honest)
+    assert 0 < all_tokens <= 64 * all_steps  # a plausible commitment
+
+
 @pytest.mark.parametrize("as_if", [None, LOWER, CellYield(contributors=(line(6, 5), line(5, 4)))])
 def test_a_leader_that_names_others_has_not_brought_our_work(as_if: CellYield | None) -> None:
     """Even with the same sums: as its own work, as that of another cell, or of somebody else."""
@@ -116,29 +143,39 @@ def ward(number: int, head: int = 0, group: bytes = CHAIN.digest) -> Statement:
     return CLUB.say(number, "ward", body, fragment=0, version=1, group=group)
 
 
-def cell(sender: int, leader: int, *wards: Statement) -> Statement:
-    body = CellRoster(leader=CLUB.ids[leader], height=1, wards=wards)
+def cell(sender: int, leader: int, *wards: Statement, height: int = 1) -> Statement:
+    body = CellRoster(leader=CLUB.ids[leader], height=height, wards=wards)
     return CLUB.say(sender, "cell", body, fragment=0, version=1, group=CHAIN.digest)
 
 
 def test_a_cell_is_what_its_head_signed() -> None:
-    group = read_cell(cell(0, 0, ward(4), ward(5)), CHAIN)
+    group = read_cell(cell(0, 0, ward(0), ward(4), ward(5)), CHAIN)
     assert group.leader == group.head == CLUB.ids[0]
-    assert set(group.members) == CLUB.peers((0, 4, 5))
-    assert set(group.reducers) == CLUB.peers((4, 5))  # the leader brings nothing of its own here
+    assert set(group.members) == set(group.reducers) == CLUB.peers((0, 4, 5))
     assert {group.reducer(partition, {partition}) for partition in range(2)} == {CLUB.ids[0]}
     assert set(group.receivers(CLUB.ids[4])) == CLUB.peers((0, 4))
     below = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN)
     assert (below.leader, below.head) == (CLUB.ids[4], CLUB.ids[0])
 
 
+def test_who_leads_a_cell_brings_it_into_its_heads_own_and_into_no_other() -> None:
+    own, flat = read_cell(cell(0, 0, ward(0), height=2), CHAIN), read_cell(cell(0, 0, ward(0)), CHAIN)
+    below, other = read_cell(cell(0, 4, ward(4), ward(5)), CHAIN), read_cell(cell(0, 5, ward(4), ward(5)), CHAIN)
+    assert [one.tiers for one in (own, flat, below, other)] == [1, 1, 2, 2]
+    assert own.fits(below)
+    assert below.fits(own)
+    assert not any(below.fits(one) for one in (flat, other, below))
+
+
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        (cell(0, 0, ward(4), ward(4)), "twice"),
+        (cell(0, 0, ward(0), ward(4), ward(4)), "twice"),
+        (cell(0, 0, ward(4), ward(5)), "no nonce of its leader"),
         (cell(0, 0, ward(4, head=1)), "another head"),
         (cell(5, 5, ward(4, head=5)), "nobody's head"),
         (cell(0, 0, ward(4, group=bytes(32))), "another base"),
+        (cell(0, 4, ward(4), ward(5), height=2), "not the head's own"),
         (cell(0, 0, ward(4)).model_copy(update={"signature": bytes(32)}), "not signed"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",

@@ -14,7 +14,7 @@ from coordinator.cells import WARDS_MAX, Deal, deal, deal_within
 from coordinator.manifest import RunConfig, TrustSpec
 from coordinator.messages import CellRoster, Ward
 from coordinator.virtual.keys import virtual_peer_id
-from coordinator.wards import Wards
+from coordinator.wards import Wards, say_ward
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -73,7 +73,8 @@ def wards_of(*numbers: int) -> Wards:
 def test_many_keys_of_one_network_leave_room_to_others() -> None:
     wards = wards_of(*FIRST, *OTHER)
     assert len(wards.gathered) == WARDS_MAX // 4 + OTHERS
-    rosters = [one.message for one in wards.deal(()) if isinstance(one, Send) and isinstance(one.message, Statement)]
+    own = say_ward(wards.core, CHAIN, CLUB.ids[0], boot(0))
+    rosters = [one.message for one in wards.deal(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
     cells = [[ward.sender for ward in one.read(CellRoster).wards] for one in rosters]
     assert {peer for cell in cells for peer in cell} >= CLUB.peers(OTHER)
     assert all(len(CLUB.peers(FIRST).intersection(cell)) <= max(1, (1 + len(cell)) // 4) for cell in cells)

@@ -1,145 +1,21 @@
-"""More peers than a group takes, in cells: everybody's work comes, whoever dies or lies, and none of it twice.
-
-The groups are of 8 here instead of 32, so that a dozen or two of peers are a large swarm.
-"""
+"""More peers than a group takes, in cells: everybody's work comes, whoever dies or lies, and none of it twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 
 import pytest
 
-from coordinator import cells, core, rumour, tickets
-from coordinator.actions import Action, Encode, Reduce, Send, Tell
-from coordinator.cells import total
-from coordinator.certificate import Certificate, Contributor
-from coordinator.events import PeerGone, Reduced
-from coordinator.manifest import PaceSpec
-from coordinator.messages import AgainNote, CellRoster, YieldNote
+from coordinator.actions import Action, Adopt, Reduce, Send
+from coordinator.events import Reduced
+from coordinator.messages import CellRoster, YieldNote
 from coordinator.rivals import ASKED_AT_ONCE
-from coordinator.virtual import scale
 from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.scale import Crowd
 from coordinator.virtual.tensors import VirtualTensors
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
-
-GROUP = 8
-PEERS = 22
-PACE = PaceSpec(
-    fragments=1,
-    steps_per_version=12,
-    overlap=1,
-    presence_seconds=5.0,
-    presence_lifetime_seconds=15.0,
-    round_seconds=20.0,
-    cells=True,
-)
-
-
-@pytest.fixture(autouse=True)
-def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cells, core, scale, tickets):
-        monkeypatch.setattr(module, "PEERS_PER_GROUP_MAX", GROUP)
-    for module in (cells, tickets):
-        monkeypatch.setattr(module, "NEW_SEATS", 1)
-    monkeypatch.setattr(tickets, "TICKETS", 2)
-    monkeypatch.setattr(rumour, "TOLD_BY_LEADER_MAX", 2 * GROUP)
-
-
-@contextmanager
-def two_tiers() -> Iterator[None]:
-    """Heads deal out more than two wards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "WARDS_PER_CELL_MAX", 2)
-        patch.setattr(cells, "CELL_PEERS", 3)
-        yield
-
-
-@dataclass(slots=True, repr=False)
-class Scene(Crowd):
-    """A crowd in which a peer dies at `trap`; `yields` says what each leader brought, by version and peer."""
-
-    trap: Callable[[VirtualPeer, Action], bool] | None = None
-    dead: list[PeerId] = field(default_factory=list)
-    yields: dict[tuple[int, PeerId], list[tuple[Contributor, ...]]] = field(default_factory=dict)
-    again: int = 0
-    liars: set[PeerId] = field(default_factory=set)  # who signed something false
-    banned: set[PeerId] = field(default_factory=set)
-
-    def acts(self, peer: VirtualPeer, action: Action) -> None:
-        if self.trap is not None and self.trap(peer, action):
-            self.trap = None
-            self.dead.append(peer.me)
-            peer.crash()
-            for other in self.peers:
-                self.clock.after(self.random.uniform(0.1, 0.5), partial(other.handle, PeerGone(peer.me)))
-            return
-        Crowd.acts(self, peer, action)
-        assert peer.engine is not None
-        if isinstance(action, Encode) and action.merged is not None:
-            led = peer.engine.machines[0].cells.leading
-            assert led is not None
-            assert led.harvest is not None
-            self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.harvest.cell.contributors)
-        if isinstance(action, Tell) and action.event == "peer_banned":
-            self.banned.add(PeerId(str(action.details["peer"])))
-        self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
-
-    def until(self, versions: int) -> list[Certificate]:
-        """Certify so many versions, then let everybody finish; returns them in order."""
-        for peer in self.peers:
-            self.clock.after(self.random.uniform(0, 1), peer.start)
-        while len(self.meter.certified) < versions and self.clock.step(versions * 60.0):
-            pass
-        for peer in self.peers:
-            if peer.engine is not None:
-                peer.engine.drain()
-        end = self.clock.now + 60.0
-        while self.clock.step(end):
-            pass
-        found = sorted(self.meter.certified.values(), key=lambda one: one.version)
-        assert len(found) >= versions
-        assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
-        assert not any(one.outcome.minor for one in found)
-        assert self.banned <= self.liars
-        return found
-
-    def workers(self, certificate: Certificate) -> dict[PeerId, int]:
-        """Whose steps are in a version, through all cells."""
-        steps: dict[PeerId, int] = {}
-
-        def add(one: Contributor, leader: str) -> None:
-            brought = [] if one.peer == leader else self.yields.get((certificate.version, PeerId(one.peer)), [])
-            whole = [cell for cell in brought if total(cell) == (one.tokens, one.steps)]
-            for inner in whole[0] if whole else ():
-                add(inner, one.peer)
-            if not whole:
-                steps[PeerId(one.peer)] = steps.get(PeerId(one.peer), 0) + one.steps
-
-        for one in certificate.outcome.included():
-            add(one, "")
-        return steps
-
-    def check_work(self, certificates: list[Certificate]) -> None:
-        """Everybody alive holds the newest version, and counts as certified just what is."""
-        newest, counted = certificates[-1], [self.workers(one) for one in certificates]
-        for peer in self.peers:
-            if peer.engine is not None and peer.me not in self.dead:
-                assert peer.tensors.states == [newest.state]
-                assert peer.tensors.learner.counted == [sum(one.get(peer.me, 0) for one in counted)]
-
-
-def scene(peers: int = PEERS, seed: int = 1) -> Scene:
-    return Scene(peers, seed, 0.0, PACE)
-
-
-def says(action: Action, kind: str) -> bool:
-    message = action.message if isinstance(action, Send) else None
-    return isinstance(message, Statement) and message.context.kind == kind
+from tests.sim.crowds import GROUP, PACE, PEERS, Scene, says, scene, two_tiers
+from tests.sim.crowds import small_groups as small_groups
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -194,6 +70,21 @@ def test_who_loses_its_head_loses_no_work(kind: str) -> None:
     assert crowd.dead
     crowd.check_work(certificates)
     assert len(crowd.workers(certificates[-1])) > 0.7 * PEERS
+
+
+@pytest.mark.parametrize("seed", [3, 5, 6])  # in each of them it has wards
+def test_wards_of_a_head_that_is_gone_bring_their_work_through_another(seed: int) -> None:
+    """The version that makes it a head is its last. Both sides have to have seen that it is gone."""
+
+    def head_dies(peer: VirtualPeer, action: Action) -> bool:
+        return isinstance(action, Adopt) and action.certificate.version == 1
+
+    crowd = scene(seed=seed)
+    crowd.trap = head_dies
+    certificates = crowd.until(3)
+    assert crowd.dead[0] in certificates[0].outcome.roster
+    crowd.check_work(certificates)
+    assert len(crowd.workers(certificates[1])) == PEERS - 1
 
 
 def action_version(action: Action) -> int:

@@ -1,0 +1,149 @@
+"""Crowds in which a dozen or two of peers are a large swarm: the groups are of 8 instead of 32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from coordinator import cells, core, rumour, tickets
+from coordinator.actions import Action, Encode, Send, Tell
+from coordinator.cells import total
+from coordinator.certificate import Certificate, Contributor
+from coordinator.events import PeerGone
+from coordinator.manifest import PaceSpec
+from coordinator.messages import AgainNote
+from coordinator.places import place_of
+from coordinator.virtual import scale
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.scale import Crowd
+from dht.identity import PeerId
+from dht.statement import Statement
+
+GROUP = 8
+PEERS = 22
+PACE = PaceSpec(
+    fragments=1,
+    steps_per_version=12,
+    overlap=1,
+    presence_seconds=5.0,
+    presence_lifetime_seconds=15.0,
+    round_seconds=20.0,
+    cells=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cells, core, scale, tickets):
+        monkeypatch.setattr(module, "PEERS_PER_GROUP_MAX", GROUP)
+    for module in (cells, tickets):
+        monkeypatch.setattr(module, "NEW_SEATS", 1)
+    monkeypatch.setattr(tickets, "TICKETS", 2)
+    monkeypatch.setattr(rumour, "TOLD_BY_LEADER_MAX", 2 * GROUP)
+
+
+@contextmanager
+def two_tiers() -> Iterator[None]:
+    """Heads deal out more than two wards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "WARDS_PER_CELL_MAX", 2)
+        patch.setattr(cells, "CELL_PEERS", 3)
+        yield
+
+
+@dataclass(slots=True, repr=False)
+class Scene(Crowd):
+    """A crowd in which a peer dies at `trap`; `yields` says what each leader brought, by version and peer."""
+
+    trap: Callable[[VirtualPeer, Action], bool] | None = None
+    dead: list[PeerId] = field(default_factory=list)
+    yields: dict[tuple[int, PeerId], list[tuple[Contributor, ...]]] = field(default_factory=dict)
+    again: int = 0
+    liars: set[PeerId] = field(default_factory=set)  # who signed something false
+    banned: set[PeerId] = field(default_factory=set)
+    lost: set[bytes] = field(default_factory=set)  # versions that exist and whose states nobody has
+    _said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        if self.trap is not None and self.trap(peer, action):
+            self.trap = None
+            self.dead.append(peer.me)
+            peer.crash()
+            for other in self.peers:
+                self.clock.after(self.random.uniform(0.1, 0.5), partial(other.handle, PeerGone(peer.me)))
+            return
+        Crowd.acts(self, peer, action)
+        self._no_contradiction(peer, action)
+        assert peer.engine is not None
+        if isinstance(action, Encode) and action.merged is not None:
+            led = peer.engine.machines[0].cells.leading
+            assert led is not None
+            assert led.harvest is not None
+            self.yields.setdefault((action.key.version + 1, peer.me), []).append(led.harvest.cell.contributors)
+        if isinstance(action, Tell) and action.event == "peer_banned":
+            self.banned.add(PeerId(str(action.details["peer"])))
+        self.again += isinstance(action, Send) and isinstance(action.message, AgainNote)
+
+    def _no_contradiction(self, peer: VirtualPeer, action: Action) -> None:
+        """In all of its lives, and however often it comes to a base."""
+        message = action.message if isinstance(action, Send) else None
+        place = place_of(message) if isinstance(message, Statement) and message.sender == peer.me else None
+        if place is not None and isinstance(message, Statement):
+            assert self._said.setdefault(place, message.digest) == message.digest, f"two in {place[1]}"
+
+    def until(self, versions: int) -> list[Certificate]:
+        """Certify so many versions, then let everybody finish; returns them in order."""
+        for peer in self.peers:
+            self.clock.after(self.random.uniform(0, 1), peer.start)
+        while len(self.meter.certified) < versions + len(self.lost) and self.clock.step(versions * 60.0):
+            pass
+        for peer in self.peers:
+            if peer.engine is not None:
+                peer.engine.drain()
+        end = self.clock.now + 60.0
+        while self.clock.step(end):
+            pass
+        kept = [one for one in self.meter.certified.values() if one.digest not in self.lost]
+        found = sorted(kept, key=lambda one: one.version)
+        assert len(found) >= versions
+        assert [one.version for one in found] == list(range(1, len(found) + 1))  # no fork
+        assert not any(one.outcome.minor for one in found)
+        assert self.banned <= self.liars
+        return found
+
+    def workers(self, certificate: Certificate) -> dict[PeerId, int]:
+        """Whose steps are in a version, through all cells."""
+        steps: dict[PeerId, int] = {}
+
+        def add(one: Contributor, leader: str) -> None:
+            brought = [] if one.peer == leader else self.yields.get((certificate.version, PeerId(one.peer)), [])
+            whole = [cell for cell in brought if total(cell) == (one.tokens, one.steps)]
+            for inner in whole[0] if whole else ():
+                add(inner, one.peer)
+            if not whole:
+                steps[PeerId(one.peer)] = steps.get(PeerId(one.peer), 0) + one.steps
+
+        for one in certificate.outcome.included():
+            add(one, "")
+        return steps
+
+    def check_work(self, certificates: list[Certificate]) -> None:
+        """Everybody alive holds the newest version, and counts as certified just what is."""
+        newest, counted = certificates[-1], [self.workers(one) for one in certificates]
+        for peer in self.peers:
+            if peer.engine is not None and peer.me not in self.dead:
+                assert peer.tensors.states == [newest.state]
+                assert peer.tensors.learner.counted == [sum(one.get(peer.me, 0) for one in counted)]
+
+
+def scene(peers: int = PEERS, seed: int = 1) -> Scene:
+    return Scene(peers, seed, 0.0, PACE)
+
+
+def says(action: Action, kind: str) -> bool:
+    message = action.message if isinstance(action, Send) else None
+    return isinstance(message, Statement) and message.context.kind == kind
