@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import RoundKey, Send
+from coordinator.answering import Answering
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT, Chain, Rules
@@ -55,6 +56,7 @@ class Core:
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
     tardiness: Tardiness = field(default_factory=Tardiness)
+    answering: Answering = field(default_factory=Answering)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
     court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
 

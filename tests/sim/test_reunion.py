@@ -94,7 +94,7 @@ class Asker:
         """Have one of the questions that are open answered; the fragments that are asked about next."""
         question = next(one for one in self.open if one.fragment == fragment)
         self.open.remove(question)
-        (answer,) = engine_of(by).rivals.answer(self.asked.me, question)
+        (answer,) = engine_of(by).rivals.answer(self.asked.me, question, self.now)
         assert isinstance(answer, Send)
         assert isinstance(answer.message, ChainNote)
         return self._take(self.engine.rivals.hear(self.asked.me, answer.message, self.now))
