@@ -10,16 +10,16 @@ from dht.allowance import Allowances
 from dht.identity import PeerId
 
 BYTES_PER_SECOND = float(64 << 10)  # fifty times what a run makes of certificates
-BYTES_AT_ONCE = (
-    4 << 20
-)  # a page of every fragment, twice, where branches are compared; a thousand versions of four peers
+# Of each fragment: two pages of certificates of the largest group. Sides of a partition that meet again show each other
+# a page of every fragment, twice; if that did not pass at once, they would ask about the first fragments for ever.
+FRAGMENT_BYTES_AT_ONCE = 1 << 20
 ASKERS_KEPT = 1024
 
 
 class Answering:
     """What each asker has had; whoever was silent longest is forgotten."""
 
-    def __init__(self, per_second: float = BYTES_PER_SECOND, at_once: float = BYTES_AT_ONCE) -> None:
+    def __init__(self, per_second: float = BYTES_PER_SECOND, at_once: float = FRAGMENT_BYTES_AT_ONCE) -> None:
         self._allowances = Allowances(per_second, at_once, ASKERS_KEPT)
 
     def admits(self, asker: PeerId, now: float) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from coordinator.actions import Send
-from coordinator.answering import ASKERS_KEPT, BYTES_AT_ONCE, BYTES_PER_SECOND, Answering
+from coordinator.answering import ASKERS_KEPT, BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.certificate import PartitionOutcome
 from coordinator.engine import Engine
 from coordinator.events import Received
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, Message
 from dht.identity import PeerId
 from dht.statement import Context, Statement
-from tests.coordinator.builders import NOW, Club, forged
+from tests.coordinator.builders import NOW, Club, digest, forged
 
 CLUB = Club.of(6, founders=4)
 EVERYONE = (0, 1, 2, 3)
@@ -23,7 +25,8 @@ FRIEND, STRANGER = CLUB.ids[1], CLUB.ids[5]
 
 
 def engine_with(answering: Answering | None = None) -> Engine:
-    core = CLUB.core(0) if answering is None else CLUB.core(0, answering=answering)
+    core = CLUB.core(0)
+    core.answering = answering or core.answering
     return Engine(core, [CHAIN.truncated(VERSIONS), CLUB.chain(1)], [VERSIONS, 0], NOW)
 
 
@@ -55,7 +58,7 @@ def test_whoever_asks_without_end_gets_what_is_everybodys_and_nobody_else_waits(
     engine, seconds = engine_with(), 120
     page = given(engine, FRIEND, question)
     assert page > 1000
-    engine.core.answering.gave(STRANGER, BYTES_AT_ONCE, NOW)
+    engine.core.answering.gave(STRANGER, 2 * FRAGMENT_BYTES_AT_ONCE, NOW)
     taken = sum(given(engine, STRANGER, question, NOW + beat / 50) for beat in range(seconds * 50))
     assert 0.5 * BYTES_PER_SECOND * seconds < taken <= BYTES_PER_SECOND * seconds + 2 * page
     assert given(engine, FRIEND, question, NOW + seconds) == page
@@ -78,8 +81,14 @@ def test_an_old_statement_that_its_sender_has_not_signed_is_answered_with_nothin
         assert given(engine_with(), STRANGER, statement) == 0
 
 
-def test_a_page_of_every_fragment_passes_twice_at_once_in_a_run_of_eight() -> None:
-    club = Club.of(8, founders=8)
-    chain = club.grow(club.chain(), *[range(8)] * CHAIN_PAGE_MAX)
-    page = sum(len(one.to_wire()) for one in chain.after(0, CHAIN_PAGE_MAX))
-    assert 2 * club.manifest.config.pace.fragments * page < BYTES_AT_ONCE
+def test_the_largest_groups_can_show_each_other_a_page_of_every_fragment_twice_at_once() -> None:
+    club, members = Club.of(PEERS_PER_GROUP_MAX, founders=PEERS_PER_GROUP_MAX), range(PEERS_PER_GROUP_MAX)
+    chain = club.chain()
+    parts = tuple(PartitionOutcome(reducer=one, root=digest(one), included=tuple(members)) for one in club.ids)
+    chain.append(club.certify(chain, members, partitions=parts))
+    page = CHAIN_PAGE_MAX * len(chain.certificates[-1].to_wire())
+    assert 2 * page < FRAGMENT_BYTES_AT_ONCE < 3 * page
+    core = club.core(0)
+    for _ in range(2 * core.pace.fragments):
+        assert core.answering.admits(STRANGER, NOW)
+        core.answering.gave(STRANGER, page, NOW)

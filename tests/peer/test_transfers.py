@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.answering import BYTES_AT_ONCE, BYTES_PER_SECOND, Answering
+from coordinator.answering import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
 from coordinator.waypoint import heads_digest
 from dht.identity import PeerId
 from peer.frames import HeadsAnswer, HeadsAsk, ManifestAnswer, ManifestAsk, TailAnswer, TailAsk, Transfer
@@ -54,7 +54,7 @@ def test_a_newcomer_is_told_what_it_asks() -> None:
 def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(question: Transfer) -> None:
     answering, seconds = Answering(), 10
     donor = Donor(answering)
-    answering.gave(ASKER, BYTES_AT_ONCE, 0.0)
+    answering.gave(ASKER, FRAGMENT_BYTES_AT_ONCE, 0.0)
     for beat in range(1000 * seconds):
         donor.ask(ASKER, question, beat / 1000)
     answers = len(donor.posted)
@@ -67,9 +67,9 @@ def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(qu
 def test_what_the_core_has_answered_counts() -> None:
     answering = Answering()
     donor = Donor(answering)
-    answering.gave(ASKER, 2 * BYTES_AT_ONCE, 0.0)
+    answering.gave(ASKER, 2 * FRAGMENT_BYTES_AT_ONCE, 0.0)
     for question, _ in QUESTIONS:
         donor.ask(ASKER, question, 0.0)
     assert donor.posted == []
-    donor.ask(ASKER, ManifestAsk(), 1.0 + BYTES_AT_ONCE / BYTES_PER_SECOND)
+    donor.ask(ASKER, ManifestAsk(), 1.0 + FRAGMENT_BYTES_AT_ONCE / BYTES_PER_SECOND)
     assert len(donor.posted) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.actions import Action, Send, Tell
+from coordinator.answering import Answering
 from coordinator.engine import Engine
 from coordinator.lineage import better
 from coordinator.messages import AskChainNote, ChainNote
@@ -46,6 +47,17 @@ def test_one_side_wins_in_every_fragment(seed: int) -> None:
         for index in range(FRAGMENTS)
     ]
     assert kept in ([[True, False]] * FRAGMENTS, [[False, True]] * FRAGMENTS)
+
+
+def test_one_side_wins_at_once_where_two_looks_at_every_fragment_pass() -> None:
+    """A page of all four fragments has less than 60 kB here; of what comes later, a second brings next to nothing."""
+    world = parted(seed=0, each=4)
+    for peer in world.peers:
+        engine_of(peer).core.answering = Answering(1 << 10, 120 << 10)
+    world.network.heal()
+    world.run(10.0)
+    assert isinstance(world.watcher, Watcher)
+    assert world.watcher.told["lineage_changed"] == 4 * FRAGMENTS
 
 
 def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
