@@ -185,7 +185,7 @@ class Engine:
     def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
         self._require_fragment(note.fragment)
         if isinstance(note, AskChainNote):
-            return self.rivals.answer(sender, note)
+            return self.rivals.answer(sender, note, now)
         return self.rivals.hear(sender, note, now)
 
     def _receive_statement(self, event: Received, statement: Statement, now: float) -> list[Action]:
@@ -196,7 +196,8 @@ class Engine:
         self._require_fragment(context.fragment)
         machine = self.machines[context.fragment]
         if context.version < machine.chain.version:
-            return self._teach(event.sender, machine, context.version)
+            self.core.check_signed(statement)
+            return self.rivals.teach(event.sender, machine, context.version, now)
         if context.version > machine.chain.version:
             return self.rivals.ask(event.sender, machine.index, now)
         try:
@@ -207,10 +208,6 @@ class Engine:
     def _require_fragment(self, fragment: int) -> None:
         if fragment >= len(self.machines):
             raise PeerError(f"fragment {fragment} does not exist in this run")
-
-    def _teach(self, peer: PeerId, machine: FragmentMachine, version: int) -> list[Action]:
-        """Whoever speaks about an old version is shown the certificate that ended it."""
-        return [Send(peer, CertificateNote(certificate=newer)) for newer in machine.chain.after(version, 1)]
 
     def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
         """The next full version is taken over at once; whatever else is news makes us ask for what led to it."""

@@ -10,7 +10,7 @@ from coordinator.bans import Bans
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
 from coordinator.lineage import Branch, ancestor, better, branch_after, continuation, known_digests, majority_signed
-from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, ChainNote
+from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
@@ -51,13 +51,27 @@ class Rivals:
         recent = sum(asked[1] == fragment and now < at + ASK_AGAIN_SECONDS for asked, at in self.asked.items())
         return [] if recent >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
-    def answer(self, sender: PeerId, note: AskChainNote) -> list[Action]:
+    def answer(self, sender: PeerId, note: AskChainNote, now: float) -> list[Action]:
         """Certificates after the newest version that the asker and we share; none if that lies too deep."""
-        chain = self.machines[note.fragment].chain
+        chain, answering = self.machines[note.fragment].chain, self.machines[note.fragment].core.answering
+        if not answering.admits(sender, now):
+            return []
         shared = ancestor(chain, note.known)
         if shared is None:
-            return [Send(sender, ChainNote(fragment=note.fragment, certificates=(), oldest=chain.first_version))]
-        return [Send(sender, ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX)))]
+            answer = ChainNote(fragment=note.fragment, certificates=(), oldest=chain.first_version)
+        else:
+            answer = ChainNote(fragment=note.fragment, certificates=chain.after(shared, CHAIN_PAGE_MAX))
+        answering.gave(sender, len(answer.to_wire()), now)
+        return [Send(sender, answer)]
+
+    def teach(self, peer: PeerId, machine: FragmentMachine, version: int, now: float) -> list[Action]:
+        """Whoever speaks about an old version is shown the certificate that ended it."""
+        answering = machine.core.answering
+        if not answering.admits(peer, now):
+            return []
+        notes = [CertificateNote(certificate=newer) for newer in machine.chain.after(version, 1)]
+        answering.gave(peer, sum(len(note.to_wire()) for note in notes), now)
+        return [Send(peer, note) for note in notes]
 
     def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[Action]:
         """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""

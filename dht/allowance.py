@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Hashable
 
 
 class Allowance:
@@ -27,3 +29,26 @@ class Allowance:
     def _earn(self, now: float) -> None:
         self._left = min(self._left + (now - self._counted_at) * self._per_second, self._at_once)
         self._counted_at = now
+
+
+class Allowances:
+    """One for each who takes. Whoever was silent longest is forgotten when there are more than are kept."""
+
+    def __init__(self, per_second: float, at_once: float, kept: int) -> None:
+        self._per_second = per_second
+        self._at_once = at_once
+        self._kept = kept
+        self._found: OrderedDict[Hashable, Allowance] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def of(self, taker: Hashable) -> Allowance:
+        """What this one may take; all of it for whoever has taken nothing yet."""
+        found = self._found.get(taker)
+        if found is None:
+            found = self._found[taker] = Allowance(self._per_second, self._at_once)
+        self._found.move_to_end(taker)
+        while len(self._found) > self._kept:
+            self._found.popitem(last=False)
+        return found

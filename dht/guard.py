@@ -1,14 +1,14 @@
 """Bounds on what one peer may ask of our part of the DHT, and as whom; hivemind has none.
 
 One unary call carries up to 4 MiB: a search for 190,000 keys at once, which would keep a peer from everything else for
-many seconds. And whoever names another node id in every call is taken for as many new neighbours, each of which is sent
-all records that it should hold.
+many seconds. A search of some bytes is answered with all records of its keys, and hivemind keeps every answer in memory
+until it is sent. And whoever names another node id in every call is taken for as many new neighbours, each of which is
+sent all records that it should hold.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,22 +19,27 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
-from dht.allowance import Allowance
+from dht.allowance import Allowances
 from dht.errors import PeerError
 
 STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_store.HANDOVER_BYTES_MAX`) and what hivemind packs around it
-CALL_BYTES_MAX = 512  # a ping, or a search for a few keys; ours are for one
+CALL_BYTES_MAX = 512  # a ping, or a search
+KEYS_PER_SEARCH_MAX = 1  # as many as `dht.hivemind_store` looks for at once, and so hivemind on its way to the nearest
 CALLS_AT_ONCE = 512
 CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and some dozen while it joins
 BYTES_AT_ONCE = 4 << 20
 BYTES_PER_SECOND = float(64 << 10)
+ANSWER_BYTES_AT_ONCE = 16 << 20  # who joins a full swarm reads 230 kB of presence from us, four times a second
+ANSWER_BYTES_PER_SECOND = float(256 << 10)
 CALLERS_KEPT = 1024
+
+FIND = "DHTProtocol.rpc_find"
 
 REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
     {
         "DHTProtocol.rpc_ping": (dht_pb2.PingRequest, CALL_BYTES_MAX),
         "DHTProtocol.rpc_store": (dht_pb2.StoreRequest, STORE_BYTES_MAX),
-        "DHTProtocol.rpc_find": (dht_pb2.FindRequest, CALL_BYTES_MAX),
+        FIND: (dht_pb2.FindRequest, CALL_BYTES_MAX),
     }
 )
 """hivemind's handlers: what they read, and the longest of it that an honest peer sends."""
@@ -62,34 +67,39 @@ class CallGuard:
     """Says which calls are answered. Forgets whoever was silent longest."""
 
     def __init__(self) -> None:
-        self._callers: OrderedDict[bytes, tuple[Allowance, Allowance]] = OrderedDict()
+        self._calls = Allowances(CALLS_PER_SECOND, CALLS_AT_ONCE, CALLERS_KEPT)
+        self._volumes = Allowances(BYTES_PER_SECOND, BYTES_AT_ONCE, CALLERS_KEPT)
+        self._answers = Allowances(ANSWER_BYTES_PER_SECOND, ANSWER_BYTES_AT_ONCE, CALLERS_KEPT)
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
         """Raises PeerError for a call that costs too much, or that is made under a node id of another key."""
         model, bytes_max = REQUESTS[handler]
         if len(request) > bytes_max:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
-        calls, volume = self._allowances(caller.to_bytes())
+        name = caller.to_bytes()
+        calls, volume = self._calls.of(name), self._volumes.of(name)
         if calls.wait_seconds(now) or volume.wait_seconds(now):
             raise PeerError("too many calls")
         calls.take(1.0, now)
         volume.take(len(request), now)
+        if handler == FIND and self._answers.of(name).wait_seconds(now):
+            raise PeerError("too many answers")
+        self._check_content(caller, handler, request, model)
+
+    def _check_content(self, caller: Any, handler: str, request: bytes, model: Any) -> None:
         try:
-            claimed: bytes = model.FromString(request).peer.node_id
+            asked = model.FromString(request)
         except DecodeError:
             raise PeerError("a call that cannot be read") from None
+        claimed: bytes = asked.peer.node_id
         if claimed and claimed != node_id_of(caller.to_base58()).to_bytes():
             raise PeerError("a node id that does not follow from the caller's key")
+        if handler == FIND and len(asked.keys) > KEYS_PER_SEARCH_MAX:
+            raise PeerError(f"a search for {len(asked.keys)} keys at once")
 
-    def _allowances(self, caller: bytes) -> tuple[Allowance, Allowance]:
-        found = self._callers.get(caller)
-        if found is None:
-            found = Allowance(CALLS_PER_SECOND, CALLS_AT_ONCE), Allowance(BYTES_PER_SECOND, BYTES_AT_ONCE)
-            self._callers[caller] = found
-        self._callers.move_to_end(caller)
-        while len(self._callers) > CALLERS_KEPT:
-            self._callers.popitem(last=False)
-        return found
+    def answered(self, caller: Any, size_bytes: int, now: float) -> None:
+        """So much goes to this caller."""
+        self._answers.of(caller.to_bytes()).take(size_bytes, now)
 
 
 def guard_handlers(handlers: dict[str, Any], guard: CallGuard, clock: Any) -> None:
@@ -102,6 +112,7 @@ def _guarded(name: str, handle: Any, guard: CallGuard, clock: Any) -> Any:
     async def guarded(request: bytes, caller: PeerID) -> bytes:
         guard.check(caller, name, request, clock())
         answer: bytes = await handle(request, caller)
+        guard.answered(caller, len(answer), clock())
         return answer
 
     return guarded

@@ -118,8 +118,9 @@ class Pump:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        core = self.engine.core
         self.transfers = Transfers(
-            self.anchors, self.engine.core.manifest.to_wire(), lambda: self.engine.chains, self.post
+            self.anchors, core.manifest.to_wire(), lambda: self.engine.chains, self.post, core.answering
         )
         self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from coordinator.answering import Answering
 from coordinator.chain import Chain
 from dht.identity import PeerId
 from peer.anchors import Anchors
 from peer.frames import (
+    HeadsAnswer,
     HeadsAsk,
     ManifestAnswer,
     ManifestAsk,
@@ -16,6 +18,7 @@ from peer.frames import (
     StateAsk,
     StatePiece,
     StatusAsk,
+    TailAnswer,
     TailAsk,
     Transfer,
 )
@@ -31,11 +34,19 @@ HearProbe = Callable[[PeerId, ProbeAnswer], None]
 class Transfers:
     """Both ends of state transfer, and the answering end of the rest."""
 
-    def __init__(self, anchors: Anchors, manifest: bytes, chains: Callable[[], Sequence[Chain]], post: Post) -> None:
+    def __init__(
+        self,
+        anchors: Anchors,
+        manifest: bytes,
+        chains: Callable[[], Sequence[Chain]],
+        post: Post,
+        answering: Answering | None = None,
+    ) -> None:
         self.states = StateTransfer(anchors, post)
         self._manifest = manifest
         self._chains = chains
         self._post = post
+        self._answering = answering or Answering()
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
         self._hear_probe: list[HearProbe] = []
@@ -68,17 +79,27 @@ class Transfers:
             self.states.serve(sender, message)
         elif isinstance(message, StatePiece):
             self.states.receive(sender, message, payload)
-        elif isinstance(message, ManifestAsk):
-            self._post(sender, ManifestAnswer(manifest=self._manifest), b"")
+        elif isinstance(message, ManifestAsk | HeadsAsk | TailAsk):
+            self._introduce(sender, message, now)
         elif isinstance(message, ProbeAsk) and self._probes is not None:
             self._probes.ask(sender, message, now)
         elif isinstance(message, ProbeAnswer):
             self._tell_of_probe(sender, message)
-        elif isinstance(message, HeadsAsk):
-            self._post(sender, answer_heads(self._chains(), message), b"")
-        elif isinstance(message, TailAsk):
-            self._post(sender, answer_tail(self._chains(), message), b"")
         elif isinstance(message, StatusAsk) and self._desk is not None:
             answer = self._desk.answer(sender, now)
             if answer is not None:
                 self._post(sender, answer, b"")
+
+    def _introduce(self, sender: PeerId, message: ManifestAsk | HeadsAsk | TailAsk, now: float) -> None:
+        """Answer what a newcomer asks, unless it has had too much."""
+        if not self._answering.admits(sender, now):
+            return
+        answer: ManifestAnswer | HeadsAnswer | TailAnswer
+        if isinstance(message, ManifestAsk):
+            answer = ManifestAnswer(manifest=self._manifest)
+        elif isinstance(message, HeadsAsk):
+            answer = answer_heads(self._chains(), message)
+        else:
+            answer = answer_tail(self._chains(), message)
+        self._answering.gave(sender, len(answer.to_wire()), now)
+        self._post(sender, answer, b"")

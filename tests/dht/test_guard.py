@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from dht.allowance import Allowance
 from dht.errors import PeerError
 from dht.guard import (
+    ANSWER_BYTES_AT_ONCE,
+    ANSWER_BYTES_PER_SECOND,
     BYTES_AT_ONCE,
     CALL_BYTES_MAX,
     CALLERS_KEPT,
@@ -75,6 +77,8 @@ def test_a_call_for_more_than_anybody_needs_is_refused() -> None:
     guard = CallGuard()
     with pytest.raises(PeerError, match="over the limit of 512"):
         guard.check(caller(), FIND, find(CALL_BYTES_MAX // 20), 0.0)
+    with pytest.raises(PeerError, match="a search for 2 keys at once"):
+        guard.check(caller(), FIND, find(2), 0.0)
     with pytest.raises(PeerError, match="over the limit"):
         guard.check(caller(), STORE, bytes(STORE_BYTES_MAX + 1), 0.0)
 
@@ -110,11 +114,23 @@ def test_few_calls_with_much_in_them_are_too_many_as_well() -> None:
         guard.check(caller(), PING, b"", 0.0)
 
 
+def test_searches_with_large_answers_are_too_many_and_nothing_else_is() -> None:
+    guard, size = CallGuard(), 1 << 20
+    for _ in range(ANSWER_BYTES_AT_ONCE // size + 1):
+        guard.check(caller(), FIND, find(1), 0.0)
+        guard.answered(caller(), size, 0.0)
+    with pytest.raises(PeerError, match="too many answers"):
+        guard.check(caller(), FIND, find(1), 0.0)
+    guard.check(caller(), PING, b"", 0.0)
+    guard.check(caller(BOB), FIND, find(1, BOB), 0.0)
+    guard.check(caller(), FIND, find(1), 1.1 * size / ANSWER_BYTES_PER_SECOND)
+
+
 def test_the_callers_remembered_are_bounded() -> None:
     guard = CallGuard()
     for number in range(CALLERS_KEPT + 10):
         guard.check(PeerID(b"\x12\x20" + number.to_bytes(32, "big")), PING, b"", 0.0)
-    assert len(guard._callers) == CALLERS_KEPT
+    assert len(guard._calls) == CALLERS_KEPT
 
 
 def test_a_refused_call_does_not_reach_its_handler() -> None:
@@ -131,3 +147,23 @@ def test_a_refused_call_does_not_reach_its_handler() -> None:
         asyncio.run(handlers[PING](bytes(CALL_BYTES_MAX + 1), caller()))  # type: ignore[arg-type]
     assert reached == [b""]
     assert handlers["another"] is handle
+
+
+def test_what_is_answered_at_once_to_one_caller_is_bounded() -> None:
+    """Also of searches that come together: each is answered in one go, and the next is looked at after that."""
+    size, given = 1 << 20, 0
+
+    async def handle(request: bytes, caller: PeerID) -> bytes:
+        nonlocal given
+        given += 1
+        return bytes(size)
+
+    handlers: dict[str, Callable[..., object]] = {FIND: handle}
+    guard_handlers(handlers, CallGuard(), lambda: 0.0)
+
+    async def ask() -> None:
+        calls = (handlers[FIND](find(1), caller()) for _ in range(CALLS_AT_ONCE))
+        await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[arg-type]
+
+    asyncio.run(ask())
+    assert given == ANSWER_BYTES_AT_ONCE // size + 1

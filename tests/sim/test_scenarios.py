@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.actions import Action, FetchState, Publish, RecordVote, Reduce
+from coordinator.answering import Answering
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.events import PeerGone, Received
@@ -109,6 +110,25 @@ def test_a_peer_that_was_away_for_fifty_versions_comes_back() -> None:
     done = [action for _, peer, action in tape.entries if peer is away]
     assert sum(isinstance(action, FetchState) for action in done) <= 3  # the newest state, not one per version
     assert not any(isinstance(action, Publish) for action in done)  # what it led long ago is no news
+    run_to_version(world, version(world.peers[0]) + 2)
+    finish(world)
+
+
+def test_a_peer_that_was_away_comes_back_though_each_of_the_others_answers_little() -> None:
+    """A page at once, and then one every eight seconds: what is not answered is asked again, of others, too."""
+    world = swarm(5)
+    run_to_version(world, 3)
+    away = world.peers[2]
+    away.checkpoint()
+    world.crash(away)
+    run_to_version(world, 203, 2400.0)
+    for peer in world.peers:
+        if peer is not away:
+            machine(peer).core.answering = Answering(8 << 10, 64 << 10)
+    away.start()
+    tape = Tape(world)
+    run_until(world, lambda: version(away) >= 203 and machine(away).ready, 120.0)
+    assert not tape.told("version_unserved")
     run_to_version(world, version(world.peers[0]) + 2)
     finish(world)
 
