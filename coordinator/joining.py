@@ -56,8 +56,7 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        No more often than we have seen attempts fail, for a leader may lie, nor than the attempt's number allows (see
-        `Bonds.bind`), and never beyond the bound of all deadlines.
+        A leader may lie: no more often than we have seen attempts fail, or the attempt's number allows (`Bonds.bind`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids, group.attempt))
@@ -91,10 +90,9 @@ class Joining:
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        if leader in presence.unheard:
-            return False  # its roster would not reach us either
-        if self.core.tardiness.hurried({leader}, LEADING, round_number(self.chain.fragment, self.chain.version)):
-            return False  # it has not led when it was its turn, and has no other chance in this version (docs/adr/0043)
+        number = round_number(self.chain.fragment, self.chain.version)
+        if leader in presence.unheard or self.core.tardiness.hurried({leader}, LEADING, number):
+            return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
         if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
             return False  # it may get no seat in its own roster
         if leader == self.core.me or presence.is_training(leader, now):
