@@ -9,7 +9,7 @@ from __future__ import annotations
 from dht.allowance import Allowances
 from dht.identity import PeerId
 
-BYTES_PER_SECOND = float(64 << 10)  # fifty times what a run makes of certificates
+BYTES_PER_SECOND = float(64 << 10)  # a quarter of an upload of 2 Mbit/s
 # Of each fragment: two pages of certificates of the largest group. Sides of a partition that meet again show each other
 # a page of every fragment, twice; if that did not pass at once, they would ask about the first fragments for ever.
 FRAGMENT_BYTES_AT_ONCE = 1 << 20
