@@ -80,7 +80,7 @@ def chaos(
     place = Namespaces if netns else Loopback
     plain = no_ui or not sys.stdout.isatty()
     if with_baseline:
-        calm = replace(swarm, data_directory=None if data is None else cli_settings.swarm_directory(data / "baseline"))
+        calm = replace(swarm, data_directory=cli_settings.swarm_directory(None if data is None else data / "baseline"))
         without = Plan.of(chosen.peers, chosen.seconds, ())
         usual = Baseline.model_validate(_run(ChaosOptions(calm, without, place()), plain)[1])
     if containers is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 from structlog.typing import Processor
 
-from dht.errors import UsageError
+from peer.cli_settings import holding_data
 
 LOG_NAME = "muster.log"
 LOG_BYTES_MAX = 4 << 20
@@ -24,14 +24,11 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
 
     Raises UsageError if nothing can be written there.
     """
-    try:
+    with holding_data(data_directory):
         data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = logging.handlers.RotatingFileHandler(
             data_directory / LOG_NAME, maxBytes=LOG_BYTES_MAX, backupCount=LOGS_KEPT, encoding="utf-8"
         )
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UsageError(f"{data_directory} cannot hold data: {reason}; choose another --data directory") from None
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

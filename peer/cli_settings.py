@@ -25,7 +25,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 def data_directory(given: Path | None) -> Path:
     """The folder named by `--data`, or the one that this user's desktop standard says; raises UsageError."""
     if given is not None:
-        with _cannot_hold_data(given):
+        with holding_data(given):
             if given.exists() and not given.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return given.absolute()
@@ -42,18 +42,20 @@ def swarm_directory(given: Path | None) -> Path | None:
     if given is None:
         return None
     directory = data_directory(given)
-    with _cannot_hold_data(given):
+    with holding_data(given):
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
     return directory
 
 
 @contextmanager
-def _cannot_hold_data(given: Path) -> Iterator[None]:
+def holding_data(directory: Path) -> Iterator[None]:
+    """Raise UsageError where this folder does not take what is written there."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{given} cannot hold data: {error.strerror}; choose another --data directory") from None
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"{directory} cannot hold data: {reason}; choose another --data directory") from None
 
 
 def unit_directory() -> Path:
