@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import RoundKey, Send
-from coordinator.answering import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.answering import FRAGMENT_BYTES_AT_ONCE, Answering
 from coordinator.bans import Bans
 from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT, Chain, Rules
@@ -64,7 +64,7 @@ class Core:
         self.boot = self.random_bytes(NONCE_BYTES)
         self.rules = Rules.of(self.manifest, self.verifier, self.chain_kept)
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
-        self.answering = Answering(BYTES_PER_SECOND, self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
+        self.answering = Answering(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
 
     @property
     def me(self) -> PeerId:

@@ -19,6 +19,7 @@ from peer.inflow import Inflow
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
 DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
+SERVED_MAX = STATES_SERVED + 1  # of each fragment, version 0 with them: the leaf digests of all are kept
 STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
@@ -114,9 +115,7 @@ class StateTransfer:
         if certificate not in self._leaves:
             leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
             self._leaves[certificate] = b"".join(leaves)
-            while len(self._leaves) > (STATES_SERVED + 1) * len(
-                self._anchors.layouts
-            ):  # of all that we serve, first too
+            while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
                 self._leaves.popitem(last=False)
         return self._leaves[certificate]
 

@@ -25,7 +25,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from dht.wire import Wire
-from peer.anchors import STATES_SERVED, Anchors, genesis_states, layouts_of
+from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.donations import ASKERS_MAX
 from peer.download import Download
 from peer.frames import (
@@ -51,6 +51,7 @@ from peer.observer_view import run_facts
 from peer.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
 from peer.probe import ASKERS_KEPT as PROBERS_KEPT
 from peer.probe import ProbeDesk
+from peer.state_transfer import SERVED_MAX
 from peer.status_answer import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
 from peer.transfers import Transfers
 from peer.transport import Payload, frame_prefix
@@ -126,7 +127,7 @@ class Donor:
         """What is kept of strangers."""
         assert len(self.desk._answered) <= ASKERS_KEPT
         assert len(self.probes._called) <= PROBERS_KEPT
-        assert len(self.transfers.states._leaves) <= (STATES_SERVED + 1) * len(LAYOUTS)
+        assert len(self.transfers.states._leaves) <= SERVED_MAX * len(LAYOUTS)
         assert len(self.transfers.states._donations._lines) <= ASKERS_MAX
 
 
