@@ -27,16 +27,21 @@ SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
 PARITY_PERIOD = ("--fragments", "2", "--period", "4")
 PARITY_ADOPTION = ("--adoption", "eager:0.7", "--moment-correction", "0.5")
 PARITY_PACE = (*PARITY_PERIOD, *NO_MOMENTUM, *PARITY_ADOPTION)
-SHORTER_STEP = (*PARITY_PERIOD, "--outer-lr", "0.5", "--outer-momentum", "0", *PARITY_ADOPTION)
+SHORTEST_PACE = ("--fragments", "3", "--period", "3", "--outer-lr", "0.5", "--outer-momentum", "0", *PARITY_ADOPTION)
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
-PARITY_GRID: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
+PARITY_RATES: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
+PARITY_GRID = {4: PARITY_RATES, 8: PARITY_RATES, 16: PARITY_RATES[1:2]}
 PARITY_BEST: dict[int, Rates] = dict.fromkeys((4, 8), ("6.75e-3", "4.5e-3"))  # on the first seed; others have these
-SHORTER_GRID = ("6.75e-3", "1e-2", "1.5e-2")  # Muster's rates with the shorter outer step, beside the same pairs
-SHORTER_BEST: dict[int, str] = dict.fromkeys((4, 8), "1e-2")
+SHORTEST_GRID: dict[int, tuple[Rates, ...]] = {  # with the shortest period; "" where the pairs above have data-parallel
+    4: (("6.75e-3", ""), ("1e-2", ""), ("1.5e-2", "")),
+    8: (("6.75e-3", ""), ("1e-2", ""), ("1.5e-2", "")),
+    16: (("6.75e-3", "3e-3"), ("1e-2", ""), ("1.5e-2", "6.75e-3")),
+}
+SHORTEST_BEST: dict[int, Rates] = {4: ("1e-2", ""), 8: ("1e-2", ""), 16: ("1e-2", "4.5e-3")}
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
-    (480, 1024): PARITY_GRID,
-    (480, 6144): (("6.75e-3", "4.5e-3"),),
-    (960, 3072): (("4.5e-3", "3e-3"), ("6.75e-3", "2e-3")),
+    (480, 1024): (("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"), ("1.5e-2", "2e-3")),
+    (480, 6144): (("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3")),
+    (960, 3072): (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3")),
 }
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))
@@ -97,48 +102,40 @@ class Experiment:
         return " ".join((*program, *self.arguments))
 
 
-def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates) -> Experiment:
-    """Both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
+def _pair(
+    name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: tuple[str, ...] = PARITY_PACE
+) -> Experiment:
+    """Both methods at equal tokens, or Muster alone; `size` is learners, steps and tokens per learner step."""
     learners, steps, tokens = map(str, size)
     ours, theirs = rates
+    compared = ("--compare", "dp", "--dp-lr", theirs) if theirs else ()
     return Experiment(
-        f"{name}-s{seed}-{ours}-{theirs}",
+        "-".join(filter(None, (name, f"s{seed}", ours, theirs))),
         (
-            *("--learners", learners, "--steps", steps, "--batch-tokens", tokens, *PARITY_PACE, "--seed", seed),
-            *("--inner-lr", ours, "--compare", "dp", "--dp-lr", theirs),
+            *("--learners", learners, "--steps", steps, "--batch-tokens", tokens, *pace, "--seed", seed),
+            *("--inner-lr", ours, *compared),
         ),
     )
 
 
 def _parity(learners: int) -> tuple[Experiment, ...]:
-    """The grid on the first seed, and what was best there on the others."""
+    """For each period the grid on the first seed, and what was best there on the others."""
     name, size = f"parity-m{learners}", (learners, 480, 3072)
-    grid = tuple(_pair(name, size, SEEDS[0], rates) for rates in PARITY_GRID)
-    best = [PARITY_BEST[learners]] if learners in PARITY_BEST else []
-    others = tuple(_pair(name, size, seed, rates) for seed in SEEDS[1:] for rates in best)
-    return (*grid, *others, *_shorter(name, size))
-
-
-def _shorter(name: str, size: tuple[int, int, int]) -> tuple[Experiment, ...]:
-    """Muster alone with the shorter outer step: the grid on the first seed, its best on the others."""
-    learners, steps, tokens = map(str, size)
-    best = SHORTER_BEST.get(size[0])
-    runs = [(SEEDS[0], rate) for rate in SHORTER_GRID] + [(seed, best) for seed in SEEDS[1:] if best is not None]
+    periods = (
+        (name, PARITY_PACE, PARITY_GRID, PARITY_BEST),
+        (shortest_name(name), SHORTEST_PACE, SHORTEST_GRID, SHORTEST_BEST),
+    )
     return tuple(
-        Experiment(
-            f"{shorter_name(name)}-s{seed}-{rate}",
-            (
-                *("--learners", learners, "--steps", steps, "--batch-tokens", tokens),
-                *(*SHORTER_STEP, "--seed", seed, "--inner-lr", rate),
-            ),
-        )
-        for seed, rate in runs
+        _pair(start, size, seed, rates, pace)
+        for start, pace, grid, best in periods
+        for seed, rates in [(SEEDS[0], rates) for rates in grid[learners]]
+        + [(seed, best[learners]) for seed in SEEDS[1:] if learners in best]
     )
 
 
-def shorter_name(name: str) -> str:
-    """How the runs with the shorter outer step are called that belong to pairs of this name."""
-    return f"{name}-shorter"
+def shortest_name(name: str) -> str:
+    """How the runs with the shortest period are called that belong to pairs of this name."""
+    return f"{name}-h3"
 
 
 def length_name(steps: int, tokens: int) -> str:
@@ -244,7 +241,9 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "parity-m8": _parity(8),
     "parity-m16": _parity(16),
     "parity-lengths": tuple(
-        _pair(length_name(*size), (4, *size), SEEDS[0], rates) for size, grid in LENGTHS.items() for rates in grid
+        _pair(length_name(*size), (4, *size), SEEDS[0], rates, SHORTEST_PACE)
+        for size, grid in LENGTHS.items()
+        for rates in grid
     ),
     "adoption": _adoption("adoption", PLAIN),
     "adoption-shipped": _adoption("adoption-shipped", SHIPPED),

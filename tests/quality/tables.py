@@ -30,7 +30,7 @@ from tests.quality.experiments import (
     length_name,
     parting,
     scavenged_steps,
-    shorter_name,
+    shortest_name,
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
@@ -78,29 +78,24 @@ def parity(learners: int) -> Callable[[Reports], str]:
     """Both methods at each of their inner rates on the first seed, then the best of each on all seeds."""
     name = f"parity-m{learners}"
 
-    def row(head: str, shorter: float | None, pair: Pair) -> list[str]:
-        return [head, shown(pair[0]), shown(shorter), shown(pair[1]), _ratio([_shorter_or(shorter, pair)])]
+    def row(head: str, longer: Pair, shortest: Pair) -> list[str]:
+        both = _best((longer, shortest))
+        return [head, shown(longer[0]), shown(shortest[0]), shown(both[1]), _ratio([both])]
 
     def table(reports: Reports) -> str:
-        pairs = {seed: _by_rate(reports, f"{name}-s{seed}") for seed in SEEDS}
-        shorter = {seed: _ours_by_rate(reports, f"{shorter_name(name)}-s{seed}") for seed in SEEDS}
+        longer = {seed: _by_rate(reports, f"{name}-s{seed}") for seed in SEEDS}
+        shortest = {seed: _by_rate(reports, f"{shortest_name(name)}-s{seed}") for seed in SEEDS}
         first = SEEDS[0]
         rows = [
-            row(f"{rate:g}, seed {first}", shorter[first].get(rate), pairs[first].get(rate, NEITHER))
-            for rate in sorted(pairs[first].keys() | shorter[first].keys())
+            row(f"{rate:g}, seed {first}", *pairs)
+            for rate, pairs in _side_by_side(longer[first], shortest[first]).items()
         ]
-        best = {seed: (_least(shorter[seed].values()), _best(pairs[seed].values())) for seed in SEEDS}
+        best = {seed: (_best(longer[seed].values()), _best(shortest[seed].values())) for seed in SEEDS}
         rows += [row(f"best, seed {seed}", *found) for seed, found in best.items()]
-        ratio = _ratio([_shorter_or(*found) for found in best.values()])
-        rows.append(["**best, all seeds**", "", "", "", f"**{ratio}**"])
-        return markdown(["inner rate", "Muster, outer 0.65", "Muster, outer 0.5", "data-parallel", "ratio"], rows)
+        rows.append(["**best, all seeds**", "", "", "", f"**{_ratio([_best(found) for found in best.values()])}**"])
+        return markdown(["inner rate", "Muster, H = 4", "Muster, H = 3", "data-parallel", "ratio"], rows)
 
     return table
-
-
-def _shorter_or(shorter: float | None, pair: Pair) -> Pair:
-    """The better of Muster's two outer steps beside data-parallel."""
-    return _least((shorter, pair[0])), pair[1]
 
 
 def lengths(reports: Reports) -> str:
@@ -108,8 +103,9 @@ def lengths(reports: Reports) -> str:
     rows = []
     names = {size: length_name(*size) for size in LENGTHS} | {(480, 3072): "parity-m4"}
     for (steps, tokens), name in sorted(names.items()):
-        pairs = _by_rate(reports, f"{name}-s{SEEDS[0]}")
-        alike = [f"{_ratio([pair])} at {rate:g}" for rate, pair in sorted(pairs.items()) if None not in pair]
+        periods = [_by_rate(reports, f"{start}-s{SEEDS[0]}") for start in (name, shortest_name(name))]
+        pairs = {rate: _best(found) for rate, found in _side_by_side(*periods).items()}
+        alike = [f"{_ratio([pair])} at {rate:g}" for rate, pair in pairs.items() if None not in pair]
         best = _best(pairs.values())
         rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _ratio([best]), ", ".join(alike) or MISSING])
     heads = ["steps", "tokens per learner step", "Muster", "data-parallel", "best against best", "at one rate"]
@@ -117,19 +113,21 @@ def lengths(reports: Reports) -> str:
 
 
 def _by_rate(reports: Reports, start: str) -> dict[float, Pair]:
-    """Losses of Muster and of data-parallel by inner rate, of all reports whose names begin so."""
+    """Losses of Muster and of data-parallel, where there is one, by inner rate; of all reports whose names begin so."""
     found: dict[float, Pair] = {}
     for name, report in reports.items():
         if name.startswith(f"{start}-"):
-            ours, baseline = report["inner_lr"], report["baseline"]["dp"]
+            ours, baseline = report["inner_lr"], report.get("baseline", {}).get("dp")
             found[ours] = (loss_of(report), found.get(ours, NEITHER)[1])
-            found[baseline["inner_lr"]] = (found.get(baseline["inner_lr"], NEITHER)[0], loss_of(baseline))
+            if baseline is not None:
+                theirs = baseline["inner_lr"]
+                found[theirs] = (found.get(theirs, NEITHER)[0], loss_of(baseline))
     return found
 
 
-def _ours_by_rate(reports: Reports, start: str) -> dict[float, float | None]:
-    """Losses of Muster alone by inner rate, of all reports whose names begin so."""
-    return {report["inner_lr"]: loss_of(report) for name, report in reports.items() if name.startswith(f"{start}-")}
+def _side_by_side(one: Mapping[float, Pair], other: Mapping[float, Pair]) -> dict[float, tuple[Pair, Pair]]:
+    """What each has at every rate that any has, by rate."""
+    return {rate: (one.get(rate, NEITHER), other.get(rate, NEITHER)) for rate in sorted(one.keys() | other.keys())}
 
 
 def _best(pairs: Collection[Pair]) -> Pair:
