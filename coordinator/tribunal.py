@@ -27,6 +27,7 @@ from coordinator.messages import (
     HeardNote,
     TrustNote,
 )
+from dht.allowance import Allowance
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -37,21 +38,25 @@ SPREAD_MAX = 32  # peers that are told of a conviction at once; the others hear 
 ASKED_MAX = 8  # pieces of evidence that one note makes us ask for
 ASK_SECONDS = 1.0  # one peer is asked, and answered, this often
 RETELL_LIFETIMES = 10.0  # of presence, after which a peer is told again: notes get lost
+STRANGERS_TOLD = 16  # in that time, outside the active sets: keys cost nothing, and each has to be dialled
 PEERS_KEPT = 4096
 
 
 @dataclass(slots=True)
 class Tribunal:
-    """Of one peer. `told` is when each peer was last told how much; `deaf_to` are those who sent false evidence."""
+    """Of one peer. `told` is when each peer was last told how much, `telling` what is left for strangers; `deaf_to`
+    are those who sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
     hearsay: list[Hearsay] = field(init=False)
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
     told: dict[PeerId, tuple[bytes, int, float]] = field(default_factory=dict)
+    telling: Allowance = field(init=False)
     deaf_to: dict[PeerId, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.telling = Allowance(STRANGERS_TOLD / self._retell_seconds, STRANGERS_TOLD)
         self.hearsay = [Hearsay(self.core.verifier) for _ in self.machines]
 
     # -- noticing
@@ -135,8 +140,9 @@ class Tribunal:
         context = evidence.statements[0].context
         actions += [KeepEvidence(ban), Tell("peer_banned", context.fragment, context.version, details)]
         note = ConvictionsNote(convictions=(ban.conviction,))
-        others = sorted(self.core.presence.live(now) - {self.core.me})
-        return actions + [Send(peer, note) for peer in others[:SPREAD_MAX]]
+        known, others = self._known(), self.core.presence.live(now) - {self.core.me}
+        members_first = sorted(others, key=lambda peer: (peer not in known, peer))
+        return actions + [Send(peer, note) for peer in members_first[:SPREAD_MAX]]
 
     def _judge(self, evidence: Evidence, unix_seconds: float) -> Ban | None:
         guilt = verify(evidence, self.core.rules, self.core.court)
@@ -209,18 +215,29 @@ class Tribunal:
         self.asked[peer, about] = now
         return True
 
+    @property
+    def _retell_seconds(self) -> float:
+        return RETELL_LIFETIMES * self.core.pace.presence_lifetime_seconds
+
     def meet(self, peer: PeerId, boot: bytes, now: float) -> list[Action]:
-        """A peer's presence was seen: tell it of our bans, once in each of its lives, and again now and then."""
+        """A peer's presence was seen: tell it of our bans, once in each of its lives, and again now and then.
+
+        Of strangers a few are told; the others find in the DHT what members publish (design §9).
+        """
         count = len(self.core.bans.held)
         known = self.told.get(peer)
-        retell_seconds = RETELL_LIFETIMES * self.core.pace.presence_lifetime_seconds
         if (
             not count
             or peer in self.core.bans
-            or (known and known[:2] == (boot, count) and now < known[2] + retell_seconds)
+            or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds)
         ):
             return []
+        members = self._known()
+        if peer not in members:
+            if self.telling.wait_seconds(now):
+                return []
+            self.telling.take(1, now)
         while len(self.told) >= PEERS_KEPT:
             del self.told[next(iter(self.told))]
         self.told[peer] = (boot, count, now)
-        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(self._known())))]
+        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]

@@ -6,9 +6,11 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable
 
+CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
+
 
 class Allowance:
-    """What was taken beyond it is owed, and paid at its rate."""
+    """A token bucket: what was taken beyond it is owed, and paid at its rate. An infinite rate bounds nothing."""
 
     def __init__(self, per_second: float, at_once: float) -> None:
         self._per_second = per_second
@@ -18,13 +20,17 @@ class Allowance:
 
     def take(self, amount: float, now: float) -> None:
         """So much was taken."""
-        self._earn(now)
-        self._left -= amount
+        if math.isfinite(self._per_second):
+            self._earn(now)
+            self._left -= amount
 
     def wait_seconds(self, now: float) -> float:
         """How long until more may be taken; 0 for now."""
+        if not math.isfinite(self._per_second):
+            return 0.0
         self._earn(now)
-        return max(0.0, -self._left / self._per_second)
+        wait_seconds = -self._left / self._per_second
+        return wait_seconds if wait_seconds > CLOCK_EPSILON_SECONDS else 0.0
 
     def _earn(self, now: float) -> None:
         self._left = min(self._left + (now - self._counted_at) * self._per_second, self._at_once)

@@ -11,46 +11,26 @@ import math
 from collections import OrderedDict
 from typing import Protocol
 
+from dht.allowance import Allowance
+
 BURST_SECONDS = 0.1  # what may go at once after a rest, at the full rate
 SLICE_SECONDS = 0.05
 SLICE_BYTES_MIN = 4 << 10
 SLICE_BYTES_MAX = 256 << 10
-CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
 SHUT_SECONDS = 5.0  # between two looks of a reader whose gate is shut
 
 
-class TokenBucket:
-    """Sans-IO. What was taken beyond the allowance is owed, and paid at the rate."""
+class TokenBucket(Allowance):
+    """Of bytes, with what to take at once so that the rate is even."""
 
     def __init__(self, bytes_per_second: float) -> None:
+        super().__init__(bytes_per_second, bytes_per_second * BURST_SECONDS)
         self.bytes_per_second = bytes_per_second
-        self._burst_bytes = bytes_per_second * BURST_SECONDS
-        self._allowance_bytes = self._burst_bytes
-        self._counted_at = -math.inf
 
     @property
     def slice_bytes(self) -> int:
-        """The most to take at once, so that the rate is even."""
+        """The most to take at once."""
         return int(min(max(self.bytes_per_second * SLICE_SECONDS, SLICE_BYTES_MIN), SLICE_BYTES_MAX))
-
-    def take(self, size_bytes: int, now: float) -> None:
-        """So much has gone."""
-        if math.isfinite(self.bytes_per_second):
-            self._earn(now)
-            self._allowance_bytes -= size_bytes
-
-    def wait_seconds(self, now: float) -> float:
-        """How long until something may go; 0 for now."""
-        if not math.isfinite(self.bytes_per_second):
-            return 0.0
-        self._earn(now)
-        wait_seconds = -self._allowance_bytes / self.bytes_per_second
-        return wait_seconds if wait_seconds > CLOCK_EPSILON_SECONDS else 0.0
-
-    def _earn(self, now: float) -> None:
-        earned_bytes = (now - self._counted_at) * self.bytes_per_second
-        self._counted_at = now
-        self._allowance_bytes = min(self._allowance_bytes + earned_bytes, self._burst_bytes)
 
 
 class Sender(Protocol):

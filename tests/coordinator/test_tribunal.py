@@ -22,7 +22,7 @@ from coordinator.messages import (
     Roster,
 )
 from coordinator.places import _PLACES
-from coordinator.tribunal import ASK_SECONDS
+from coordinator.tribunal import ASK_SECONDS, RETELL_LIFETIMES, SPREAD_MAX, STRANGERS_TOLD
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.coordinator.builders import Club, boot, digest, forged, presence
@@ -222,6 +222,27 @@ def test_a_peer_is_told_once_in_each_life_and_again_after_a_while() -> None:
 
     assert [told(0, NOW), told(0, NOW + 1), told(1, NOW + 2), told(1, NOW + 3)] == [1, 0, 1, 0]
     assert told(1, NOW + 1000) == 1
+
+
+def test_of_many_strangers_a_few_are_told_and_of_members_all() -> None:
+    made, now = convicted(), NOW + 1
+
+    def told(peer: PeerId, now: float) -> bool:
+        return bool(sent(made.handle(PresenceSeen(peer, presence(beat=int(now))), now), ConvictionsNote))
+
+    strangers = [PeerId(f"{number:064x}") for number in range(3 * STRANGERS_TOLD)]
+    assert STRANGERS_TOLD <= sum(told(peer, now) for peer in strangers) <= STRANGERS_TOLD + 1
+    assert told(CLUB.ids[OTHER], now)
+    assert told(strangers[-1], now + RETELL_LIFETIMES * made.core.pace.presence_lifetime_seconds)
+
+
+def test_members_hear_of_a_conviction_before_strangers_do() -> None:
+    made = engine()
+    for number in range(2 * SPREAD_MAX):
+        made.handle(PresenceSeen(PeerId(f"{number:064x}"), presence()), NOW)
+    told = {send.to for send in sent(receive(made, OTHER, EvidenceNote(evidence=PROOF.to_wire())), ConvictionsNote)}
+    assert len(told) == SPREAD_MAX
+    assert {CLUB.ids[OTHER], CLUB.ids[THIRD]} <= told
 
 
 def test_false_evidence_costs_its_sender_our_ear() -> None:
