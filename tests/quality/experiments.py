@@ -24,24 +24,56 @@ BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
 NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
 SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
-PARITY_PERIOD = ("--fragments", "2", "--period", "4")
+PARITY_CUTS = ("--fragments", "2", "--period", "4")
 PARITY_ADOPTION = ("--adoption", "eager:0.7", "--moment-correction", "0.5")
-PARITY_PACE = (*PARITY_PERIOD, *NO_MOMENTUM, *PARITY_ADOPTION)
+PARITY_PACE = (*PARITY_CUTS, *NO_MOMENTUM, *PARITY_ADOPTION)
 SHORTEST_PACE = ("--fragments", "3", "--period", "3", "--outer-lr", "0.5", "--outer-momentum", "0", *PARITY_ADOPTION)
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_RATES: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
-PARITY_GRID = {4: PARITY_RATES, 8: PARITY_RATES, 16: PARITY_RATES[1:2]}
-PARITY_BEST: dict[int, Rates] = dict.fromkeys((4, 8), ("6.75e-3", "4.5e-3"))  # on the first seed; others have these
-SHORTEST_GRID: dict[int, tuple[Rates, ...]] = {  # with the shortest period; "" where the pairs above have data-parallel
-    4: (("6.75e-3", ""), ("1e-2", ""), ("1.5e-2", "")),
-    8: (("6.75e-3", ""), ("1e-2", ""), ("1.5e-2", "")),
-    16: (("6.75e-3", "3e-3"), ("1e-2", ""), ("1.5e-2", "6.75e-3")),
-}
-SHORTEST_BEST: dict[int, Rates] = {4: ("1e-2", ""), 8: ("1e-2", ""), 16: ("1e-2", "4.5e-3")}
+SHORTEST_RATES: tuple[Rates, ...] = (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3"))
+LEARNERS = (4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """One way to synchronise in the runs of parity: the grid on the first seed, and what was best there on all."""
+
+    label: str
+    file: str  # what names of its runs begin with, after the learners
+    pace: tuple[str, ...]
+    grid: dict[int, tuple[Rates, ...]]  # by learners
+    best: dict[int, Rates]
+
+    def name(self, learners: int) -> str:
+        """How its runs are called, without seed and rates."""
+        return f"parity-m{learners}{self.file}"
+
+    def runs(self, learners: int) -> tuple[tuple[str, Rates], ...]:
+        """Seed and rates of each."""
+        first = tuple((SEEDS[0], rates) for rates in self.grid[learners])
+        return first + tuple((seed, self.best[learners]) for seed in SEEDS[1:] if learners in self.best)
+
+
+PARITY_PERIODS = (
+    Period(
+        "H = 4",
+        "",
+        PARITY_PACE,
+        {4: PARITY_RATES, 8: PARITY_RATES, 16: PARITY_RATES[1:2]},
+        dict.fromkeys((4, 8), PARITY_RATES[1]),
+    ),
+    Period(
+        "H = 3",
+        "-h3",
+        SHORTEST_PACE,
+        dict.fromkeys(LEARNERS, SHORTEST_RATES),
+        dict.fromkeys(LEARNERS, SHORTEST_RATES[1]),
+    ),
+)
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
-    (480, 1024): (("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"), ("1.5e-2", "2e-3")),
-    (480, 6144): (("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3")),
-    (960, 3072): (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3")),
+    (480, 1024): SHORTEST_RATES,
+    (480, 6144): SHORTEST_RATES[1:],
+    (960, 3072): SHORTEST_RATES[:2],
 }
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))
@@ -102,40 +134,25 @@ class Experiment:
         return " ".join((*program, *self.arguments))
 
 
-def _pair(
-    name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: tuple[str, ...] = PARITY_PACE
-) -> Experiment:
-    """Both methods at equal tokens, or Muster alone; `size` is learners, steps and tokens per learner step."""
+def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: tuple[str, ...]) -> Experiment:
+    """Both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
     learners, steps, tokens = map(str, size)
     ours, theirs = rates
-    compared = ("--compare", "dp", "--dp-lr", theirs) if theirs else ()
     return Experiment(
-        "-".join(filter(None, (name, f"s{seed}", ours, theirs))),
+        f"{name}-s{seed}-{ours}-{theirs}",
         (
             *("--learners", learners, "--steps", steps, "--batch-tokens", tokens, *pace, "--seed", seed),
-            *("--inner-lr", ours, *compared),
+            *("--inner-lr", ours, "--compare", "dp", "--dp-lr", theirs),
         ),
     )
 
 
 def _parity(learners: int) -> tuple[Experiment, ...]:
-    """For each period the grid on the first seed, and what was best there on the others."""
-    name, size = f"parity-m{learners}", (learners, 480, 3072)
-    periods = (
-        (name, PARITY_PACE, PARITY_GRID, PARITY_BEST),
-        (shortest_name(name), SHORTEST_PACE, SHORTEST_GRID, SHORTEST_BEST),
-    )
     return tuple(
-        _pair(start, size, seed, rates, pace)
-        for start, pace, grid, best in periods
-        for seed, rates in [(SEEDS[0], rates) for rates in grid[learners]]
-        + [(seed, best[learners]) for seed in SEEDS[1:] if learners in best]
+        _pair(period.name(learners), (learners, 480, 3072), seed, rates, period.pace)
+        for period in PARITY_PERIODS
+        for seed, rates in period.runs(learners)
     )
-
-
-def shortest_name(name: str) -> str:
-    """How the runs with the shortest period are called that belong to pairs of this name."""
-    return f"{name}-h3"
 
 
 def length_name(steps: int, tokens: int) -> str:

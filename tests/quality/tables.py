@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
 from typing import Any
@@ -17,6 +17,7 @@ from tests.quality.experiments import (
     GROUPS,
     HARD,
     LENGTHS,
+    PARITY_PERIODS,
     PERIODS,
     REUNIONS,
     ROUNDS_APART,
@@ -24,13 +25,14 @@ from tests.quality.experiments import (
     SCAVENGED_STEPS,
     SCAVENGERS,
     SEEDS,
+    SHORTEST_RATES,
     SPLITS,
+    Rates,
     healed_at,
     helped_steps,
     length_name,
     parting,
     scavenged_steps,
-    shortest_name,
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
@@ -75,25 +77,24 @@ def with_error(values: Sequence[float]) -> str:
 
 
 def parity(learners: int) -> Callable[[Reports], str]:
-    """Both methods at each of their inner rates on the first seed, then the best of each on all seeds."""
-    name = f"parity-m{learners}"
+    """Every pair of runs, for each period, and its best one on all seeds. Only the two of a pair read the same text."""
 
-    def row(head: str, longer: Pair, shortest: Pair) -> list[str]:
-        both = _best((longer, shortest))
-        return [head, shown(longer[0]), shown(shortest[0]), shown(both[1]), _ratio([both])]
+    def row(heads: Sequence[str], pair: Pair) -> list[str]:
+        return [*heads, *map(shown, pair), _quotient(pair)]
 
     def table(reports: Reports) -> str:
-        longer = {seed: _by_rate(reports, f"{name}-s{seed}") for seed in SEEDS}
-        shortest = {seed: _by_rate(reports, f"{shortest_name(name)}-s{seed}") for seed in SEEDS}
-        first = SEEDS[0]
-        rows = [
-            row(f"{rate:g}, seed {first}", *pairs)
-            for rate, pairs in _side_by_side(longer[first], shortest[first]).items()
-        ]
-        best = {seed: (_best(longer[seed].values()), _best(shortest[seed].values())) for seed in SEEDS}
-        rows += [row(f"best, seed {seed}", *found) for seed, found in best.items()]
-        rows.append(["**best, all seeds**", "", "", "", f"**{_ratio([_best(found) for found in best.values()])}**"])
-        return markdown(["inner rate", "Muster, H = 4", "Muster, H = 3", "data-parallel", "ratio"], rows)
+        rows = []
+        for period in PARITY_PERIODS:
+            name = period.name(learners)
+            for seed, rates in period.runs(learners):
+                rows.append(row([period.label, seed, *rates], _pair(reports, f"{name}-s{seed}", rates)))
+            for rate, pair in _at_one_rate(reports, name, period.grid[learners]).items():
+                rows.append(row([f"{period.label}, two texts", SEEDS[0], rate, rate], pair))
+            if learners in period.best:
+                best = period.best[learners]
+                ratio = _ratio([_pair(reports, f"{name}-s{seed}", best) for seed in SEEDS])
+                rows.append([f"**{period.label}**", "all", *best, "", "", f"**{ratio}**"])
+        return markdown(["period", "seed", "Muster's rate", "the other's", "Muster", "data-parallel", "ratio"], rows)
 
     return table
 
@@ -101,41 +102,38 @@ def parity(learners: int) -> Callable[[Reports], str]:
 def lengths(reports: Reports) -> str:
     """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
     rows = []
-    names = {size: length_name(*size) for size in LENGTHS} | {(480, 3072): "parity-m4"}
-    for (steps, tokens), name in sorted(names.items()):
-        periods = [_by_rate(reports, f"{start}-s{SEEDS[0]}") for start in (name, shortest_name(name))]
-        pairs = {rate: _best(found) for rate, found in _side_by_side(*periods).items()}
-        alike = [f"{_ratio([pair])} at {rate:g}" for rate, pair in pairs.items() if None not in pair]
-        best = _best(pairs.values())
-        rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _ratio([best]), ", ".join(alike) or MISSING])
+    grids = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
+    grids[480, 3072] = (PARITY_PERIODS[-1].name(4), SHORTEST_RATES)
+    for (steps, tokens), (name, grid) in sorted(grids.items()):
+        pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
+        best = _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
+        alike = [f"{_quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, name, grid).items()]
+        rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _quotient(best), ", ".join(alike)])
     heads = ["steps", "tokens per learner step", "Muster", "data-parallel", "best against best", "at one rate"]
     return markdown(heads, rows)
 
 
-def _by_rate(reports: Reports, start: str) -> dict[float, Pair]:
-    """Losses of Muster and of data-parallel, where there is one, by inner rate; of all reports whose names begin so."""
-    found: dict[float, Pair] = {}
-    for name, report in reports.items():
-        if name.startswith(f"{start}-"):
-            ours, baseline = report["inner_lr"], report.get("baseline", {}).get("dp")
-            found[ours] = (loss_of(report), found.get(ours, NEITHER)[1])
-            if baseline is not None:
-                theirs = baseline["inner_lr"]
-                found[theirs] = (found.get(theirs, NEITHER)[0], loss_of(baseline))
-    return found
+def _pair(reports: Reports, start: str, rates: Rates) -> Pair:
+    """Losses of Muster and of data-parallel in one run of both."""
+    report = reports.get(f"{start}-{rates[0]}-{rates[1]}")
+    return NEITHER if report is None else (loss_of(report), loss_of(report["baseline"]["dp"]))
 
 
-def _side_by_side(one: Mapping[float, Pair], other: Mapping[float, Pair]) -> dict[float, tuple[Pair, Pair]]:
-    """What each has at every rate that any has, by rate."""
-    return {rate: (one.get(rate, NEITHER), other.get(rate, NEITHER)) for rate in sorted(one.keys() | other.keys())}
-
-
-def _best(pairs: Collection[Pair]) -> Pair:
-    return _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
+def _at_one_rate(reports: Reports, name: str, grid: Sequence[Rates]) -> dict[str, Pair]:
+    """Both methods at the rates that both had on the first seed, though in runs that read different text."""
+    pairs = {rates: _pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid}
+    ours = {rates[0]: pair[0] for rates, pair in pairs.items()}
+    theirs = {rates[1]: pair[1] for rates, pair in pairs.items()}
+    return {rate: (ours[rate], theirs[rate]) for rate in ours if rate in theirs}
 
 
 def _least(losses: Iterable[float | None]) -> float | None:
     return min((loss for loss in losses if loss is not None), default=None)
+
+
+def _quotient(pair: Pair) -> str:
+    ours, theirs = pair
+    return MISSING if ours is None or theirs is None else f"{ours / theirs:.4f}"
 
 
 def _ratio(pairs: Sequence[Pair]) -> str:
