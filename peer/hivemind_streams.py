@@ -36,6 +36,12 @@ TURN_SECONDS = 0.02  # of our own work on one peer's frames, after which others 
 Dial: TypeAlias = Callable[[], Awaitable[ByteStream]]
 
 
+async def _arrived(reader: asyncio.StreamReader) -> bytes:
+    """What had come before a protocol of ours took this reader's place; never waits."""
+    reader.feed_eof()  # so that `read` returns without waiting for more
+    return await reader.read()
+
+
 class StreamEvents(Protocol):
     """What a stream tells whoever keeps the peer's state."""
 
@@ -155,7 +161,7 @@ class OutgoingLane(asyncio.Protocol):
         writer.transport.set_protocol(self)
         writer.transport.set_write_buffer_limits(0)  # paused means: something is not yet with the operating system
         self._events.stream_up()
-        if reader.at_eof():  # it ended before we listened
+        if reader.at_eof() or await _arrived(reader):  # it ended, or the remote spoke, before we listened
             self.abort()
         self._flush()
 
@@ -285,8 +291,7 @@ class IncomingStream(asyncio.BufferedProtocol):
         """Replace the stream's own reader, which costs a task switch per read, by this protocol."""
         self._writer.transport.set_protocol(self)
         self._events.stream_up()
-        reader.feed_eof()  # so that `read` returns what had arrived before, without waiting for more
-        self._take(memoryview(await reader.read()))
+        self._take(memoryview(await _arrived(reader)))
 
     def limit(self, payload_bytes_max: int) -> None:
         """Take no longer payloads from now on."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dht.daemon_calls import ByteStream
 from dht.errors import LocalError
 from dht.identity import Identity, PeerId
 from peer.hivemind_transport import HivemindTransport, handler_name
@@ -143,14 +144,29 @@ def test_a_remote_that_stops_reading_is_given_up(harness: HivemindHarness) -> No
     harness.run(test())
 
 
-def test_a_remote_that_writes_on_our_stream_loses_it(harness: HivemindHarness) -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_a_remote_that_writes_on_our_stream_loses_it(
+    harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """Also if the first thing that we find on a new stream is what it wrote."""
+
     async def test() -> None:
         async def write_back(info, reader, writer) -> None:
+            if not early:
+                await reader.readexactly(1)
             writer.write(b"surprise")
             await reader.read()
             writer.transport.abort()
 
+        async def dial_and_hear(peer: PeerId, lane: Lane) -> ByteStream:
+            reader, writer = await dial(peer, lane)
+            await reader.readexactly(1)
+            return reader, writer
+
         a, b = await harness.join(1), await harness.daemon(2)
+        dial = a.transport.dial
+        if early:
+            monkeypatch.setattr(a.transport, "dial", dial_and_hear)
         name = handler_name(harness.run_id, Lane.CONTROL)
         await b.add_binary_stream_handler(name, write_back)
         a.transport.post(PeerId(b.peer_id.to_base58()), b"hello")

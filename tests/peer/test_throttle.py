@@ -50,6 +50,11 @@ class Wire:
     def at_eof(self) -> bool:
         return False
 
+    def feed_eof(self) -> None: ...
+
+    async def read(self) -> bytes:
+        return b""
+
     # of the keeper of the peer's state
     def stream_up(self) -> None: ...
 
