@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from dht.daemon_calls import ByteStream
 from dht.errors import LocalError, NetworkError
 from dht.identity import Identity, PeerId
 from peer.anchors import Anchors, genesis_states, layouts_of
@@ -70,7 +71,7 @@ class States:
 
 
 def bytes_have_come(transport: Transport, count: int) -> asyncio.Event:
-    """Set once a transport has read so many bytes more."""
+    """Set once a transport has read so many bytes more; for none, once it has taken one more stream."""
     come = asyncio.Event()
     gate = transport.throttle.download  # type: ignore[attr-defined]
     left, received = [count], gate.received
@@ -83,6 +84,15 @@ def bytes_have_come(transport: Transport, count: int) -> asyncio.Event:
 
     gate.received = receive
     return come
+
+
+async def mute_stream(harness: HivemindHarness, place: int, to: Inbox, lane: Lane) -> ByteStream:
+    """A stream on which nothing is said, once it is taken at the other end: who opens one is told before that."""
+    taken = bytes_have_come(to.transport, 0)
+    stream = await raw_stream(harness, place, to, lane)
+    async with asyncio.timeout(WAIT_SECONDS):
+        await taken.wait()
+    return stream
 
 
 async def swallow(harness: HivemindHarness, place: int) -> PeerId:
@@ -104,13 +114,20 @@ async def swallow(harness: HivemindHarness, place: int) -> PeerId:
 def test_a_host_that_takes_calls_and_says_nothing_is_gone(harness: HivemindHarness) -> None:
     async def test() -> None:
         taken: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+        called = asyncio.Event()
+
+        def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken.append(writer)
+            called.set()
+
+        server = await asyncio.start_server(take, "127.0.0.1", 0)
         peer = Identity(os.urandom(32)).peer_id
         harness.know(peer, f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}")
         a = await harness.join(1, GIVES_UP_CALLS)
         a.transport.post(peer, b"anybody?", bytes(1 << 20))
         await a.peer_is_gone(peer)
-        assert taken, "it was called"
+        async with asyncio.timeout(WAIT_SECONDS):
+            await called.wait()
         assert a.transport.traffic_of(peer).frames_dropped == 1
         assert await a.transport.flush(0.0)
         server.close()
@@ -172,7 +189,7 @@ def test_whoever_vanishes_within_a_frame_is_cut_off_and_heard_again(harness: Hiv
 def test_a_stream_on_which_nothing_is_ever_said_makes_room_for_whom_we_work_with(harness: HivemindHarness) -> None:
     async def test() -> None:
         a, b = await harness.join(1, TransportConfig(frame_seconds=0.05, peers_max=1)), await harness.join(3)
-        reader, writer = await raw_stream(harness, 2, a, Lane.CONTROL)
+        reader, writer = await mute_stream(harness, 2, a, Lane.CONTROL)
         b.transport.post(a.peer_id, b"there is no room for both")
         await a.frames_are(1)
         a.transport.post(b.peer_id, b"and I work with you")
@@ -187,7 +204,7 @@ def test_a_peer_with_mute_streams_ends_at_once(harness: HivemindHarness) -> None
     async def test() -> None:
         daemon = await harness.daemon(1)
         a = await Inbox(HivemindTransport(daemon, harness.run_id, lambda peer: [], GIVES_UP_CALLS)).start()
-        streams = [await raw_stream(harness, 2, a, lane) for lane in Lane]
+        streams = [await mute_stream(harness, 2, a, lane) for lane in Lane]
         streams[0][1].write(frame_prefix(b"x", b"", 0) + b"x")
         await a.frames_are(1)
         async with asyncio.timeout(WAIT_SECONDS):

@@ -84,7 +84,8 @@ def test_a_frame_that_trickles_in_is_cut_off(harness: HivemindHarness) -> None:
 
 def test_unfinished_frames_are_shed_before_they_fill_the_memory(harness: HivemindHarness) -> None:
     async def test() -> None:
-        inbox = await harness.join(1, TransportConfig(frame_seconds=0.05, unfinished_bytes_max=150_000))
+        unhurried = TransportConfig(frame_seconds=0.05, frame_bytes_per_second_min=1.0, unfinished_bytes_max=150_000)
+        inbox = await harness.join(1, unhurried)
         small, large = [await raw_stream(harness, place, inbox, Lane.BULK) for place in (2, 3)]
         frame = frame_prefix(b"x", bytes(200_000), 200_000) + b"x" + bytes(200_000)
         small[1].write(frame[:70_000])
@@ -240,6 +241,7 @@ def test_nobody_is_pushed_out_while_something_is_on_its_way_to_it(harness: Hivem
         taken, finished = asyncio.Event(), asyncio.Event()
 
         async def never_read(info, reader, writer) -> None:
+            await reader.readexactly(1)  # a remote may be called before we hear that the stream is there
             taken.set()
             await finished.wait()
             writer.transport.abort()
