@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.bans import Ban
 from coordinator.certificate import Certificate
+from coordinator.committed import ReduceInput
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput
 from dht.identity import PeerId
@@ -39,16 +40,6 @@ class Encode:
     key: RoundKey
     partitions: int
     merged: Apply | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceInput:
-    """One member's partition as the reducer may use it."""
-
-    member: int  # index into the input set
-    root: bytes
-    weight: float
-    squared_norms: tuple[float, ...]  # every segment of the contribution
 
 
 @dataclass(frozen=True, slots=True)

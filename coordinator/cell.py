@@ -22,7 +22,6 @@ from coordinator.messages import AgainNote, Bundle, CellYield, NeedNote, PartNot
 from coordinator.opener import Opener
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.outcome import contributor
-from coordinator.reducer import reduce_inputs
 from coordinator.refutations import Refutations
 from coordinator.timeline import BUNDLE_SHARE, CHECK_SHARE, RECHECK_SHARE, RETRY_SHARE, Timeline
 from dht.errors import PeerError
@@ -216,7 +215,8 @@ class Cell:
             self.failed = now >= self.commit_by
             return []
         commits = tuple(self.commits[peer] for peer in self.group.members if peer in self.commits)
-        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, Bundle(commits=commits))
+        body = Bundle(commits=commits, members=len(self.group.members))
+        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _conclude(self, now: float) -> list[Action]:
@@ -254,9 +254,7 @@ class Cell:
         members = sorted(set[int]().union(*(result.included for result in results)))
         contributors = tuple(contributor(inputs.peers[one], inputs.commits[one]) for one in members)
         applied = tuple(PartitionResult(one.root, one.included) for one in results)
-        return Harvest(
-            CellYield(contributors=contributors), Apply(self.group.key, applied, reduce_inputs(inputs.commits))
-        )
+        return Harvest(CellYield(contributors=contributors), Apply(self.group.key, applied, inputs.whole()))
 
     # -- time
 

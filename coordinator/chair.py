@@ -98,7 +98,8 @@ class Chair:
         if not self.exchange.suffices(self.commits):
             return []
         commits = tuple(self.commits[peer] for peer in self.group.members if peer in self.commits)
-        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, Bundle(commits=commits))
+        body = Bundle(commits=commits, members=len(self.group.members))
+        self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 
     def _propose(self, inputs: InputSet, checks: list[Checked]) -> list[Action]:

@@ -25,7 +25,6 @@ What takes tensors to tell is behind the port `Court`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -33,6 +32,7 @@ from typing import Protocol
 from pydantic import Field
 
 from coordinator.chain import Rules
+from coordinator.committed import Committed
 from coordinator.merkle import verify_leaf
 from coordinator.messages import Bundle, Commit, Result
 from coordinator.openings import Partition, Refutation
@@ -103,7 +103,7 @@ class Court(Protocol):
         """Whether these bytes, as that leaf, have the wrong length or do not decode to finite numbers."""
         ...
 
-    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
+    def is_false(self, fragment: int, result: Result, committed: Committed, shown: Refutation) -> bool:
         """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
 
         The commitments have one codec and one number of partitions, and the result includes some of them. Raises
@@ -235,13 +235,14 @@ def _judge_false_result(evidence: Evidence, court: Court) -> Guilt:
     result = signed.read(Result)
     if (shown.partition, shown.turn, shown.result) != (result.partition, result.turn, signed.digest):
         raise PeerError("a leaf of another result")
-    commits = tuple(commit.read(Commit) for commit in bundle.read(Bundle).commits)
+    committed = Committed.of(bundle.read(Bundle))
+    commits = committed.commits
     forms = {(commit.codec, len(commit.part_roots)) for commit in commits}
     if forms != {(court.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):
         raise PeerError("an input set that no honest member accepts")
     included = set(result.included)
     if len(included) < len(result.included) or max(included) >= len(commits):
         raise PeerError("a result of inputs that do not exist, or of one twice")
-    if not court.is_false(signed.context.fragment, result, commits, shown):
+    if not court.is_false(signed.context.fragment, result, committed, shown):
         raise PeerError("a leaf that is what its inputs come to")
     return Guilt(PeerId(signed.sender), f"signed a result of partition {result.partition} that its inputs do not give")

@@ -18,6 +18,7 @@ from coordinator.outcome import nonce_hash
 from coordinator.patience import Waits
 from coordinator.reducer import ReducerDuty
 from coordinator.timeline import INPUTS_SHARE, REDO_INPUTS_SHARE, Timeline
+from coordinator.weights import most_hostile, outweighed
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -106,6 +107,14 @@ class Exchange:
     def _counted_min(self, inputs: InputSet) -> int:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
+    def _outweighed(self, result: Result) -> bool:
+        """Where the leader has left somebody out: whether fewer than a third of all could have half of the weight."""
+        if not self.left_out or self.inputs is None:
+            return False
+        everybody = max(len(self.group.members) + self.left_out, len(self.group.active))
+        weights = [one.weight for one in self.inputs.partition(result.partition, result.included)]
+        return outweighed(weights, most_hostile(everybody))
+
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again, by others."""
         self.redone = frozenset(partitions)
@@ -190,7 +199,7 @@ class Exchange:
             raise PeerError("a result of inputs that do not exist")
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
         few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
-        if few or len(indices) != len(result.included):
+        if few or len(indices) != len(result.included) or self._outweighed(result):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

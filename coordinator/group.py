@@ -9,6 +9,7 @@ from functools import cached_property
 from coordinator.actions import RoundKey
 from coordinator.certificate import Conviction, are_convictions, enough_votes, is_minor, votes_needed
 from coordinator.chain import Chain, Rules, beacon_order
+from coordinator.committed import Committed
 from coordinator.messages import Bundle, Commit, Join, Roster
 from coordinator.weights import is_plausible
 from dht.errors import PeerError
@@ -201,12 +202,11 @@ def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], c
 
 
 @dataclass(frozen=True)
-class InputSet:
-    """The commitments of a round, as the leader's bundle fixes them; members are indices into `peers`."""
+class InputSet(Committed):
+    """The commitments of a round, as the leader's bundle fixes them; places are indices into `peers`."""
 
     digest: bytes
     peers: tuple[PeerId, ...]
-    commits: tuple[Commit, ...]
     statement: Statement
 
     @property
@@ -246,9 +246,11 @@ def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain)
     if statement.sender != group.leader or not statement.verify(rules.verifier):
         raise PeerError("is not signed by the leader")
     bundle = statement.read(Bundle)
+    if bundle.members != len(group.members):
+        raise PeerError("says that the group has another size")
     commits: dict[PeerId, Commit] = {}
     for signed in bundle.commits:
         commits[PeerId(signed.sender)] = read_commit(signed, group, codec, rules)
     if len(commits) != len(bundle.commits):
         raise PeerError("holds two commitments of one member")
-    return InputSet(statement.digest, tuple(commits), tuple(commits.values()), statement)
+    return InputSet(tuple(commits.values()), bundle.members, statement.digest, tuple(commits), statement)

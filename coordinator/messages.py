@@ -94,9 +94,13 @@ class Commit(Wire):
 
 
 class Bundle(Wire):
-    """All commitments of a round, signed by the leader: the input set. Its digest names the group from here on."""
+    """All commitments of a round, signed by the leader: the input set. Its digest names the group from here on.
+
+    `members`: how many the group has, so that what weighs how much can be told from here alone (docs/adr/0046).
+    """
 
     commits: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    members: int = Field(0, ge=0, le=PEERS_PER_GROUP_MAX)
 
 
 class PartNote(Wire):

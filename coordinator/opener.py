@@ -10,7 +10,6 @@ from coordinator.events import Opened
 from coordinator.exchange import Exchange
 from coordinator.group import Group
 from coordinator.openings import OpenNote
-from coordinator.reducer import partition_inputs
 from dht.identity import PeerId
 
 ANSWERS_MAX = 4  # times that one request is answered: messages get lost, but nobody is a file server
@@ -42,7 +41,7 @@ class Opener:
                 turn=note.turn,
                 seed=seed,
                 voters=len(self.group.voters),
-                inputs=partition_inputs(self.exchange.inputs.commits, note.partition, members),
+                inputs=self.exchange.inputs.partition(note.partition, members),
             )
         ]
 

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.actions import Reduce, ReduceInput
+from coordinator.actions import Reduce
 from coordinator.group import Group, InputSet
-from coordinator.messages import Commit
 from coordinator.patience import Patience
-from coordinator.weights import weights_of
 from dht.identity import PeerId
-
-
-def reduce_inputs(commits: Sequence[Commit]) -> tuple[ReduceInput, ...]:
-    """A whole input set as weighted inputs, without the bytes of any partition."""
-    weights = weights_of([(commit.tokens_counted, commit.steps) for commit in commits])
-    return tuple(
-        ReduceInput(member, b"", weight, commit.squared_norms)
-        for member, (weight, commit) in enumerate(zip(weights, commits, strict=True))
-    )
-
-
-def partition_inputs(commits: Sequence[Commit], partition: int, members: Iterable[int]) -> tuple[ReduceInput, ...]:
-    """What these members of an input set committed for one partition, in order."""
-    whole = reduce_inputs(commits)
-    return tuple(
-        ReduceInput(
-            member,
-            commits[member].part_roots[partition],
-            whole[member].weight,
-            whole[member].squared_norms,
-        )
-        for member in sorted(members)
-    )
 
 
 @dataclass(slots=True)
@@ -85,7 +59,7 @@ class ReducerDuty:
             partition=self.partition,
             partitions=self.group.partitions,
             turn=self.turn,
-            inputs=partition_inputs(self.inputs.commits, self.partition, self.arrived),
+            inputs=self.inputs.partition(self.partition, self.arrived),
             inputs_min=self._needed,
         )
 

@@ -14,7 +14,6 @@ from coordinator.events import Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
 from coordinator.openings import OpenedInput, Refutation
-from coordinator.reducer import partition_inputs
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -153,7 +152,7 @@ def inspection_of(
         result=held.statement.digest,
         root=result.root,
         coefficients=result.coefficients,
-        inputs=partition_inputs(exchange.inputs.commits, result.partition, result.included),
+        inputs=exchange.inputs.partition(result.partition, result.included),
         opened=opened,
         seed=seed,
         leaf=leaf,

@@ -23,7 +23,6 @@ from coordinator.outcome import (
     read_checks,
     read_proposal,
 )
-from coordinator.reducer import reduce_inputs
 from coordinator.timeline import CHECK_SHARE, RECHECK_SHARE, Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -183,7 +182,7 @@ class Verdict:
         )
         self.ballot.know(self.outcome)
         applied = tuple(None if one is None else _partition_result(held[one]) for one in self.proposal.results)
-        return [Apply(self.group.key, applied, reduce_inputs(self.exchange.inputs.commits))]
+        return [Apply(self.group.key, applied, self.exchange.inputs.whole())]
 
     def _missing(self) -> list[int]:
         if self.proposal is None:

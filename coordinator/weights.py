@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from math import fsum, inf
 from statistics import median_low
 
-TRUNCATION = 1.5  # × the median: what one contribution may weigh at most (design §6.2 step 6, docs/adr/0039)
+TRUNCATION = 1.5  # × the median: what one contribution may ever weigh at most (design §6.2 step 6, docs/adr/0039)
+BALANCE = 0.75  # of what all others weigh: the most that fewer than a third of a group may; 3/7 of the sum
 CREDITED = 16  # × the median: what one contribution may be credited at most (docs/adr/0035)
 
 
@@ -22,9 +24,44 @@ def contribution_weight(tokens: int, steps: int) -> float:
     return tokens * (tokens / steps) if steps > 0 else 0.0
 
 
-def weights_of(counters: Sequence[tuple[int, int]]) -> tuple[float, ...]:
-    """Weight per (tokens, steps), in order; none above 1.5 × the median."""
-    return truncated([contribution_weight(tokens, steps) for tokens, steps in counters])
+def weights_of(counters: Sequence[tuple[int, int]], members: int, merged: Collection[int]) -> tuple[float, ...]:
+    """Weight per (tokens, steps), in order, where those at the places `merged`, of a group's members, are summed.
+
+    As many of the heaviest as may be hostile say nothing about what the others weigh. None is above 1.5 × the (lower)
+    median of the rest, nor so heavy that these, if they all were, would tip the balance (docs/adr/0046).
+    """
+    plain = [contribution_weight(tokens, steps) for tokens, steps in counters]
+    counted = sorted(plain[place] for place in merged if plain[place] > 0)
+    if not counted:
+        return (0.0,) * len(plain)
+    hostile = min(most_hostile(members), len(counted) - 1)
+    rest = counted[: len(counted) - hostile]
+    limit = min(TRUNCATION * median_low(rest), _balanced(rest, hostile))
+    return tuple(min(weight, limit) for weight in plain)
+
+
+def _balanced(rest: Sequence[float], hostile: int) -> float:
+    """What so many besides may weigh each, to have together at most `BALANCE` × what the rest has, cut to the same.
+
+    `rest` is in order. If they are too many for that even as the lightest, they weigh as much as that one.
+    """
+    for heavier in range(len(rest) if hostile else 0):
+        lighter = rest[: len(rest) - heavier]
+        surplus = hostile - BALANCE * heavier
+        if surplus > 0 and (limit := BALANCE * fsum(lighter) / surplus) >= lighter[-1]:
+            return limit
+    return rest[0] if hostile else inf
+
+
+def most_hostile(members: int) -> int:
+    """How many of these may be hostile: fewer than a third."""
+    return max(members - 1, 0) // 3
+
+
+def outweighed(weights: Sequence[float], hostile: int) -> bool:
+    """Whether so many of these, if they are the heaviest, hold half of the weight."""
+    heaviest = sorted(weights, reverse=True)[:hostile]
+    return 2 * sum(heaviest) >= sum(weights)
 
 
 def truncated(values: Sequence[float]) -> tuple[float, ...]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.committed import Committed
 from coordinator.evidence import OpenedLeaf, UnknownChargeError
 from coordinator.manifest import PEERS_PER_GROUP_MAX, OuterSpec
 from coordinator.merkle import leaf_count, merkle_tree
-from coordinator.messages import Commit, Result
+from coordinator.messages import Result
 from coordinator.openings import Refutation, is_opened
-from coordinator.reducer import partition_inputs
 from dht.errors import PeerError
 from peer.codec import CODECS, Buffer
 from peer.fragments import FragmentLayout, Partitioning, partition_bounds
@@ -69,7 +69,7 @@ class TensorCourt:
                 return OpenedLeaf(partition=part[2], index=index, piece=piece, path=path)
         return None
 
-    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
+    def is_false(self, fragment: int, result: Result, committed: Committed, shown: Refutation) -> bool:
         """Whether no honest reducer signs this result over these commitments, by the leaf that is shown of it.
 
         Only what is exact counts: bytes that differ; a number of coefficients that no honest result has; coefficients
@@ -77,11 +77,11 @@ class TensorCourt:
         is not under its signed root, or no leaf of such results can be recomputed; UnknownChargeError, which blames
         nobody, if the rule's package fails here.
         """
-        partitions = len(commits[0].part_roots)
+        partitions = len(committed.commits[0].part_roots)
         if self._elements((fragment, partitions, result.partition)) is None:
             raise PeerError("a result of a partition that does not exist")
         cut = Partitioning.of(self._layouts[fragment], partitions)
-        inputs = partition_inputs(commits, result.partition, result.included)
+        inputs = committed.partition(result.partition, result.included)
         leaves = Leaves(cut.elements(result.partition), self._codec, self._result_codec)
         look = verified_look(leaves, (shown.leaf,), inputs, {one.member: one for one in shown.inputs})
         if look is None or not is_opened(result.root, [shown.piece], [shown.leaf], leaves.count, shown.siblings):

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.actions import Appraise, Inspect, Open, ReduceInput
+from coordinator.actions import Appraise, Inspect, Open
+from coordinator.committed import ReduceInput
 from coordinator.events import Finding, Inspected, Opened
 from coordinator.merkle import MerkleTree
 from coordinator.openings import (

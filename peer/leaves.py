@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coordinator.actions import ReduceInput
+from coordinator.committed import ReduceInput
 from coordinator.merkle import leaf_count
 from coordinator.openings import OpenedInput, depth_of, known_nodes, siblings_from
 from dht.errors import PeerError

@@ -40,6 +40,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "false_results": {"cheats": True},
         "garbage_commits": {"garbles": True},
         "raised_shares": {"raises": True},
+        "claim_more": {"claims": True},
         "drop_one": {"drops": True},
         "count_twice": {"altered": frozenset({"result"})},
         "empty_votes": {"altered": frozenset({"vote"})},

@@ -39,6 +39,7 @@ from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.tribunal import PEERS_KEPT
 from coordinator.virtual.observer import Observer
 from coordinator.virtual.peer import VirtualPeer
+from coordinator.weights import weights_of
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -173,9 +174,13 @@ class Watcher(Observer):
         learners = self.learners.get(outcome.roster_id, NOBODY)
         if 3 * len(outcome.roster_ids & self.hostile) >= len(learners):
             return
-        hostile = {at for at, one in enumerate(outcome.contributors) if PeerId(one.peer) in self.hostile}
+        counters = [(one.tokens, one.steps) for one in outcome.contributors]
         for partition in outcome.partitions:
-            if partition is not None and 2 * len(hostile.intersection(partition.included)) >= len(partition.included):
+            if partition is None:
+                continue
+            weights = weights_of(counters, len(outcome.roster), partition.included)
+            theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in self.hostile]
+            if 2 * sum(weights[at] for at in theirs) >= sum(weights[at] for at in partition.included):
                 raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
 
     def _excuses(self, one: Certificate, other: Certificate) -> bool:

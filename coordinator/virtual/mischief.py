@@ -16,7 +16,7 @@ from coordinator.bans import Ban, Bans
 from coordinator.certificate import Vote
 from coordinator.core import Core
 from coordinator.events import Encoded, Finding, Inspected, Reduced
-from coordinator.messages import Abstain, Bundle, HeardNote, Message, PartNote, Proposal, Roster
+from coordinator.messages import Abstain, Bundle, Commit, HeardNote, Message, PartNote, Proposal, Roster
 from coordinator.openings import OpeningNote
 from coordinator.places import nested
 from coordinator.virtual import lies
@@ -76,6 +76,7 @@ class Mischief:
     cheats: bool = False  # signs other results than its inputs give
     drops: bool = False  # merges without the first input, and says so
     raises: bool = False  # signs coefficients that are not the rule's
+    claims: bool = False  # to have done many times its work, so that it weighs the most that anybody may
     takes_back: bool = False  # votes, and tells some that it abstains
     votes_for_all: bool = False  # tells every voter that it votes as that one does
     grinds: bool = False  # leads, and lets the coin be drawn from whichever checks suit it
@@ -98,6 +99,8 @@ class Mischief:
             if self.frames:
                 return lies.framing(body, self.victims)
             return lies.leaving_out(body, self.victims) if self.shuts_out else body
+        if isinstance(body, Commit) and self.claims:
+            return lies.claiming(body)
         if isinstance(body, Bundle) and self.passes_over:
             return lies.passing_over(body, self.victims)
         if isinstance(body, Proposal) and self.grinds:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.committed import Committed, ReduceInput
 from coordinator.events import Applied, Appraised, Encoded, Finding, Inspected, Opened, Reduced
 from coordinator.evidence import Court, OpenedLeaf
 from coordinator.manifest import OuterSpec
 from coordinator.merkle import leaf_digest
-from coordinator.messages import Commit, Result
+from coordinator.messages import Result
 from coordinator.openings import OpenedInput, OpeningNote, Refutation
-from coordinator.reducer import partition_inputs
 from coordinator.scores import Appraisal
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -44,8 +44,8 @@ class VirtualCourt:
     def is_garbage(self, part: tuple[int, int, int], index: int, piece: bytes) -> bool:
         return piece == GARBAGE + bytes([part[2]])
 
-    def is_false(self, fragment: int, result: Result, commits: Sequence[Commit], shown: Refutation) -> bool:
-        inputs = partition_inputs(commits, result.partition, result.included)
+    def is_false(self, fragment: int, result: Result, committed: Committed, shown: Refutation) -> bool:
+        inputs = committed.partition(result.partition, result.included)
         if shown.inputs != tuple(map(opened_input, inputs)):
             raise PeerError("leaves that nobody committed")
         return merged_root(result.partition, inputs) != result.root

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
 from coordinator.certificate import Certificate, Outcome
+from coordinator.committed import ReduceInput
 from coordinator.events import Encoded
 from coordinator.weights import weights_of
 from dht.errors import LocalError, UsageError
@@ -34,13 +36,8 @@ class Bench:
         outcome = certificate.outcome
         key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
         self._anchors.install(outcome.fragment, outcome.parent, self._parent(outcome))
-        weights = weights_of([(one.tokens, one.steps) for one in encoded])
-        members = tuple(
-            ReduceInput(member, b"", weight, one.squared_norms)
-            for member, (weight, one) in enumerate(zip(weights, encoded, strict=True))
-        )
-        results = tuple(self._result(key, outcome, at, encoded, members) for at in range(len(outcome.partitions)))
-        applied = self._work.apply(Apply(key, results, members))
+        results = tuple(self._result(key, outcome, at, encoded) for at in range(len(outcome.partitions)))
+        applied = self._work.apply(Apply(key, results, _inputs(outcome, encoded)))
         if applied is None or applied.state != certificate.state:
             raise LocalError(f"the state of version {outcome.version} came out differently")
         self._work.adopt(Adopt(certificate, applied=key, snapshot=None), None)
@@ -48,20 +45,13 @@ class Bench:
         self._shop.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
 
     def _result(
-        self,
-        key: RoundKey,
-        outcome: Outcome,
-        partition: int,
-        encoded: Sequence[Encoded],
-        members: Sequence[ReduceInput],
+        self, key: RoundKey, outcome: Outcome, partition: int, encoded: Sequence[Encoded]
     ) -> PartitionResult | None:
         merged = outcome.partitions[partition]
         if merged is None:
             return None
-        inputs = tuple(
-            ReduceInput(at, encoded[at].part_roots[partition], members[at].weight, members[at].squared_norms)
-            for at in merged.included
-        )
+        members = _inputs(outcome, encoded, merged.included)
+        inputs = tuple(replace(members[at], root=encoded[at].part_roots[partition]) for at in merged.included)
         reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1))
         if reduced.root != merged.root:
             raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
@@ -74,3 +64,15 @@ class Bench:
             if state is not None:
                 return state
         raise UsageError(f"the tape lacks the version before version {outcome.version} of fragment {outcome.fragment}")
+
+
+def _inputs(
+    outcome: Outcome, encoded: Sequence[Encoded], merged: Sequence[int] | None = None
+) -> tuple[ReduceInput, ...]:
+    """All members' contributions, weighted for a sum of those at these places; without roots."""
+    places = range(len(encoded)) if merged is None else merged
+    weights = weights_of([(one.tokens, one.steps) for one in encoded], len(outcome.roster), places)
+    return tuple(
+        ReduceInput(place, b"", weight, one.squared_norms)
+        for place, (weight, one) in enumerate(zip(weights, encoded, strict=True))
+    )

@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from coordinator.actions import Open, ReduceInput  # noqa: E402
+from coordinator.actions import Open  # noqa: E402
+from coordinator.committed import ReduceInput  # noqa: E402
 from coordinator.events import Finding  # noqa: E402
 from coordinator.messages import Abstain, Proposal  # noqa: E402
 from coordinator.openings import OpenNote, seed_of  # noqa: E402

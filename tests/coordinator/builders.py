@@ -224,7 +224,7 @@ class Club:
 
     def bundle(self, group: Group, commits: Sequence[Statement]) -> Statement:
         """The leader fixes the input set."""
-        body = Bundle(commits=tuple(commits))
+        body = Bundle(commits=tuple(commits), members=len(group.members))
         return self.say(self.number(group.leader), "bundle", body, **self.in_group(group))
 
     def inputs(self, chain: Chain, group: Group) -> InputSet:

@@ -166,7 +166,8 @@ def commit(
 
 def inputs_of(chain: Chain, group: Group, members: Sequence[PeerId] | None = None) -> InputSet:
     commits = tuple(commit(chain, group, member) for member in (group.members if members is None else members))
-    bundle = say(group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=commits))
+    body = Bundle(commits=commits, members=len(group.members))
+    bundle = say(group.leader, "bundle", chain, group.key.roster_id, body)
     return read_input_set(bundle, group, "int8", chain)
 
 

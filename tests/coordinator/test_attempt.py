@@ -526,7 +526,7 @@ def test_a_group_whose_leader_leaves_too_many_out_is_given_up(left_out: int, eno
         member.attempt.exchange.left_out = left_out
         commits = tuple(commit(member.chain, member.group, peer) for peer in member.order[:count])
         place = member.group.leader, "bundle", member.chain, member.group.key.roster_id
-        actions = member.hear(say(*place, Bundle(commits=commits)))
+        actions = member.hear(say(*place, Bundle(commits=commits, members=len(member.group.members))))
         assert member.attempt.over == bool(sent(actions, "abstain")) == (count < enough)
         assert (member.attempt.exchange.inputs is None) == (count < enough)
 

@@ -14,7 +14,6 @@ from coordinator.exchange import Exchange, HeldResult
 from coordinator.manifest import TrustSpec
 from coordinator.messages import NeedNote, PartNote, Result
 from coordinator.openings import Refutation
-from coordinator.reducer import partition_inputs
 from coordinator.timeline import Timeline
 from coordinator.virtual.tensors import VirtualCourt, opened_input
 from dht.statement import Statement
@@ -73,7 +72,7 @@ def test_it_asks_every_contributor_and_recomputes_once_all_is_here() -> None:
     assert action.whole
     assert (action.root, action.inputs) == (
         stand.held.result.root,
-        partition_inputs(stand.inputs.commits, stand.partition, range(6)),
+        stand.inputs.partition(stand.partition, range(6)),
     )
     assert told(stand.recomputed(Finding.CONFIRMED)) == [True]
     assert stand.auditor.audit is None
@@ -118,7 +117,7 @@ def test_a_leaf_that_differs_bans_its_reducer() -> None:
     stand.auditor.tick(NOW)
     for member in stand.others:
         stand.part(member)
-    opened = tuple(map(opened_input, partition_inputs(stand.inputs.commits, stand.partition, range(6))))
+    opened = tuple(map(opened_input, stand.inputs.partition(stand.partition, range(6))))
     place = {"partition": stand.partition, "turn": 0, "result": stand.held.statement.digest}
     shown = Refutation(leaf=0, inputs=opened, piece=b"", siblings=(), **place)  # type: ignore[arg-type]
     actions = stand.recomputed(Finding.REFUTED, shown)

@@ -24,6 +24,7 @@ from coordinator.certificate import (
     active_set_digest,
 )
 from coordinator.chain import Chain, Rules
+from coordinator.committed import Committed
 from coordinator.credit import Contributed, CreditRecord, Reach
 from coordinator.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify
 from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
@@ -59,7 +60,6 @@ from coordinator.model_spec import ModelSpec, TensorEntry
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.presence import Presence
 from coordinator.proof import FragmentProof, Proof
-from coordinator.reducer import partition_inputs
 from coordinator.virtual.tensors import VirtualCourt, opened_input
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, Statement, make_statement
@@ -235,7 +235,7 @@ def bodies() -> dict[str, Wire]:
             convictions=(CONVICTION,),
         ),
         "commit": commit,
-        "bundle": Bundle(commits=(signed(1, "commit", commit),)),
+        "bundle": Bundle(commits=(signed(1, "commit", commit),), members=3),
         "result": Result(
             partition=1,
             turn=1,
@@ -301,11 +301,11 @@ def false_evidence() -> Evidence:
     """A result that its inputs do not give, with the one leaf that virtual parts have."""
     commit = bodies()["commit"]
     assert isinstance(commit, Commit)
-    bundle = signed(0, "bundle", Bundle(commits=(signed(0, "commit", commit), signed(1, "commit", commit))))
+    bundle = signed(0, "bundle", Bundle(commits=(signed(0, "commit", commit), signed(1, "commit", commit)), members=3))
     values = {"partition": 1, "turn": 0, "included": (0, 1), "squared_norms": (2.0,), "encoding_error": 0.0}
     place = Context(run_id=bytes.fromhex(RUN_ID), kind="result", **{**PLACE, "group": bundle.digest})
     result = make_statement(SIGNERS[2], place, Result(root=DIGESTS[5], coefficients=(), **values))
-    opened = tuple(opened_input(one) for one in partition_inputs((commit, commit), 1, (0, 1)))
+    opened = tuple(opened_input(one) for one in Committed((commit, commit), 3).partition(1, (0, 1)))
     shown = Refutation(
         partition=1, turn=0, result=result.digest, leaf=0, inputs=opened, piece=b"leaf", siblings=()
     )  # fmt: skip

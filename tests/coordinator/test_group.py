@@ -167,7 +167,9 @@ def test_rosters_that_are_refused(chain: Chain) -> None:
 def test_a_bundle_fixes_the_input_set(chain: Chain) -> None:
     group = group_of(chain, FIVE)
     commits = tuple(commit(chain, group, member) for member in FIVE[:3])
-    bundle = say(group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=commits))
+    bundle = say(
+        group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=commits, members=len(group.members))
+    )
     inputs = read_input_set(bundle, group, "int8", chain)
     assert inputs.peers == FIVE[:3]
     assert inputs.digest == bundle.digest
@@ -225,11 +227,15 @@ def test_bundles_that_are_refused(chain: Chain) -> None:
     group = group_of(chain, FIVE)
     commits = (commit(chain, group, FIVE[0]), commit(chain, group, FIVE[1]))
     stranger = next(peer for peer in FIVE if peer != group.leader)
-    body = Bundle(commits=commits)
+    body = Bundle(commits=commits, members=len(group.members))
     refused = {
         "is not signed by the leader": say(stranger, "bundle", chain, group.key.roster_id, body),
         "two commitments": say(
-            group.leader, "bundle", chain, group.key.roster_id, Bundle(commits=(*commits, commits[0]))
+            group.leader,
+            "bundle",
+            chain,
+            group.key.roster_id,
+            Bundle(commits=(*commits, commits[0]), members=len(group.members)),
         ),
         "no bundle of this group": say(group.leader, "bundle", chain, bytes(32), body),
     }

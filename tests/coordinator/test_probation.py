@@ -16,7 +16,6 @@ from coordinator.group import read_commit, read_input_set
 from coordinator.manifest import PROBATION_ROUNDS_MAX, RunConfig, TrustSpec
 from coordinator.messages import CHAIN_PAGE_MAX, Result
 from coordinator.outcome import build_outcome
-from coordinator.reducer import partition_inputs, reduce_inputs
 from coordinator.waypoint import chain_of_tail, tail
 from dht.errors import PeerError, UsageError
 from tests.coordinator.builders import CODEC, Club, digest
@@ -132,10 +131,10 @@ def test_its_work_has_no_weight_and_is_not_credited() -> None:
     inputs = read_input_set(CLUB.bundle(group, commits), group, CODEC, base)
     new = inputs.index(NEW)
     assert new is not None
-    weights = [one.weight for one in reduce_inputs(inputs.commits)]
+    weights = [one.weight for one in inputs.whole()]
     assert weights[new] == 0.0
     assert len({weight for member, weight in enumerate(weights) if member != new}) == 1
-    assert partition_inputs(inputs.commits, 0, range(5))[new].weight == 0.0
+    assert inputs.partition(0, range(5))[new].weight == 0.0
     results = [CLUB.result(group, inputs, partition) for partition in range(group.partitions)]
     digests = tuple(one.digest for one in results)
     checks = [CLUB.check(number, group, inputs, digests) for number in ALL]

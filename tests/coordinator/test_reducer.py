@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from coordinator.actions import Reduce
 from coordinator.patience import Patience
-from coordinator.reducer import ReducerDuty, reduce_inputs
+from coordinator.reducer import ReducerDuty
 from coordinator.timeline import PROBATION_SHARE, Timeline
-from coordinator.weights import TRUNCATION, contribution_weight, creditable, truncated, weights_of
+from coordinator.weights import (
+    TRUNCATION,
+    contribution_weight,
+    creditable,
+    most_hostile,
+    outweighed,
+    truncated,
+    weights_of,
+)
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, group_of, inputs_of
 
@@ -99,7 +107,7 @@ def test_strangers_are_lost_without_harm() -> None:
 def test_weights_are_quantity_times_quality() -> None:
     assert contribution_weight(300, 3) == 30000.0
     assert contribution_weight(300, 0) == 0.0
-    assert [one.weight for one in reduce_inputs(INPUTS.commits)] == [10000.0] * 5
+    assert [one.weight for one in INPUTS.whole()] == [10000.0] * 5
 
 
 counters = st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 1000)), min_size=1, max_size=32)
@@ -107,13 +115,52 @@ counters = st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 1000)), min_
 
 @given(counters)
 def test_nobody_weighs_more_than_half_as_much_again_as_the_median(given_counters: list[tuple[int, int]]) -> None:
-    weights = weights_of(given_counters)
+    weights = weights_of(given_counters, len(given_counters), range(len(given_counters)))
     plain = [contribution_weight(tokens, steps) for tokens, steps in given_counters]
+    limit = max(weights)
+    assert all(weight == min(own, limit) for weight, own in zip(weights, plain, strict=True))
     positive = [weight for weight in plain if weight > 0]
-    assert all(weight <= own for weight, own in zip(weights, plain, strict=True))
-    if positive:
-        limit = TRUNCATION * median_low(positive)
-        assert all(weight == min(own, limit) for weight, own in zip(weights, plain, strict=True))
+    assert limit <= (TRUNCATION * median_low(positive) if positive else 0.0)
+    assert [weight > 0 for weight in weights] == [own > 0 for own in plain]
+
+
+@given(st.integers(1, 32), st.data())
+def test_fewer_than_a_third_of_a_group_never_weigh_half(members: int, data: st.DataObject) -> None:
+    """Whatever they claim, however little some of the honest do, and however many of these may be missing."""
+    hostile = most_hostile(members)
+    merged = data.draw(st.integers((2 * members + 1) // 3, members))
+    claims = st.lists(st.integers(1, 1000), min_size=merged, max_size=merged)
+    counters = [(1000 * claim, 10 * claim) for claim in data.draw(claims)]
+    weights = weights_of(counters, members, range(merged))
+    if max(weights) > min(weights):
+        assert sum(sorted(weights)[merged - hostile :]) <= (3 / 7 + 1e-9) * sum(weights)
+    assert not hostile or not outweighed(weights, hostile)
+
+
+@given(counters, st.integers(1, 32))
+def test_a_claim_to_more_moves_nobody_elses_weight(given_counters: list[tuple[int, int]], members: int) -> None:
+    """Who is among the heaviest anyway says nothing about what the others weigh."""
+    places = range(len(given_counters))
+    heaviest = max(places, key=lambda place: contribution_weight(*given_counters[place]))
+    claiming = [
+        (2 * tokens, 2 * steps) if place == heaviest and most_hostile(members) else (tokens, steps)
+        for place, (tokens, steps) in enumerate(given_counters)
+    ]
+    before, after = (weights_of(one, members, places) for one in (given_counters, claiming))
+    if len(given_counters) > most_hostile(members):
+        assert [one for place, one in enumerate(after) if place != heaviest] == [
+            one for place, one in enumerate(before) if place != heaviest
+        ]
+
+
+def test_a_claim_counts_less_the_more_are_missing() -> None:
+    def claim(members: int, merged: int) -> float:
+        counters = [(10, 1)] * (merged - most_hostile(members)) + [(1000, 100)] * most_hostile(members)
+        return weights_of(counters, members, range(merged))[-1] / 100
+
+    assert [claim(10, merged) for merged in (10, 9, 8, 7)] == [1.5, 1.5, 1.25, 1.0]
+    assert [claim(8, merged) for merged in (8, 7, 6, 5)] == [1.5, 1.5, 1.5, 1.125]
+    assert claim(16, 11) == 1.0
 
 
 @given(st.lists(st.floats(0, 1e30), max_size=32))

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.actions import Inspect, Open, ReduceInput, RoundKey
+from coordinator.actions import Inspect, Open, RoundKey
+from coordinator.committed import ReduceInput
 from coordinator.events import Finding, Inspected
 from coordinator.merkle import merkle_tree
 from coordinator.messages import COEFFICIENTS_MAX

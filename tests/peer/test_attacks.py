@@ -132,7 +132,8 @@ def test_any_attack_may_claim_more_work_besides(name: str) -> None:
     assert torch.equal(claiming.lie(SCENE), plain.lie(SCENE))
     told = claiming.claim(Encoded(("k",), 100, 4, 0, 4, (), ()))  # type: ignore[arg-type]
     assert is_plausible(told.tokens, told.steps, told.window_count, 25)
-    assert weights_of([(100, 4)] * 6 + [(told.tokens, told.steps)])[-1] == TRUNCATION * 2500
+    counters = [(100, 4)] * 6 + [(told.tokens, told.steps)]
+    assert weights_of(counters, 7, range(7))[-1] == TRUNCATION * 2500
 
 
 @given(st.floats(1, 1e6))

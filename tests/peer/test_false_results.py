@@ -108,7 +108,8 @@ def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor]) -> Round:
     """Commitments of these contributions, and the reduction of one partition of them."""
     rule, codecs = merge_rule(outer), (outer.contribution_codec, outer.result_codec)
     counters = [(100 + 7 * member, 10) for member in range(MEMBERS)]
-    reduction = Reduction(LAYOUT, vectors, rule, codecs, MEMBERS, PARTITION, weights_of(counters))
+    weights = weights_of(counters, MEMBERS, range(MEMBERS))
+    reduction = Reduction(LAYOUT, vectors, rule, codecs, MEMBERS, PARTITION, weights)
     made = contribute(vectors, reduction.cut, reduction.contribution)
     commits = [
         CLUB.commit(

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Encode, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Encode, Reduce, RoundKey
+from coordinator.committed import ReduceInput
 from coordinator.events import Encoded
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.messages import NeedNote, PartNote

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, Returned, RoundKey
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
+from coordinator.committed import ReduceInput
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec

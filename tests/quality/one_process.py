@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, ReduceInput, RoundKey
+from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
+from coordinator.committed import ReduceInput
 from coordinator.manifest import RunConfig
 from coordinator.weights import weights_of
 from peer.anchors import Anchors, genesis_states, layouts_of
@@ -57,7 +58,7 @@ def merge_round(members: Sequence[Member], key: RoundKey) -> None:
         vector = torch.empty(member.learner.fragments[key.fragment].elements)
         counters = member.learner.snapshot(key.fragment, vector)
         encoded.append(member.work.encode(Encode(key, partitions), vector, counters))
-    weights = weights_of([(one.tokens, one.steps) for one in encoded])
+    weights = weights_of([(one.tokens, one.steps) for one in encoded], len(encoded), range(len(encoded)))
 
     def inputs(partition: int) -> tuple[ReduceInput, ...]:
         return tuple(

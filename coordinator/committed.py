@@ -1,0 +1,53 @@
+"""What the members of a group have committed to, as inputs of a merge: roots, norms, and what each weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from coordinator.messages import Bundle, Commit
+from coordinator.weights import weights_of
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceInput:
+    """One member's partition as the reducer may use it."""
+
+    member: int  # index into the input set
+    root: bytes
+    weight: float
+    squared_norms: tuple[float, ...]  # every segment of the contribution
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The commitments of an input set in order, and how many members their group has."""
+
+    commits: tuple[Commit, ...]
+    members: int
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Committed:
+        """As its leader says; raises PeerError if a commitment cannot be read. Nobody's signature is looked at."""
+        return cls(tuple(commit.read(Commit) for commit in bundle.commits), bundle.members)
+
+    def whole(self) -> tuple[ReduceInput, ...]:
+        """Everybody's, without the bytes of any partition."""
+        weights = self._weights(range(len(self.commits)))
+        return tuple(
+            ReduceInput(place, b"", weight, commit.squared_norms)
+            for place, (weight, commit) in enumerate(zip(weights, self.commits, strict=True))
+        )
+
+    def partition(self, partition: int, merged: Collection[int]) -> tuple[ReduceInput, ...]:
+        """What these committed for one partition, in order, weighted for a sum of just these."""
+        weights = self._weights(merged)
+        return tuple(
+            ReduceInput(
+                place, self.commits[place].part_roots[partition], weights[place], self.commits[place].squared_norms
+            )
+            for place in sorted(merged)
+        )
+
+    def _weights(self, merged: Collection[int]) -> tuple[float, ...]:
+        return weights_of([(one.tokens_counted, one.steps) for one in self.commits], self.members, merged)
