@@ -200,7 +200,7 @@ def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> Non
         return False
 
     crowd.trap = watch
-    certificates = crowd.until(4)
+    certificates = crowd.until(8)
     assert crowd.lost
     assert crowd.meter.told["version_unserved"] == PEERS
     assert not crowd.banned
@@ -236,7 +236,7 @@ def test_a_head_that_restarts_does_not_go_on_with_a_cell_of_its_earlier_life(mon
         return False
 
     crowd.trap = watch
-    crowd.until(4)
+    crowd.until(8)
     assert shown
     assert crowd.meter.told["refused"]
     assert not crowd.banned
