@@ -71,10 +71,16 @@ def most(world: World, keys: frozenset[PeerId]) -> float:
     return max(len(one.outcome.roster_ids & keys) / len(one.outcome.roster) for one in certified(world))
 
 
+def run_slowly(world: World) -> None:
+    """For a while: without probation how many versions come beside silent keys is luck (docs/verification.md)."""
+    world.run(60 * INTERVAL_SECONDS)
+    assert len(certified(world)) > 1
+
+
 def test_keys_of_one_network_get_a_quarter_of_a_group() -> None:
     world = swarm(HONEST, OPEN, trust=TrustSpec(network_share=0.25), seed=3)
     farm = SybilFarm(world, (FARM,))
-    run_to_version(world, VERSIONS, 60 * INTERVAL_SECONDS)
+    run_slowly(world)
     assert 0 < most(world, farm.keys) <= 0.25
 
 
@@ -82,7 +88,7 @@ def test_keys_that_nobody_knows_get_a_quarter_of_a_group() -> None:
     """Wherever they call from; the active set grows by no more than that in each version."""
     world = swarm(HONEST, OPEN, trust=TrustSpec(newcomers_share=0.15), seed=4)
     farm = SybilFarm(world, ())
-    run_to_version(world, VERSIONS, 60 * INTERVAL_SECONDS)
+    run_slowly(world)
     chain = machine(world.peers[0]).chain
     for one in chain.certificates:
         before = chain.truncated(one.version - 1)
