@@ -1,4 +1,5 @@
-"""A swarm of real processes with a temporary folder of its own, in which everything it leaves can be found."""
+"""A swarm of real processes with a temporary folder of its own, in which everything it leaves can be found; and peers
+that are started one by one."""
 
 from __future__ import annotations
 
@@ -10,14 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.control import ask, snapshot
+from coordinator.snapshot import PeerSnapshot
+from dht.errors import LocalError, UsageError
+from dht.identity import PeerId
+
 ROOT = Path(__file__).resolve().parents[2]
 ENDING_SECONDS = 120.0
+WAIT_SECONDS = 420.0
 # So small that starting the processes is most of the work; paced, so that cores do not decide who is fast.
 RUN = """
 versions = {versions}
@@ -113,6 +121,75 @@ class Swarm:
         return sorted(str(path) for path in found if path not in expected and "torchinductor" not in path.parts[0])
 
 
+class Machines:
+    """Peers that were started by hand, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = RUN.format(versions=100_000, optimizer="adamw")
+        self.more: tuple[str, ...] = ()  # for every peer
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.txt").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": str(self.folder)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes[name] = process
+        return process
+
+    def kill(self, name: str) -> None:
+        """As kill -9; returns once it is gone."""
+        self.processes[name].kill()
+        self.processes[name].wait(30)
+
+    def peer(self, name: str, *arguments: str) -> Path:
+        """Start one; returns its data folder."""
+        data = self.folder / name
+        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, *self.more)
+        return data
+
+    def host(self) -> Path:
+        """Begin the run, and wait until others can join."""
+        (self.folder / "run.toml").write_text(self.run)
+        host = self.peer("host", "host", str(self.folder / "run.toml"))
+        self.wait(host, lambda now: now.state == "hosting")
+        return host
+
+    def learner(self, name: str, invite: str) -> Path:
+        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05")
+
+    def id_of(self, data: Path) -> PeerId:
+        return PeerId(self.wait(data, lambda now: True).peer_id)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.txt").read_text()
+
+    def wait(self, data: Path, wanted: Callable[[PeerSnapshot], bool]) -> PeerSnapshot:
+        deadline = time.monotonic() + WAIT_SECONDS
+        found = None
+        while time.monotonic() < deadline:
+            with suppress(LocalError, UsageError):  # not there yet
+                found = snapshot(data)
+                if wanted(found):
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"{data.name} does not get there: {found}\n{self.said(data.name)}")
+
+
+def invite_of(data: Path) -> str:
+    return str(ask(data, "invite")["invite"])
+
+
+def version_of(now: PeerSnapshot) -> int:
+    """Which every fragment has reached."""
+    return min(one.version for one in now.fragments)
+
+
 def _environment(entry: Path) -> list[bytes]:
     try:
         return (entry / "environ").read_bytes().split(b"\0")
@@ -147,3 +224,21 @@ def swarm() -> Iterator[Swarm]:
                 os.kill(pid, signal.SIGKILL)
             with swarm.process:  # closes its pipe and waits
                 pass
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
+        found = Machines(Path(folder))
+        try:
+            yield found
+        finally:
+            for process in reversed(found.processes.values()):
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
+            for process in found.processes.values():
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()

@@ -2,121 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from coordinator.control import ask, limits, snapshot
 from coordinator.network_view import NetworkView
-from coordinator.snapshot import PeerSnapshot
 from coordinator.view_file import read_view
-from dht.errors import LocalError, UsageError
-from dht.identity import PeerId
+from dht.errors import LocalError
 from dht.invite import Invite
-from tests.real.conftest import ROOT, RUN
+from tests.real.conftest import WAIT_SECONDS, Machines, invite_of, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
-WAIT_SECONDS = 420.0
 LARGER = {"hidden_size = 32": "hidden_size = 256", "fragments = 4": "fragments = 1"}  # one state of 3 MB
 SLOWLY = ("upload_mbit=2",)  # to give it takes one alone 12 s
 PIECE_BYTES = 250_000  # nearly; what else a peer sends meanwhile is less
-
-
-class Machines:
-    """Peers that were started by hand, in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run = RUN.format(versions=100_000, optimizer="adamw")
-        self.more: tuple[str, ...] = ()  # for every peer
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.txt").open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=ROOT,
-                env={**os.environ, "TMPDIR": str(self.folder)},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self.processes[name] = process
-        return process
-
-    def kill(self, name: str) -> None:
-        """As kill -9; returns once it is gone."""
-        self.processes[name].kill()
-        self.processes[name].wait(30)
-
-    def peer(self, name: str, *arguments: str) -> Path:
-        """Start one; returns its data folder."""
-        data = self.folder / name
-        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, *self.more)
-        return data
-
-    def host(self) -> Path:
-        """Begin the run, and wait until others can join."""
-        (self.folder / "run.toml").write_text(self.run)
-        host = self.peer("host", "host", str(self.folder / "run.toml"))
-        self.wait(host, lambda now: now.state == "hosting")
-        return host
-
-    def learner(self, name: str, invite: str) -> Path:
-        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05")
-
-    def id_of(self, data: Path) -> PeerId:
-        return PeerId(self.wait(data, lambda now: True).peer_id)
-
-    def said(self, name: str) -> str:
-        return (self.folder / f"{name}.txt").read_text()
-
-    def wait(self, data: Path, wanted: Callable[[PeerSnapshot], bool]) -> PeerSnapshot:
-        deadline = time.monotonic() + WAIT_SECONDS
-        found = None
-        while time.monotonic() < deadline:
-            with suppress(LocalError, UsageError):  # not there yet
-                found = snapshot(data)
-                if wanted(found):
-                    return found
-            time.sleep(0.05)
-        raise AssertionError(f"{data.name} does not get there: {found}\n{self.said(data.name)}")
-
-
-@pytest.fixture
-def machines() -> Iterator[Machines]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is too long for sockets
-        found = Machines(Path(folder))
-        try:
-            yield found
-        finally:
-            for process in reversed(found.processes.values()):
-                process.send_signal(signal.SIGTERM)
-                process.send_signal(signal.SIGTERM)
-            for process in found.processes.values():
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-
-
-def invite_of(data: Path) -> str:
-    return str(ask(data, "invite")["invite"])
-
-
-def version_of(now: PeerSnapshot) -> int:
-    """Which every fragment has reached."""
-    return min(one.version for one in now.fragments)
 
 
 def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machines) -> None:
