@@ -47,11 +47,19 @@ class LearnerProgress:
         self.last_at = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=20)
         self._busy_seconds = 0.0  # inside steps, as reported last
+        self._cpu_seconds_before = 0.0  # of processes that have ended
         self._step_seconds: deque[float] = deque(maxlen=20)
+
+    def begin(self, step: int, device: str, use: str) -> None:
+        """A process is ready that has made so many steps, perhaps in place of one that has ended."""
+        self.steps, self.device, self.use = step, device, use
+        self._cpu_seconds_before, self._busy_seconds = self.cpu_seconds, 0.0
+        self.rest()
+        self.forget_timing()
 
     def report(self, steps: Steps, now: float) -> None:
         """Include one report of the learner."""
-        self.cpu_seconds = steps.cpu_seconds
+        self.cpu_seconds = self._cpu_seconds_before + steps.cpu_seconds
         if not steps.entries:
             return
         if self.first_at is None:
@@ -86,6 +94,10 @@ class LearnerProgress:
         self.steps_per_second = 0.0
         self._window.clear()
 
+    def forget_timing(self) -> None:
+        """Steps take another time from now on."""
+        self._step_seconds.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class Booked:
@@ -111,6 +123,7 @@ class Book:
         self.events: Counter[str] = Counter()
         self.clock_ahead_seconds = 0.0  # of other peers' clocks, as we found last
         self.slow_step_seconds: float | None = None  # a step of ours, where rounds do not wait so long
+        self.hang_seconds: float | None = None  # for which the learner made no step, until it does
         self.refused: dict[Kept, str] = {}  # what the disk did not take when it was last asked to, and why
         self.delays_steps: deque[int] = deque(maxlen=DELAYS_KEPT)
         self.audits: deque[AuditView] = deque(maxlen=AUDITS_TOLD_MAX)

@@ -10,14 +10,17 @@ from pathlib import Path
 from coordinator.chain import Chain
 from coordinator.credit import CreditReport
 from coordinator.presence import Presence
-from dht.errors import MusterError
+from dht.errors import LocalError, MusterError
 from peer.credit_book import CreditBook
 from peer.freed_memory import give_back_freed
+from peer.learner_client import LearnerStoppedError
 from peer.pump import Pump
 from peer.run_state import Captured, RunDirectory
 from peer.training import Training
 
 CHECKPOINT_SECONDS = 30.0
+LEARNER_SECONDS = 6.0  # beyond a step, for the learner's part of what is saved last
+LEARNER_SECONDS_MAX = 12.0  # of the time in which a peer has to end
 
 
 class Checkpointer:
@@ -32,6 +35,7 @@ class Checkpointer:
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self.training: Training | None = None
+        self._learner_seconds: float | None = None  # in which it has to answer
 
     async def run(self) -> None:
         """Save every CHECKPOINT_SECONDS until cancelled."""
@@ -44,6 +48,21 @@ class Checkpointer:
         with suppress(MusterError):
             await self.save_now()
 
+    async def save_last(self) -> None:
+        """`save`, without a learner that does not answer soon: it is ended, and LocalError raised, all else saved."""
+        training = self.training
+        step_seconds = 0.0 if training is None else training.progress.step_seconds or 0.0
+        self._learner_seconds = min(LEARNER_SECONDS + step_seconds, LEARNER_SECONDS_MAX)
+        try:
+            await self.save_now()
+        except MusterError:
+            return
+        if training is not self.training:
+            raise LocalError(
+                f"the learner did not answer within {self._learner_seconds:.0f} s, so it was ended and what it had not "
+                "contributed is lost; all else is saved, and another one can go on from there"
+            )
+
     async def save_now(self) -> Path:
         """States, certificates, credit and learner of one moment, into the folder that is returned.
 
@@ -51,6 +70,8 @@ class Checkpointer:
         """
         try:
             folder = await self._save()
+        except LearnerStoppedError:
+            raise  # the disk has refused nothing
         except MusterError as error:
             self._pump.book.refuse("checkpoint", str(error))
             raise
@@ -59,18 +80,35 @@ class Checkpointer:
 
     async def _save(self) -> Path:
         async with self._turn:
-            captured = await self.capture()
-            learner_file = None
-            if self.training is not None:
-                learner_file = self._directory.learner_file
-                # nothing was awaited since `capture`: the learner gets this before any later adoption
-                step = await self.training.client.save(learner_file)
-                await self._pump.tape.checkpoint(step, learner_file)
+            try:
+                async with asyncio.timeout(self._learner_seconds):
+                    captured, learner_file = await self._capture_all()
+            except (TimeoutError, LearnerStoppedError):
+                if self._learner_seconds is None:
+                    raise
+                captured, learner_file = await self._capture_rest(), None
             chains = self._follow_credit()
             await asyncio.to_thread(self._directory.save, captured, learner_file)
             await asyncio.to_thread(self._credit.save, chains)
             await asyncio.to_thread(give_back_freed)
             return self._directory.path
+
+    async def _capture_all(self) -> tuple[Captured, Path | None]:
+        captured = await self.capture()
+        if self.training is None:
+            return captured, None
+        learner_file = self._directory.learner_file
+        # nothing was awaited since `capture`: the learner gets this before any later adoption
+        step = await self.training.client.save(learner_file)
+        await self._pump.tape.checkpoint(step, learner_file)
+        return captured, learner_file
+
+    async def _capture_rest(self) -> Captured:
+        """End the learner, for whose answers adoptions wait."""
+        training, self.training, self._pump.learner = self.training, None, None
+        if training is not None:
+            await training.client.kill()
+        return await self.capture()
 
     async def credit(self) -> CreditReport:
         """Who has contributed how much, up to now."""

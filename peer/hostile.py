@@ -71,7 +71,7 @@ class HostileWork(RoundWork):
         except LocalError:
             return super().encode(action, vector, counters)
         # its own learner goes on from where it really was
-        self._snapshots[action.key] = replace(self._snapshots[action.key], vector=vector)
+        self.snapshots[action.key] = replace(self.snapshots[action.key], vector=vector)
         return self._attack.commit(encoded, self._blobs, self.leaf_bytes[0])
 
     def _scene(self, key: RoundKey, own: Tensor) -> Scene:

@@ -45,10 +45,17 @@ from peer.session_end import SessionEnd
 from peer.shared_planes import SharedPlanes
 
 STARTUP_SECONDS_MAX = 180.0  # imports on a loaded home machine, not training
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 5.0  # what it would still save was asked for before
 UNSENT_BYTES_MAX = 1 << 20
 
 OnSteps = Callable[[Steps], None]
+
+
+class LearnerStoppedError(LocalError):
+    """The learner has ended because we wanted it to, so nothing is wrong with whoever still asked for something."""
+
+    def __init__(self) -> None:
+        super().__init__("the learner was stopped")
 
 
 def _ignore(_: Obeyed) -> None:
@@ -67,6 +74,8 @@ class _Pending:
 class LearnerClient:
     """One learner process from start to end. Every method may raise LocalError once the process is dead.
 
+    LearnerStoppedError, if that was our wish.
+
     Commands queue at the learner, which looks at them between steps; an answer therefore takes up to one step.
     """
 
@@ -80,6 +89,7 @@ class LearnerClient:
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._failure: MusterError | None = None
         self._stopping = False
+        self.heard = 0  # messages of the learner
         self._tickets = itertools.count()
         self._pending: dict[int, _Pending] = {}
         self._outgoing = [asyncio.Lock() for _ in range(fragments)]
@@ -212,7 +222,7 @@ class LearnerClient:
         self._stopping = True
         self._spawned.kill()
         if self._reading is None:
-            self._release(LocalError("the learner was stopped"))
+            self._release(LearnerStoppedError())
             self._spawned.reap()
         else:
             await asyncio.shield(self._reading)
@@ -243,7 +253,7 @@ class LearnerClient:
         if self._failure is not None:
             raise self._failure
         if self._writer is None or self._writer.is_closing():
-            raise LocalError("the learner was stopped")
+            raise LearnerStoppedError
         if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             raise LocalError("the learner has not read its commands for a long time")
         self._writer.write(encode_frame(message))
@@ -257,6 +267,7 @@ class LearnerClient:
                 message = decode_frame(await reader.readexactly(length))
                 if isinstance(message, Failed):
                     failed = UsageError(message.reason) if message.usage else LocalError(message.reason)
+                self.heard += 1
                 self._dispatch(message)
         except (asyncio.IncompleteReadError, OSError):
             pass  # the end of the process, explained below
@@ -266,7 +277,7 @@ class LearnerClient:
             code = await asyncio.to_thread(self._spawned.reap)
             if not self._stopping:
                 self._failure = failed or self._spawned.ending(code)
-            self._release(self._failure or LocalError("the learner was stopped"))
+            self._release(self._failure or LearnerStoppedError())
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, Steps):

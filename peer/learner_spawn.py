@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, Self
@@ -162,11 +162,11 @@ class LearnerSpawn:
 
     def reap(self) -> int:
         """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""
-        try:
-            return self.process.wait(EXIT_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
+        for _ in range(2):
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(EXIT_SECONDS_MAX)
             self.process.kill()
-            return self.process.wait()
+        return -signal.SIGKILL  # it ends when what it waits for in the kernel answers
 
     def ending(self, code: int) -> LocalError:
         """The error that tells how the process ended unasked; `code` as `Popen.wait` returns it."""

@@ -32,8 +32,13 @@ class LimitsDesk:
         self._pump = pump
         self._turn = asyncio.Lock()
 
-    def view(self) -> OwnerLimits:
+    @property
+    def in_force(self) -> Limits:
         """What the owner allows now."""
+        return self._limits
+
+    def view(self) -> OwnerLimits:
+        """The same for the owner to read."""
         return shown(self._limits)
 
     async def change(self, changes: Sequence[str]) -> OwnerLimits:
@@ -47,6 +52,11 @@ class LimitsDesk:
             self._limits = wanted
             self._respect(wanted)
             return self.view()
+
+    def begin_training(self, training: Training) -> None:
+        """A learner is ready, which may have been started with earlier limits."""
+        self.training = training
+        training.respect(self._limits)
 
     def _respect(self, limits: Limits) -> None:
         self._manners.respect(limits)

@@ -13,13 +13,12 @@ from functools import partial
 from typing import Literal
 
 import structlog
-import torch
 
 from coordinator.actions import Publish
 from coordinator.chain import CHAIN_KEPT
 from coordinator.core import Core
 from coordinator.engine import Engine
-from coordinator.events import PresenceSeen, Progress
+from coordinator.events import PresenceSeen
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
@@ -47,6 +46,7 @@ from peer.head_publisher import publish_head
 from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
 from peer.introduction import fresh_invite
+from peer.learning import Learning
 from peer.limits_desk import LimitsDesk
 from peer.manners_loop import MannersLoop
 from peer.network import Network
@@ -59,11 +59,9 @@ from peer.presence_loop import PresenceLoop
 from peer.probe import ProbeDesk
 from peer.pump import Pump
 from peer.reach import watch_reach
-from peer.run_state import RunDirectory, RunState
+from peer.run_state import RunDirectory
 from peer.sensors import MachineSensors
-from peer.slow_steps import watch_steps
-from peer.stage import Stage, certified_progress
-from peer.training import Training
+from peer.stage import Stage
 from peer.trust_desk import TrustDesk
 
 log = structlog.get_logger(__name__)
@@ -80,7 +78,7 @@ class Node:
         self.role = role
         self.identity = identity
         self.started_at = asyncio.get_running_loop().time()
-        self.training: Training | None = None
+        self.learning: Learning | None = None
         self.hosting: Hosting | None = None
         self._chores = Chores(self._fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,7 +144,9 @@ class Node:
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
         self.pump = build_pump(core, held, self.network, directory, self.options)
         self.pump.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
-        learning = None if self.role == "host" else self._chores.begin(self._start_learner(held))  # while we ask others
+        if self.role != "host":
+            self.learning = Learning(self.options, self.identity.peer_id, self.pump, directory, self._chores)
+            self.learning.prepare(held.learner_state)  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
         desk = ProbeDesk(self.network.dht.daemon.host_of, self.pump.post, self.options.clock)
         self.pump.transfers.answer_probes(desk)
@@ -178,31 +178,13 @@ class Node:
         self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
         if manifest.config.trust.network_share < 1:
             self._chores.spawn(OriginsLoop(self.network.dht.daemon.hosts, self.pump.feed).run(pace.presence_seconds))
-        if learning is not None:
-            await learning
-            await self._begin_training(held)
+        if self.learning is not None:
+            await self.learning.begin(self.checkpointer, self.stage, self.limits)
         elif data is not None:
             self.hosting = await Hosting.start(self.pump, self.checkpointer, data, self.options.export, self._mark)
             self._chores.spawn(self.hosting.run())
         self._chores.spawn(self._watch())
         self._chores.spawn(self.checkpointer.run())
-
-    async def _start_learner(self, held: RunState) -> None:
-        me, state = self.identity.peer_id, held.learner_state
-        self.training = await Training.start(self.manifest, me, self.options, state, self._on_progress, self._now)
-
-    async def _begin_training(self, held: RunState) -> None:
-        assert self.training is not None
-        await self.pump.settle_adoptions()  # of what was fetched while the learner started
-        self.pump.learner, self.training.client.on_obeyed = self.training.client, self.pump.tape.obeyed
-        self.checkpointer.training = self.stage.training = self.limits.training = self.training
-        given = any(machine.held for machine in self._engine.machines) or self.manifest.config.model.weights == "given"
-        loads = given and held.learner_state is None
-        self.pump.tape.life(self.training.client.ready, self.pump.anchors.all_newest(), loads)
-        if loads:
-            await self.training.client.load_all(torch.cat(held.anchors.all_anchors()))
-        self.training.follow(*certified_progress(self._engine))
-        self._chores.spawn(self.training.client.wait())
 
     # -- what is going on
 
@@ -216,14 +198,8 @@ class Node:
     def _mark(self) -> Mark:
         return mark_of(self.pump, self._now() - self.started_at)
 
-    def _on_progress(self, progress: LearnerProgress) -> None:
-        self.pump.feed(Progress(progress.steps, progress.steps_per_second))
-        watch_steps(progress.step_seconds, self._engine.core.pace, self.pump.book)
-        if self.training is not None:
-            self.training.follow(*certified_progress(self._engine))
-
     def _presence(self) -> Presence:
-        return self.own_presence.now(self.stage.state, self.training.progress if self.training is not None else None)
+        return self.own_presence.now(self.stage.state, None if self.learning is None else self.learning.progress)
 
     def _addresses_of(self, peer: PeerId) -> list[str]:
         sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "pump") else None
@@ -269,7 +245,7 @@ class Node:
             evaluations=() if self.hosting is None else self.hosting.found,
             sample="" if self.hosting is None else self.hosting.sample,
         )
-        progress = self.training.progress if self.training is not None else LearnerProgress()
+        progress = LearnerProgress() if self.learning is None else self.learning.progress
         return peer_snapshot(base, self.pump, progress, self.manners.seen, self._now())
 
     async def final_snapshot(self) -> PeerSnapshot:
@@ -314,11 +290,11 @@ class Node:
             if hasattr(self, "pump"):
                 last_first.callback(self.pump.tape.close)
                 last_first.push_async_callback(self.pump.close)
-            if self.training is not None:
-                last_first.push_async_callback(self.training.client.stop)
+            if self.learning is not None and self.learning.training is not None:
+                last_first.push_async_callback(self.learning.training.client.stop)
                 last_first.callback(setattr, self.pump, "learner", None)
             if save and hasattr(self, "checkpointer") and not self._failed():
-                last_first.push_async_callback(self.checkpointer.save)
+                last_first.push_async_callback(self.checkpointer.save_last)
 
     def _failed(self) -> bool:
         return self._over.done() and self._over.exception() is not None

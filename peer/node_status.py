@@ -24,6 +24,7 @@ from peer.observer_view import ban_view
 from peer.pump import Pump
 from peer.slow_steps import slow_advice
 from peer.stage import versions_certified
+from peer.standstill import hang_advice
 from peer.status_answer import PublicStatus, public_status
 
 ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
@@ -73,7 +74,7 @@ def advice_of(pump: Pump) -> str:
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
     wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
     full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(pump.book.refused.items())]
-    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, *full)))
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(pump.book), *full)))
 
 
 def note_of(reason: str, pump: Pump) -> str:

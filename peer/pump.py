@@ -48,7 +48,7 @@ from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
 from peer.fetches import Fetches
 from peer.frames import Transfer, decode_header, encode_header
-from peer.learner_client import LearnerClient
+from peer.learner_client import LearnerClient, LearnerStoppedError
 from peer.local_work import LocalWork
 from peer.own_tape import OwnTape
 from peer.points import Fault
@@ -245,9 +245,8 @@ class Pump:
         if isinstance(message, PartNote):
             self._hit("scatter")
         payload = b"" if action.payload is None else self.blobs.get(action.payload)
-        if payload is None:
-            return  # too old: whoever needs it asks somebody else
-        self.post(action.to, message, payload)
+        if payload is not None:  # else too old: whoever needs it asks somebody else
+            self.post(action.to, message, payload)
 
     def _hit(self, point: str) -> None:
         if self.fault is not None and self.fault.strikes(point):
@@ -261,13 +260,14 @@ class Pump:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and not self._closed:
-            self.failed(task.exception() or RuntimeError("a task failed without saying why"))
+        error = None if task.cancelled() else task.exception()
+        if not (error is None or self._closed or isinstance(error, LearnerStoppedError)):
+            self.failed(error)
 
     async def _encode(self, action: Encode) -> Encoded | None:
-        if self.learner is None:
-            return None
         async with self._learner_turns[action.key.fragment]:
+            if self.learner is None:
+                return None
             vector, counters = await self.learner.snapshot(action.key.fragment)
         if counters.steps == 0 or action.key not in self._open_rounds:
             return None

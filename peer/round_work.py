@@ -107,7 +107,7 @@ class RoundWork:
         self.court = TensorCourt(anchors.layouts, config.outer)
         self.rule = self.court.rule
         self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
-        self._snapshots: dict[RoundKey, Snapshot] = {}
+        self.snapshots: dict[RoundKey, Snapshot] = {}  # of the learner that there is
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
         self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
@@ -154,7 +154,7 @@ class RoundWork:
 
         left = torch.empty_like(vector) if self._config.outer.error_feedback else None
         contribution = self._encode(map(gradient, partitioning.spans), partitioning, left)
-        self._snapshots[action.key] = Snapshot(vector, counters, left)
+        self.snapshots[action.key] = Snapshot(vector, counters, left)
         return Encoded(
             action.key,
             counters.tokens,
@@ -299,7 +299,7 @@ class RoundWork:
         if state is None:
             raise LocalError(f"the state of fragment {fragment} to adopt is not here")
         old = self._anchors.current(fragment).anchor
-        snapshot = None if action.snapshot is None else self._snapshots.get(action.snapshot)
+        snapshot = None if action.snapshot is None else self.snapshots.get(action.snapshot)
         self._anchors.install(fragment, action.certificate.digest, state, step)
         self._leave_residue(action, snapshot)
         reference = self._reference(action, old, state.anchor, snapshot)
@@ -341,7 +341,7 @@ class RoundWork:
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""
-        self._snapshots.pop(key, None)
+        self.snapshots.pop(key, None)
         self._applied.pop(key, None)
 
 

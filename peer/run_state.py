@@ -189,6 +189,11 @@ class RunDirectory:
         kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
         return Chain(empty.rules, empty.fragment, empty.genesis, History(kept))
 
+    def saved_learner(self) -> Path | None:
+        """The learner's state as it was saved last, None where that was never."""
+        checkpoint = load_latest(self.path)
+        return None if checkpoint is None or checkpoint.run_id != self._run_id else self._unpack_learner(checkpoint)
+
     def _unpack_learner(self, checkpoint: Checkpoint) -> Path | None:
         tensors = {
             name.removeprefix(LEARNER_PREFIX): tensor

@@ -107,6 +107,11 @@ class Stage:
         self._pump.withdraw(pause is not None and pause.silent)
         self.advance(self._pump.now)
 
+    def begin_anew(self) -> None:
+        """The learner's process is to be replaced."""
+        self.training = None
+        self._enter("starting")
+
     def leave(self) -> None:
         """The owner wants out: open no further rounds, finish those in flight, within a round's deadline."""
         engine = self._pump.engine

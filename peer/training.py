@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.manifest import Manifest, RunConfig
@@ -10,8 +9,7 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from peer.bookkeeping import LearnerProgress
 from peer.footprint import RUNTIME_BYTES, available_bytes, check_memory, footprint
-from peer.learner_client import LearnerClient
-from peer.learner_messages import Steps
+from peer.learner_client import LearnerClient, OnSteps
 from peer.learner_spawn import LearnerOptions
 from peer.limits import GIGABYTE_BYTES, Limits
 from peer.options import NodeOptions
@@ -19,7 +17,7 @@ from peer.placement import cpu_name
 
 
 class Training:
-    """Wraps one learner process. `on_progress` is called after every report with (steps, steps per second)."""
+    """Wraps one learner process."""
 
     def __init__(
         self, client: LearnerClient, manifest: Manifest, options: NodeOptions, progress: LearnerProgress
@@ -40,18 +38,15 @@ class Training:
         peer: PeerId,
         options: NodeOptions,
         state: Path | None,
-        on_progress: Callable[[LearnerProgress], None],
-        now: Callable[[], float],
+        progress: LearnerProgress,
+        on_steps: OnSteps,
     ) -> Training:
-        """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails."""
-        progress = LearnerProgress()
+        """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails.
+
+        `progress` goes on with it, where an earlier process has ended.
+        """
         # before the memory that is shared with the learner is taken
         check_memory(_beside_bytes(manifest.config), available_bytes("cpu"))
-
-        def on_steps(steps: Steps) -> None:
-            progress.report(steps, now())
-            on_progress(progress)
-
         settings = LearnerOptions(
             device=options.device,
             compiled=options.compiled,
@@ -69,13 +64,19 @@ class Training:
         learner = options.session or options.spawned
         client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, learner)
         ready = client.ready
-        progress.steps, progress.device, progress.use = ready.step, ready.device, ready.use
+        progress.begin(ready.step, ready.device, ready.use)
         return cls(client, manifest, options, progress)
 
     @property
     def private_data(self) -> bool:
         """Whether this machine's text is not the run's: it trains all the same, but nobody can audit it."""
         return self.client.ready.data_digest != self._manifest.data_digest
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How far apart steps come as a rule, the owner's pace included; None while that is not known."""
+        busy_seconds = self.progress.step_seconds
+        return None if busy_seconds is None else max(self._options.step_seconds, busy_seconds / self._compute_share)
 
     def resume(self) -> None:
         if self.paused:
@@ -103,6 +104,7 @@ class Training:
         if threads == self._threads:
             return
         self.client.set_threads(threads)
+        self.progress.forget_timing()
         if self.progress.device == cpu_name(self._threads):
             self.progress.device = cpu_name(threads)
         self._threads = threads

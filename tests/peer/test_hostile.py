@@ -76,7 +76,7 @@ def test_the_lie_is_sent_and_the_learner_goes_on_from_the_truth() -> None:
     honest, liar = Member(None), Member("sign_flip:factor=4")
     truth, lie = honest.encode(gradient()), liar.encode(gradient())
     assert torch.allclose(liar.sent(lie), -4 * honest.sent(truth), atol=1e-4)
-    assert liar.work._snapshots[KEY].vector.equal(honest.work._snapshots[KEY].vector)
+    assert liar.work.snapshots[KEY].vector.equal(honest.work.snapshots[KEY].vector)
     assert sum(lie.squared_norms) == pytest.approx(16 * sum(truth.squared_norms), rel=1e-4)
 
 

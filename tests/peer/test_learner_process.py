@@ -17,12 +17,14 @@ from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from dht.errors import LocalError, PeerError, UsageError
+from peer import service
+from peer.checkpointer import LEARNER_SECONDS_MAX
 from peer.data import TrainingWindows, load_tokens
 from peer.errands import Errands
 from peer.fragments import fragment_views, split_fragments
 from peer.learner import make_learner
 from peer.learner_channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
-from peer.learner_client import LearnerClient
+from peer.learner_client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
 from peer.learner_loop import Obedience, read_state, train
 from peer.learner_messages import (
     FRAME_BYTES_MAX,
@@ -156,6 +158,32 @@ def test_a_learner_that_dies_is_noticed_by_whoever_waits():
         await learner.stop()
 
     asyncio.run(lose())
+
+
+def test_a_learner_that_hangs_does_not_keep_its_peer_from_ending(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("peer.learner_client.STOP_SECONDS_MAX", 0.5)
+
+    async def stop() -> None:
+        learner = await started(LearnerOptions(paused=True))
+        os.kill(learner.pid, signal.SIGSTOP)
+        waiting = [asyncio.ensure_future(work) for work in (learner.snapshot(0), learner.save(Path("nowhere")))]
+        await asyncio.wait_for(learner.stop(), ENDING_SECONDS)
+        for future in waiting:
+            with pytest.raises(LearnerStoppedError):
+                await future
+
+    asyncio.run(stop())
+    assert LEARNER_SECONDS_MAX + STOP_SECONDS_MAX < service.STOP_SECONDS_MAX, "the rest takes time, too"
+
+
+def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytest.MonkeyPatch):
+    """One that waits in the kernel for a disk or a GPU."""
+    monkeypatch.setattr("peer.learner_spawn.EXIT_SECONDS_MAX", 0.05)
+    with learner_ahead() as spawned:
+        with monkeypatch.context() as deaf:
+            deaf.setattr(spawned.process, "kill", lambda: None)
+            assert spawned.reap() == -signal.SIGKILL
+        assert spawned.process.poll() is None
 
 
 def test_a_run_that_does_not_fit_says_so():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from coordinator.actions import VoteRecord
@@ -113,6 +113,7 @@ def test_a_new_folder_holds_version_zero(tmp_path: Path, manifest: Manifest) -> 
 
 def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest) -> None:
     directory = RunDirectory(tmp_path, manifest.run_id)
+    assert directory.saved_learner() is None
     for versions in (2, 5):  # the second save appends to the certificate logs
         chains, states = advanced(manifest, versions)
         learner = directory.learner_file
@@ -126,6 +127,10 @@ def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest)
         assert held.anchors.served(fragment, chain.digest) is not None
     assert held.learner_state is not None
     assert held.learner_state.exists()
+    held.learner_state.unlink()
+    saved = directory.saved_learner()
+    assert saved is not None, "while the peer goes on, for another learner"
+    assert torch.equal(load_file(saved)["theta"], torch.arange(3.0))
 
 
 def test_another_lineage_replaces_the_log(tmp_path: Path, manifest: Manifest) -> None:
