@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import signal
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -15,7 +14,7 @@ from peer.chaos.plan import LINK_VALUES, UNDONE_BY, Event, Kind, Plan, number_of
 from peer.chaos.record import Happening
 
 END_OF_PLAN = "the run ended first"
-
+REPAIRED: tuple[Kind, ...] = ("continue", "clear", "disk_free", "clock_right", "heal")  # at the end of a plan
 
 Target = TypeVar("Target")
 
@@ -39,16 +38,11 @@ class Conductor(Generic[Target]):
         self._restart = restart
         self._tell = tell
         self._order = count()
-        self._due: list[tuple[float, int, Event]] = []
+        self._due: list[tuple[float, int, Event, Event | None]] = []  # the last is what it undoes; None: all
         self._timed = [event for event in plan.events if event.at_seconds is not None]
         self._at_points = {event.waits_for: event for event in plan.events if event.at_point is not None}
         self._down: set[str] = set()
-        self._stopped: set[str] = set()
-        self._full: set[str] = set()
-        self._links: dict[str, Link] = {}
-        self._skewed: set[str] = set()
-        self._attacks: dict[str, str] = {}  # what the hostile do
-        self._cut = False
+        self._faults: dict[tuple[Kind, str], list[Event]] = {}  # not undone yet, by what undoes them and by target
 
     def begin(self, now: float) -> None:
         """Times in the plan count from here."""
@@ -63,8 +57,8 @@ class Conductor(Generic[Target]):
                 self._fire(event, now)
                 self._executor.release(process)
         while self._due and self._due[0][0] <= now:
-            _, _, event = heapq.heappop(self._due)
-            self._fire(event, now)
+            _, _, event, fault = heapq.heappop(self._due)
+            self._fire(event, now, fault)
 
     def note_death(self, name: str, exit_code: int | None, now: float) -> bool:
         """A process has ended by itself; True if that was in the plan."""
@@ -75,42 +69,39 @@ class Conductor(Generic[Target]):
         if event is None or not event.dies_there or exit_code != -signal.SIGKILL:
             return False
         del self._at_points[name]
+        if event.do == "kill":
+            self._begin(event)
         self._note(event, now, self._tried(event) if event.do == "attacker" else None)
         return True
 
     @property
     def restarts_pending(self) -> bool:
         """Whether somebody is still to come back."""
-        return any(event.do == "restart" for _, _, event in self._due)
+        return any(event.do == "restart" for _, _, event, _ in self._due)
 
     def end(self, now: float) -> None:
         """Repair everything but deaths and hostility, and note what never came to happen."""
-        left = [event for _, _, event in sorted(self._due)] + list(self._at_points.values())
+        left = [event for _, _, event, _ in sorted(self._due)] + list(self._at_points.values())
         self._due.clear()
         for event in left:
             if event.do not in UNDONE_BY.values():
                 self._tell(Happening(event, now, END_OF_PLAN))
-        hurt: tuple[tuple[Kind, Iterable[str]], ...] = (
-            ("continue", self._stopped),
-            ("clear", self._links),
-            ("disk_free", self._full),
-            ("clock_right", self._skewed),
-        )
-        mending = [Event(do=kind, at_seconds=0, peer=number_of(name)) for kind, names in hurt for name in sorted(names)]
-        for event in [*mending, *([Event(do="heal", at_seconds=0)] if self._cut else [])]:
-            self._fire(event, now)
+        hurt = {key for key, faults in self._faults.items() if faults}
+        for kind in REPAIRED:
+            for name in sorted(name for undoing, name in hurt if undoing == kind):
+                self._fire(Event(do=kind, at_seconds=0, peer=number_of(name) if name else None), now)
 
-    def _push(self, seconds: float, event: Event) -> None:
-        heapq.heappush(self._due, (seconds, next(self._order), event))
+    def _push(self, seconds: float, event: Event, fault: Event | None = None) -> None:
+        heapq.heappush(self._due, (seconds, next(self._order), event, fault))
 
-    def _fire(self, event: Event, now: float) -> None:
-        refusal = self._executor.refusal(event.do) or self._obstacle(event) or self._tried(event)
+    def _fire(self, event: Event, now: float, fault: Event | None = None) -> None:
+        refusal = self._executor.refusal(event.do) or self._obstacle(event, fault) or self._tried(event, fault)
         self._note(event, now, refusal)
 
-    def _tried(self, event: Event) -> str | None:
+    def _tried(self, event: Event, fault: Event | None = None) -> str | None:
         """Why it could not be done; None if it has been."""
         try:
-            self._do(event)
+            self._do(event, fault)
         except LocalError as error:
             return str(error)
         return None
@@ -118,59 +109,69 @@ class Conductor(Generic[Target]):
     def _note(self, event: Event, now: float, refusal: str | None = None) -> None:
         self._tell(Happening(event, now, refusal))
         if refusal is None and event.for_seconds is not None:
-            self._push(now + event.for_seconds, event.undoing())
+            self._push(now + event.for_seconds, event.undoing(), event)
 
-    def _obstacle(self, event: Event) -> str | None:
+    def _obstacle(self, event: Event, fault: Event | None) -> str | None:
         """Why this makes no sense as things are; None if it does."""
         name = event.target
-        if event.do == "restart":
-            return None if name in self._down else f"{name} is running"
-        if event.do == "honest":
-            return None if name in self._attacks else f"{name} is not hostile"
-        if name in self._down and event.do not in MACHINE_KINDS:
+        if event.do == "restart" and name not in self._down:
+            return f"{name} is running"
+        if event.do == "honest" and not self._in_force(event):
+            return f"{name} is not hostile"
+        if name in self._down and event.do not in MACHINE_KINDS | {"restart", "honest"}:
             return f"{name} is down"
-        if event.do in ("stop", "continue") and (name in self._stopped) != (event.do == "continue"):
+        if event.do in ("stop", "continue") and bool(self._in_force(event)) != (event.do == "continue"):
             return f"{name} is {'already' if event.do == 'stop' else 'not'} stopped"
+        if fault is not None and not any(one is fault for one in self._in_force(event)):
+            return f"that {fault.do} is over already"
         return None
 
-    def _do(self, event: Event) -> None:
-        name = event.target
-        match event.do:
-            case "kill":
-                self._kill(name)
-            case "restart":
-                self._bring_back(name)
-            case "attacker" | "honest":
-                self._turn(name, event.attack)
-            case "stop":
-                self._executor.stop(self._processes[name])
-                self._stopped.add(name)
-            case "continue":
-                self._stopped.discard(name)
-                self._executor.resume(self._processes[name])
-            case "partition" | "heal":
-                self._executor.partition(event.groups())
-                self._cut = event.do == "partition"
-            case "disk_full" | "disk_free":
-                full = event.do == "disk_full"
-                self._executor.limit_disk(self._processes[name], full)
-                (self._full.add if full else self._full.discard)(name)
-            case "clock_skew" | "clock_right":
-                self._executor.set_clock(self._processes[name], event.skew_seconds or 0.0)
-                (self._skewed.add if event.skew_seconds else self._skewed.discard)(name)
-            case "delay" | "loss" | "bandwidth" | "clear":
-                self._shape(event)
+    def _in_force(self, event: Event) -> list[Event]:
+        """The faults of this kind that its target suffers, in the order in which they came."""
+        return self._faults.get(_place_of(event), [])
 
-    def _turn(self, name: str, attack: str | None) -> None:
-        """Another process in place of a peer's, from now on with this attack; one that is honest may stay away."""
+    def _begin(self, event: Event) -> None:
+        self._faults[_place_of(event)] = [*self._in_force(event), event]
+
+    def _do(self, event: Event, fault: Event | None) -> None:
+        """Begin a fault, or end `fault`, or all of its kind if that is None; what is left of them is in force."""
+        before = self._in_force(event)
+        if event.do in UNDONE_BY:
+            self._begin(event)
+        else:
+            self._faults[_place_of(event)] = [one for one in before if fault is not None and one is not fault]
+        try:
+            self._bring_about(_place_of(event)[0], event.target, before, self._in_force(event))
+        except LocalError:
+            self._faults[_place_of(event)] = before
+            raise
+
+    def _bring_about(self, undoing: Kind, name: str, before: Sequence[Event], faults: Sequence[Event]) -> None:
+        match undoing:
+            case "restart":
+                (self._kill if faults else self._bring_back)(name)
+            case "honest":
+                begins = len(faults) > len(before)
+                if begins or [one.attack for one in before[-1:]] != [one.attack for one in faults[-1:]]:
+                    self._turn(name, begins)
+            case "continue":
+                (self._executor.stop if faults else self._executor.resume)(self._processes[name])
+            case "heal":
+                self._executor.partition(cut(faults, self._processes))
+            case "disk_free":
+                self._executor.limit_disk(self._processes[name], bool(faults))
+            case "clock_right":
+                skews = [one.skew_seconds or 0.0 for one in faults]
+                self._executor.set_clock(self._processes[name], skews[-1] if skews else 0.0)
+            case "clear":
+                self._executor.shape(name, link(faults))
+
+    def _turn(self, name: str, begins: bool) -> None:
+        """Another process in place of a peer's, with the attack that is in force; who only stops one may stay away."""
         was_down = name in self._down
         if not was_down:
             self._kill(name)
-        if attack is not None:
-            self._attacks[name] = attack
-        else:
-            del self._attacks[name]
-        if attack is not None or not was_down:
+        if begins or not was_down:
             self._bring_back(name)
 
     def _kill(self, name: str) -> None:
@@ -178,21 +179,36 @@ class Conductor(Generic[Target]):
         self._executor.kill(self._processes[name])
 
     def _bring_back(self, name: str) -> None:
-        self._restart(name, self._attacks.get(name))
+        attacks = self._faults.get(("honest", name))
+        self._restart(name, attacks[-1].attack if attacks else None)
         self._down.discard(name)
-
-    def _shape(self, event: Event) -> None:
-        name, link = event.target, Link()
-        if event.do != "clear":
-            key = LINK_VALUES[event.do]
-            link = replace(self._links.get(name, link), **{key: getattr(event, key)})
-        self._executor.shape(name, link)
-        self._links.pop(name, None)
-        if link != Link():
-            self._links[name] = link
+        self._faults.pop(("restart", name), None)
 
     def _forget(self, name: str) -> None:
         """A process is gone, and with it what was done to it."""
         self._down.add(name)
-        self._stopped.discard(name)
-        self._full.discard(name)
+        self._faults.pop(("continue", name), None)
+        self._faults.pop(("disk_free", name), None)
+
+
+def _place_of(event: Event) -> tuple[Kind, str]:
+    """What undoes such an event, or is it, and the target: where it is kept what is to be undone."""
+    return UNDONE_BY.get(event.do, event.do), event.target
+
+
+def link(faults: Iterable[Event]) -> Link:
+    """What these faults make of a connection; of two of one kind the later one counts."""
+    values = {LINK_VALUES[one.do]: getattr(one, LINK_VALUES[one.do]) for one in faults}
+    return Link(**values)
+
+
+def cut(partitions: Sequence[Event], names: Iterable[str]) -> tuple[frozenset[str], ...]:
+    """The sides into which several partitions cut these processes together, first whoever is on the first of each."""
+    if len(partitions) < 2:
+        return partitions[0].groups() if partitions else ()
+    together: dict[tuple[int, ...], set[str]] = {(0,) * len(partitions): set()}
+    for name in names:
+        sides = (one.groups() for one in partitions)
+        place = tuple(next((index for index, side in enumerate(groups) if name in side), 0) for groups in sides)
+        together.setdefault(place, set()).add(name)
+    return tuple(map(frozenset, together.values()))

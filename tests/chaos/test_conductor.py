@@ -135,6 +135,109 @@ def test_faults_of_one_link_add_up_and_are_cleared_together() -> None:
     ]
 
 
+def advanced(rig: Rig, seconds: range) -> None:
+    for second in seconds:
+        rig.conductor.advance(START + second)
+
+
+def test_what_undoes_one_fault_of_a_link_leaves_the_others() -> None:
+    rig = Rig(
+        event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=20.0),
+        event("loss", 2.0, 1, loss_share=0.02, for_seconds=60.0),
+        event("delay", 5.0, 1, delay_seconds=0.3, for_seconds=5.0),
+        event("loss", 3.0, 2, loss_share=0.5, for_seconds=1.0),
+    )
+    advanced(rig, range(70))
+    assert [link for _, name, link in rig.executor.done if name == "peer-1"] == [
+        Link(delay_seconds=0.1),
+        Link(delay_seconds=0.1, loss_share=0.02),
+        Link(delay_seconds=0.3, loss_share=0.02),
+        Link(delay_seconds=0.1, loss_share=0.02),
+        Link(loss_share=0.02),
+        Link(),
+    ]
+    assert all(refusal is None for *_, refusal in rig.lines())
+
+
+def test_partitions_that_overlap_cut_together_and_each_is_healed_when_it_is_over() -> None:
+    rig = Rig(
+        event("partition", 1.0, sides=((1, 2, "host"), (3, 4)), for_seconds=20.0),
+        event("partition", 5.0, sides=((1, 3, "host"), (2, 4)), for_seconds=30.0),
+        event("partition", 50.0, sides=((1,), (2, 3, 4)), for_seconds=30.0),
+        event("partition", 55.0, sides=((1,), (2,)), for_seconds=5.0),
+    )
+    advanced(rig, range(90))
+    sides = [{frozenset(side) for side in sides if side} for _, *sides in rig.executor.done]  # type: ignore[misc]
+    assert sides == [
+        {frozenset({"host", "peer-1", "peer-2"}), frozenset({"peer-3", "peer-4"})},
+        {frozenset({"host", "peer-1"}), frozenset({"peer-2"}), frozenset({"peer-3"}), frozenset({"peer-4"})},
+        {frozenset({"host", "peer-1", "peer-3"}), frozenset({"peer-2", "peer-4"})},
+        set(),
+        {frozenset({"peer-1"}), frozenset({"peer-2", "peer-3", "peer-4"})},
+        {frozenset({"host", "peer-1"}), frozenset({"peer-3", "peer-4"}), frozenset({"peer-2"})},
+        {frozenset({"peer-1"}), frozenset({"peer-2", "peer-3", "peer-4"})},
+        set(),
+    ]
+    assert rig.executor.done[5][1] == {"host", "peer-1"}, "whoever is on no side is on the first"
+
+
+OF_A_PROCESS: dict[Kind, Kind] = {"kill": "restart", "stop": "continue", "disk_full": "disk_free"}
+
+
+@pytest.mark.parametrize("do", OF_A_PROCESS)
+def test_an_undoing_does_not_undo_a_later_fault(do: Kind) -> None:
+    """Where its own was undone before by an event of the plan."""
+    rig = Rig(
+        event(do, 1.0, 2, for_seconds=9.0),
+        event(OF_A_PROCESS[do], 3.0, 2),
+        event(do, 5.0, 2, for_seconds=20.0),
+    )
+    advanced(rig, range(30))
+    assert rig.lines()[2:] == [
+        (do, "peer-2", 5.0, None),
+        (OF_A_PROCESS[do], "peer-2", 10.0, f"that {do} is over already"),
+        (OF_A_PROCESS[do], "peer-2", 25.0, None),
+    ]
+
+
+def test_the_later_of_two_clocks_or_attacks_counts_until_it_is_over() -> None:
+    rig = Rig(
+        event("clock_skew", 1.0, 1, skew_seconds=90.0, for_seconds=30.0),
+        event("clock_skew", 5.0, 1, skew_seconds=-60.0, for_seconds=10.0),
+        event("attacker", 1.0, 2, attack="zero", for_seconds=30.0),
+        event("attacker", 5.0, 2, attack="sign_flip", for_seconds=10.0),
+        event("attacker", 1.0, 3, attack="zero", for_seconds=10.0),
+        event("attacker", 5.0, 3, attack="sign_flip", for_seconds=30.0),
+    )
+    advanced(rig, range(40))
+    assert [skew for what, _, skew in (one for one in rig.executor.done if one[0] == "clock")] == [90, -60, 90, 0]
+    assert [attack for name, attack in rig.restarted if name == "peer-2"] == ["zero", "sign_flip", "zero", None]
+    assert [attack for name, attack in rig.restarted if name == "peer-3"] == ["zero", "sign_flip", None]
+
+
+def test_who_is_down_when_one_of_its_attacks_is_over_comes_back_with_the_other() -> None:
+    rig = Rig(
+        event("attacker", 1.0, 2, attack="zero", for_seconds=30.0),
+        event("attacker", 2.0, 2, attack="sign_flip", for_seconds=10.0),
+        event("kill", 8.0, 2, for_seconds=10.0),
+    )
+    advanced(rig, range(20))
+    assert rig.restarted == [("peer-2", "zero"), ("peer-2", "sign_flip"), ("peer-2", "zero")]
+
+
+SHAPES: dict[Kind, dict[str, object]] = {"delay": {"delay_seconds": 0.5}, "loss": {"loss_share": 0.5}}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(SHAPES)), st.integers(0, 40), st.integers(1, 40)), max_size=8))
+def test_a_link_is_as_bad_as_what_is_in_force_says(faults: list[tuple[Kind, int, int]]) -> None:
+    rig = Rig(*(event(do, float(at), 1, for_seconds=float(lasts), **SHAPES[do]) for do, at, lasts in faults))
+    for second in range(90):
+        rig.conductor.advance(START + second)
+        wanted = {do for do, at, lasts in faults if at <= second < at + lasts}
+        (*_, link) = rig.executor.done[-1] if rig.executor.done else (Link(),)
+        assert link == Link(0.5 if "delay" in wanted else 0.0, 0.5 if "loss" in wanted else 0.0)
+
+
 def test_a_link_is_cleared_although_its_peer_is_down() -> None:
     """Else whoever is killed meanwhile comes back to a bad link that nothing mends any more."""
     rig = Rig(event("delay", 1.0, 1, delay_seconds=0.1, for_seconds=10.0), event("kill", 8.0, 1, for_seconds=15.0))
