@@ -46,7 +46,6 @@ class Network:
         self._on_gone: OnGone = lambda peer: None
         self._transport = self._new_transport()
         self._past = Traffic()
-        self._watchdog: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -66,10 +65,12 @@ class Network:
             await dht.close()
             raise
         dht.after_rebuild(network._reattach)
-        loop = asyncio.get_running_loop()
-        core = WatchdogCore(WatchdogConfig(), loop.time())
-        network._watchdog = loop.create_task(watch(core, dht, loop.time, asyncio.sleep))
         return network
+
+    async def watch(self) -> None:
+        """Until cancelled: rebuild it where it breaks. For whoever keeps it open for long to supervise."""
+        loop = asyncio.get_running_loop()
+        await watch(WatchdogCore(WatchdogConfig(), loop.time()), self.dht, loop.time, asyncio.sleep)
 
     # -- the transport port
 
@@ -101,10 +102,7 @@ class Network:
         return await self._transport.flush(timeout_seconds)
 
     async def close(self) -> None:
-        """Leave the network; safe to call twice."""
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            await asyncio.gather(self._watchdog, return_exceptions=True)
+        """Leave the network, once nobody watches it any more; safe to call twice."""
         await self._transport.close()
         await self.dht.close()
 

@@ -22,6 +22,7 @@ from coordinator.events import PresenceSeen
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.presence import Presence
 from coordinator.snapshot import PeerSnapshot
+from dht.addresses import PeerAddress
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
 from peer.assembly import (
@@ -104,7 +105,7 @@ class Node:
         manifest, data = await asyncio.to_thread(make_run, described, options, node.identity.peer_id)
         try:
             met = () if invite is None else invite.addresses
-            node.network = await open_network(options, manifest.run_id, met, node._addresses_of)
+            await node._enter(manifest.run_id, met)
             await node._start(manifest, data, invite)
         except BaseException:
             await node.stop(save=False)
@@ -118,7 +119,7 @@ class Node:
         node = cls(options, prepare(options), "learner")
         try:
             directory = RunDirectory(options.data_directory, invite.run_id)
-            node.network = await open_network(options, invite.run_id, invite.addresses, node._addresses_of)
+            await node._enter(invite.run_id, invite.addresses)
             manifest = directory.known_manifest() or await fetch_manifest(node.network, invite.run_id, invite.peers)
             check_brought(manifest.config)
             await ensure_genesis(directory.path, manifest, invite.peers, node.network)
@@ -127,6 +128,10 @@ class Node:
             await node.stop(save=False)
             raise
         return node
+
+    async def _enter(self, run_id: bytes, met: tuple[PeerAddress, ...]) -> None:
+        self.network = await open_network(self.options, run_id, met, self._addresses_of)
+        self._chores.spawn(self.network.watch())
 
     async def _start(self, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> None:
         self.manifest = manifest

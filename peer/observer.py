@@ -27,6 +27,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
 from dht.records import presence_key
 from peer import cli_log
+from peer.chores import Chores
 from peer.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from peer.clock import unix_seconds
 from peer.frames import decode_header, encode_header
@@ -58,20 +59,24 @@ class Observer:
         self._observation: Observation | None = None
         self._network: Network | None = None
         self._note = "looking for the network"
+        self._chores = Chores(self._fail)
+        self._broken: asyncio.Future[None]
 
     async def run(self) -> None:
         """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it."""
-        looking, viewing = asyncio.create_task(self._look()), asyncio.create_task(self._view())
+        self._broken = asyncio.get_running_loop().create_future()
+        self._chores.spawn(self._look())
+        self._chores.spawn(self._view())
         try:
-            done, _ = await asyncio.wait({looking, viewing}, return_when=asyncio.FIRST_COMPLETED)
-            for broken in done:
-                broken.result()
+            await self._broken
         finally:
-            looking.cancel()
-            viewing.cancel()
-            await asyncio.gather(looking, viewing, return_exceptions=True)
+            await self._chores.end()
             if self._network is not None:
                 await self._network.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     async def _look(self) -> None:
         while self._network is None:
@@ -93,6 +98,7 @@ class Observer:
         observation = Observation(manifest, run_facts(manifest), chains, unix_seconds() - self._now())
         await network.start(self._on_frame, lambda peer: None)
         self._network, self._observation = network, observation
+        self._chores.spawn(network.watch())
 
     async def _begin(self, network: Network, manifest: Manifest) -> Sequence[Chain]:
         """The chains up to the heads of the invite, if it has any."""

@@ -1,11 +1,26 @@
-"""A peer's place in the network: what waits for a slow line."""
+"""A peer's place in the network: what waits for a slow line, and who hears when nobody looks after it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+from pathlib import Path
 
-from peer.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, transport_config
-from peer.transport import TransportConfig
+import pytest
+
+from coordinator.manifest import Manifest
+from coordinator.network_view import NetworkView
+from dht.addresses import PeerAddress
+from dht.identity import Identity
+from dht.invite import Invite
+from dht.statement import digest_of
+from peer.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
+from peer.node import Node
+from peer.observer import Observer
+from peer.options import NodeOptions
+from peer.transport import OnFrame, OnGone, TransportConfig
+from peer.virtual_loop import run_virtual
+from tests.coordinator.builders import Club
 
 
 def test_queues_are_as_short_as_the_owners_upload_limit_makes_them() -> None:
@@ -14,3 +29,74 @@ def test_queues_are_as_short_as_the_owners_upload_limit_makes_them() -> None:
     assert transport_config(1e12).queue_bytes_max == usual
     assert transport_config(250_000.0).queue_bytes_max == 250_000 * QUEUE_SECONDS < usual
     assert transport_config(1.0).queue_bytes_max == QUEUE_BYTES_MIN
+
+
+class Broken:
+    """A record store whose looking after fails as nobody has thought of."""
+
+    alive = True
+
+    async def probe(self) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    async def rebuild(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Unwatched(Network):
+    """A place in a network without a network."""
+
+    def __init__(self) -> None:
+        self.dht = Broken()  # type: ignore[assignment]
+
+    async def start(self, on_frame: OnFrame, on_gone: OnGone) -> None: ...
+    async def flush(self, timeout_seconds: float) -> bool:
+        return True
+
+    async def close(self) -> None: ...
+
+
+def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def open_network(*_: object) -> Network:
+        return Unwatched()
+
+    monkeypatch.setattr("peer.node.open_network", open_network)
+
+    async def main() -> None:
+        node = Node(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner")
+        await node._enter(digest_of(b"run"), ())
+        with pytest.raises(RuntimeError, match="nobody thought of this"):
+            await node.wait()
+        await node.stop()
+
+    run_virtual(main())
+
+
+def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Club.of(2).manifest
+
+    async def open_network(*_: object) -> Network:
+        return Unwatched()
+
+    async def fetch_manifest(*_: object) -> Manifest:
+        return manifest
+
+    async def show(_: NetworkView) -> None: ...
+    async def read(_: Observer) -> None:
+        await asyncio.sleep(1e9)
+
+    monkeypatch.setattr(Network, "open", open_network)
+    monkeypatch.setattr("peer.observer.fetch_manifest", fetch_manifest)
+    monkeypatch.setattr(Observer, "_read", read)
+
+    async def main() -> None:
+        address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
+        invite = Invite(manifest.run_id, manifest.organiser, (address,))
+        with pytest.raises(RuntimeError, match="nobody thought of this"):
+            await Observer(invite, tmp_path, show).run()
+
+    run_virtual(main())
