@@ -74,7 +74,7 @@ def chaos(
         config_path=config,
         peers=chosen.peers,
         step_seconds=step_seconds,
-        data_directory=cli_settings.swarm_directory(data),
+        data_directory=cli_settings.swarm_directory(data, new=True),
         verbose=verbose,
     )
     place = Namespaces if netns else Loopback

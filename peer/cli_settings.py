@@ -34,15 +34,17 @@ def data_directory(given: Path | None) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
 
 
-def swarm_directory(given: Path | None) -> Path | None:
+def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
     """The folder named by `--data`, made now, for the data of all peers of a swarm; None: a temporary one.
 
-    Raises UsageError if nothing can be written there.
+    Raises UsageError if nothing can be written there, or if it is to be `new` and holds anything.
     """
     if given is None:
         return None
     directory = data_directory(given)
     with holding_data(given):
+        if new and directory.exists() and any(directory.iterdir()):
+            raise UsageError(f"{given} holds something already; name a new folder with --data")
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
     return directory

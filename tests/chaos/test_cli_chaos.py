@@ -9,7 +9,7 @@ import pytest
 
 from peer import cli
 from peer.chaos.swarm import long_enough
-from peer.cli_settings import run_config
+from peer.cli_settings import run_config, swarm_directory
 
 HEADLINE = Path(__file__).parents[2] / "examples" / "chaos" / "headline.toml"  # draws kills until the end
 
@@ -46,6 +46,19 @@ def test_a_bad_plan_is_told_before_anything_starts(tmp_path: Path, capsys: pytes
     plan.write_text('[[event]]\ndo = "kill"\nat_seconds = 70\npeer = 1\n')
     assert cli.run(["chaos", "--plan", str(plan), "--minutes", "1"], (3, 11)) == 2
     assert "comes after the end at 60 s" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photo").write_text("family")
+    assert cli.run(["chaos", "--no-ui", "--data", str(tmp_path)], (3, 11)) == 2
+    assert capsys.readouterr().err == f"{tmp_path} holds something already; name a new folder with --data\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "photo"]
+    assert swarm_directory(tmp_path) == tmp_path, "`muster swarm` goes on with what it finds"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for new in (empty, tmp_path / "not" / "there"):
+        assert swarm_directory(new, new=True) == new
+        assert list(new.iterdir()) == []
 
 
 def test_namespaces_are_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
