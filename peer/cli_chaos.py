@@ -53,7 +53,7 @@ def chaos(
     verbose: Annotated[bool, typer.Option("--verbose", help="Have the peers log more.")] = False,
 ) -> None:
     """Break a real swarm on this machine on purpose, and measure what that costs."""
-    from peer.chaos.executor import Loopback
+    from peer.chaos.executor import Loopback, refused
     from peer.chaos.measure import Baseline, against, load_baseline
     from peer.chaos.namespaces import Namespaces
     from peer.chaos.swarm import ChaosOptions
@@ -79,6 +79,8 @@ def chaos(
     )
     place = Namespaces if netns else Loopback
     plain = no_ui or not sys.stdout.isatty()
+    if warning := refused(chosen.events, place() if containers is None else containers):
+        typer.echo(warning)
     if with_baseline:
         calm = replace(swarm, data_directory=cli_settings.swarm_directory(None if data is None else data / "baseline"))
         without = Plan.of(chosen.peers, chosen.seconds, ())

@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.plan import Kind
+from peer.chaos.plan import Event, Kind
 from peer.clock import SKEW_FILE, write_skew
 from peer.points import GATE_NAME, release, stands
 from peer.swarm_processes import PeerProcess
@@ -64,6 +64,18 @@ class Breaker(Protocol[Target_contra]):
         ...
 
     def shape(self, name: str, link: Link) -> None: ...
+
+
+def refused(events: Collection[Event], place: Breaker[Any]) -> str:
+    """Which of these events cannot happen there, and why, in a sentence for each reason; empty if all can."""
+    kinds: dict[str, list[Kind]] = {}
+    for event in events:
+        if reason := place.refusal(event.do):
+            kinds.setdefault(reason, []).append(event.do)
+    return "\n".join(
+        f"{len(found)} of this plan's {len(events)} events ({', '.join(sorted(set(found)))}) will not happen: {reason}"
+        for reason, found in kinds.items()
+    )
 
 
 class Executor(Breaker[PeerProcess], Protocol):

@@ -43,6 +43,14 @@ REPEATED_SECONDS_MIN = 0.5  # times are good to about so much
 MINUTES_DEFAULT = 5.0
 PEERS_DEFAULT = 4
 
+_MEANT = {
+    "tuple_type": "a list",
+    "model_type": "a table",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text in quotes",
+}  # by what pydantic calls that it is something else
+
 PeerNumber = int | Literal["host"]
 Side = Annotated[tuple[PeerNumber, ...], Field(strict=False)]  # TOML has lists only
 
@@ -254,4 +262,9 @@ def _fault(error: ValidationError) -> str:
         return f"{place}: is not a known key"
     if first["type"] == "literal_error" and place.endswith("do"):
         return f"{place}: can be {', '.join(get_args(Kind))}"
+    if first["type"] == "missing":
+        return f"{place}: is missing"
+    if first["type"] in _MEANT:
+        meant = 'the number of a peer, or "host"' if "int" in first["loc"] else _MEANT[first["type"]]
+        return f"{place}: has to be {meant}"
     return f"{place}: {first['msg'].lower()}"

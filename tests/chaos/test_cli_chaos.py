@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from peer import cli
+from dht.errors import LocalError
+from peer import cli, cli_chaos
 from peer.chaos.swarm import long_enough
 from peer.cli_settings import run_config, swarm_directory
 
+DELAY = '[[event]]\ndo = "delay"\nat_seconds = 9\npeer = 1\ndelay_seconds = 0.1\n'
 HEADLINE = Path(__file__).parents[2] / "examples" / "chaos" / "headline.toml"  # draws kills until the end
 
 
@@ -59,6 +61,31 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pyt
     for new in (empty, tmp_path / "not" / "there"):
         assert swarm_directory(new, new=True) == new
         assert list(new.iterdir()) == []
+
+
+def test_what_cannot_happen_is_told_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begins(*_: object) -> None:
+        raise LocalError("here it begins")
+
+    monkeypatch.setattr(cli_chaos, "_run", begins)
+    file = tmp_path / "plan.toml"
+    kill, heal = ('[[event]]\ndo = "kill"\nat_seconds = 7\npeer = 1\n', '[[event]]\ndo = "heal"\nat_seconds = 8\n')
+    for plan, arguments, said in (
+        (
+            kill + heal + heal + DELAY,
+            [],
+            "3 of this plan's 4 events (delay, heal) will not happen: on loopback the network cannot fail; run as "
+            "root with --netns\n",
+        ),
+        (kill + heal + heal + DELAY, ["--netns"], ""),
+        (kill, [], ""),
+    ):
+        file.write_text(plan)
+        assert cli.run(["chaos", "--no-ui", "--plan", str(file), *arguments], (3, 11)) == 1
+        told = capsys.readouterr()
+        assert (told.out, told.err) == (said, "here it begins\n")
 
 
 def test_namespaces_are_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
