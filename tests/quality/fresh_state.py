@@ -1,7 +1,8 @@
 """What a newcomer loses that begins at everybody's parameters, but without an inner optimizer's state.
 
-Run `python -m tests.quality.fresh_state [--seeds 0,1,2]`; prints the held-out loss of a learner some steps after it
-took a trained one's place: with that one's state, without, and without and at the full rate from the first step.
+Run `python -m tests.quality.fresh_state [--seeds 0,1,2] [--joins-at 200]`; prints the held-out loss of a learner some
+steps after it took a trained one's place: with that one's state, without, and without and at the full rate from the
+first step.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from peer.inner_optimizer import REWARM_STEPS
 from peer.learner import Learner, make_learner, parameters_of
 
 CONFIG = Path("examples/tiny.toml")
-JOINS_AT_STEP = 200
 LOOKS = (8, 24, 48, 96)  # steps after that
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--joins-at", type=int, default=200, help="the step")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in parser.parse_args().seeds.split(","):
-        compare(seed)
+    for seed in options.seeds.split(","):
+        compare(seed, options.joins_at)
 
 
-def compare(seed: str) -> None:
+def compare(seed: str, joins_at: int) -> None:
     """Print one line for each way to begin."""
     config = run_config(CONFIG, None)
     data = load_tokens(config.data, config.model.vocabulary)
@@ -40,7 +42,7 @@ def compare(seed: str) -> None:
         return make_learner(config, TrainingWindows(data.train, config.data, b"fresh-state", f"{text}-{seed}"))
 
     veteran = learner("veteran")
-    train(veteran, 0, JOINS_AT_STEP)
+    train(veteran, 0, joins_at)
     saved = veteran.export_state()
     for way in ("with state", "without state", "without state, full rate"):
         newcomer = learner("newcomer")
@@ -52,7 +54,7 @@ def compare(seed: str) -> None:
             newcomer._state_steps = REWARM_STEPS
         found = []
         for before, after in zip((0, *LOOKS), LOOKS, strict=False):
-            train(newcomer, JOINS_AT_STEP + before, after - before)
+            train(newcomer, joins_at + before, after - before)
             found.append(f"{evaluator.loss(parameters_of(newcomer)):.4f}")
         print(f"seed {seed}, {way}: {', '.join(found)} after {', '.join(map(str, LOOKS))} steps", flush=True)
 
