@@ -28,13 +28,19 @@ class Donations:
         self._lines: OrderedDict[PeerId, deque[StateAsk]] = OrderedDict()  # whose turn it is comes first
 
     def ask(self, peer: PeerId, ask: StateAsk) -> None:
-        """Queue a question; one too many is dropped, and its asker will turn to somebody else."""
+        """Queue a question; one too many is dropped, and its asker will turn to somebody else.
+
+        Whoever asks for another state of a fragment does not want the one before any more; and nothing is given twice
+        to whoever has lost patience and asks again.
+        """
         line = self._lines.get(peer)
         if line is None:
             if len(self._lines) >= ASKERS_MAX:
                 return
             line = self._lines[peer] = deque()
-        if len(line) < ASKS_PER_ASKER_MAX:
+        for other in [one for one in line if one.fragment == ask.fragment and one.certificate != ask.certificate]:
+            line.remove(other)
+        if len(line) < ASKS_PER_ASKER_MAX and ask not in line:
             line.append(ask)
 
     def forget(self, peer: PeerId) -> None:

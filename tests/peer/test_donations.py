@@ -16,8 +16,8 @@ DIGEST = digest_of(b"certificate")
 PIECE_BYTES = 256 << 10
 
 
-def ask(piece: int = 0) -> StateAsk:
-    return StateAsk(fragment=0, certificate=DIGEST, piece=piece)
+def ask(piece: int = 0, fragment: int = 0, certificate: bytes = DIGEST) -> StateAsk:
+    return StateAsk(fragment=fragment, certificate=certificate, piece=piece)
 
 
 def give_all(donations: Donations, now: float, payload_bytes: int = PIECE_BYTES) -> list[str]:
@@ -81,3 +81,26 @@ def test_whoever_is_gone_takes_nobodys_turn() -> None:
     donations.forget(PeerId("never asked"))
     assert give_all(donations, 0.0) == ["here"]
     assert donations.wait_seconds() is None
+
+
+def test_what_somebody_has_asked_for_already_is_given_once() -> None:
+    donations = Donations()
+    for piece in (1, 2, 1):
+        donations.ask(PeerId("impatient"), ask(piece))
+    donations.ask(PeerId("another"), ask(1))
+    assert Counter(give_all(donations, 0.0)) == {"impatient": 2, "another": 1}
+
+
+def test_whoever_asks_for_a_newer_state_gets_no_more_of_the_older_one() -> None:
+    donations = Donations()
+    for piece in range(3):
+        donations.ask(PeerId("a"), ask(piece))
+    donations.ask(PeerId("a"), ask(0, fragment=1))
+    donations.ask(PeerId("b"), ask(7))
+    donations.ask(PeerId("a"), ask(5, certificate=digest_of(b"newer")))
+    left = [donations.next(0.0) for _ in range(4)]
+    assert [(peer, one.fragment, one.piece) for peer, one in filter(None, left)] == [
+        ("a", 1, 0),
+        ("b", 0, 7),
+        ("a", 0, 5),
+    ]
