@@ -19,9 +19,10 @@ from dht.errors import LocalError, NetworkError, PeerError
 from dht.files import publish
 from dht.identity import PeerId
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.downloads import Wanted
 from peer.frames import StatePiece, decode_header, encode_header
 from peer.outer_optimizer import OuterState, state_digest
-from peer.state_transfer import StateTransfer, Wanted
+from peer.state_transfer import StateTransfer
 from peer.transport import Transport
 
 GENESIS_FILE = "genesis.safetensors"
@@ -85,7 +86,7 @@ async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transpo
             if isinstance(message, StatePiece):
                 transfer.receive(sender, message, payload)
 
-    await transport.start(on_frame, lambda peer: None)
+    await transport.start(on_frame, transfer.gone)
     asked = sorted(holders)
     return [
         await _fetch(transfer, Wanted(fragment, 0, digest, digest), asked)

@@ -1,9 +1,9 @@
-"""Getting certified states from other peers, and giving them: the shell around `peer.download` (design §8)."""
+"""Getting certified states from other peers, and giving them: the shell around `peer.downloads` (design §8)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,28 +11,17 @@ from coordinator.certificate import Certificate
 from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
-from peer.anchors import STATES_SERVED, Anchors
-from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
-from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS, Download
+from peer.anchors import Anchors
+from peer.downloads import Downloads, Wanted
 from peer.frames import StateAsk, StatePiece
+from peer.giving import Giving, first_of_step
+from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.inflow import Inflow
-from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
+from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState
 
-DOWNLOADS_KEPT = 4  # unfinished ones, for a later try with other holders
-SERVED_MAX = STATES_SERVED + 1  # of each fragment, version 0 with them: the leaf digests of all are kept
 STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
-
-    fragment: int
-    version: int
-    name: bytes
-    state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,71 +44,32 @@ class StateTransfer:
     def __init__(self, anchors: Anchors, post: Post) -> None:
         self._anchors = anchors
         self._post = post
-        self._downloads: OrderedDict[bytes, Download] = OrderedDict()  # by certificate
-        self._arrivals: dict[bytes, asyncio.Event] = {}  # of those that somebody waits for
+        self._giving = Giving(anchors, post)
+        self._downloads = Downloads()
+        self._waiting: dict[int, asyncio.Future[None]] = {}  # by fragment, until its state is here or nobody has it
+        self._timer: asyncio.TimerHandle | None = None
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
-        self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
         self._inflow = Inflow()
-        self._donations = Donations()
-        self._giving: asyncio.TimerHandle | None = None
-
-    # -- giving
 
     def give_at_most(self, bytes_per_second: float) -> None:
         """Give states no faster than this, nor than is usual."""
-        self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
+        self._giving.give_at_most(bytes_per_second)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
-        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""
-        self._donations.ask(sender, ask)
-        if self._giving is None:
-            self._give()
+        """Answer, now or when it is the asker's turn."""
+        self._giving.serve(sender, ask)
 
     def gone(self, peer: PeerId) -> None:
-        """Our streams to this peer have broken: what it asked for would not reach it."""
-        self._donations.forget(peer)
-
-    def _give(self) -> None:
-        loop, self._giving = asyncio.get_running_loop(), None
-        while (chosen := self._donations.next(loop.time())) is not None:
-            self._donations.gave(self._answer(*chosen))
-        wait_seconds = self._donations.wait_seconds()
-        if wait_seconds is not None:
-            self._giving = loop.call_later(wait_seconds, self._give)
+        """Our streams to this peer have broken: what it asked for would not reach it, what we asked will not come."""
+        self._giving.gone(peer)
+        self._downloads.gone(peer)
+        self._go_on()
 
     def close(self) -> None:
-        """Give nothing more."""
-        if self._giving is not None:
-            self._giving.cancel()
-
-    def _answer(self, sender: PeerId, ask: StateAsk) -> int:
-        """Bytes that went out."""
-        known = ask.fragment < len(self._anchors.layouts)
-        state = self._anchors.served(ask.fragment, ask.certificate) if known else None
-        payload = b"" if state is None else self._payload(state, ask)
-        self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
-        return len(payload)
-
-    def _payload(self, state: OuterState, ask: StateAsk) -> bytes | memoryview:
-        if ask.piece is None:
-            return self._leaves_of(state, ask.certificate)
-        half, index = divmod(ask.piece, leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES))
-        if half > 1:
-            index = ask.piece - self._first_of_step(ask.fragment)
-            view = memoryview(self._anchors.step(ask.fragment, ask.certificate))
-        else:
-            view = state_bytes(state.momentum if half else state.anchor)
-        return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]
-
-    def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
-        if certificate not in self._leaves:
-            leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
-            self._leaves[certificate] = b"".join(leaves)
-            while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
-                self._leaves.popitem(last=False)
-        return self._leaves[certificate]
-
-    # -- getting
+        """Give nothing more, and ask for nothing."""
+        self._giving.close()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def receive(self, sender: PeerId, piece: StatePiece, payload: bytes) -> None:
         """A piece that we may be waiting for."""
@@ -128,17 +78,15 @@ class StateTransfer:
             if not steps.found.full():
                 steps.found.put_nowait((piece.piece, payload if steps.is_whole(piece.piece, payload) else b""))
             return
-        arrival = self._arrivals.get(piece.certificate)
-        if arrival is not None:
-            now, download = asyncio.get_running_loop().time(), self._downloads[piece.certificate]
-            before = download.bytes_done
-            download.receive(sender, piece.piece, payload, now)
-            self._inflow.add(download.bytes_done - before, now)
-            arrival.set()
+        now, wish = asyncio.get_running_loop().time(), (piece.certificate, piece.piece)
+        self._inflow.add(self._downloads.receive(sender, piece.fragment, wish, payload, now), now)
+        self._go_on()
+
+    # -- steps
 
     async def fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
         """What led to this state, as one holder tells it, unproven; None if it does not, or is too slow."""
-        first, wanted = self._first_of_step(certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
+        first, wanted = first_of_step(self._anchors, certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
         arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted), length_bytes)
         try:
             async with asyncio.timeout(STALL_SECONDS + length_bytes / STEP_BYTES_PER_SECOND_MIN):
@@ -165,15 +113,11 @@ class StateTransfer:
                 found[piece] = payload
         return b"".join(found[piece] for piece in arrivals.wanted) if len(found) == len(arrivals.wanted) else None
 
-    def _first_of_step(self, fragment: int) -> int:
-        """Pieces of the step that led to a state are numbered after those of its two halves."""
-        return 2 * leaf_count(4 * self._anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
+    # -- states
 
     def progress(self, now: float) -> tuple[int, int, int, float | None]:
-        """Bytes that have arrived, bytes in all, holders asked and seconds left, over the downloads that run."""
-        running = [self._downloads[certificate] for certificate in self._arrivals]
-        done, total = sum(one.bytes_done for one in running), sum(one.bytes_total for one in running)
-        sources = max((one.sources for one in running), default=0)
+        """Bytes that have arrived, bytes in all, holders asked and seconds left, over all states that we lack."""
+        done, total, sources = self._downloads.progress()
         return done, total, sources, self._inflow.seconds_left(total - done, now)
 
     async def fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> OuterState:
@@ -183,40 +127,32 @@ class StateTransfer:
         )
 
     async def get(self, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
-        """`fetch`, of any state whose digest is known."""
-        download = self._resume(wanted)
-        download.offer(holders)
-        arrival = self._arrivals.setdefault(wanted.name, asyncio.Event())
+        """`fetch`, of any state whose digest is known; one at a time of each fragment."""
+        fragment = wanted.fragment
+        waiting = self._waiting[fragment] = asyncio.get_running_loop().create_future()
+        self._downloads.begin(wanted, self._anchors.layouts[fragment].elements, holders)
         try:
-            await self._run(download, wanted, arrival)
+            self._go_on()
+            await waiting
         finally:
-            self._arrivals.pop(wanted.name, None)
-        self._downloads.pop(wanted.name, None)  # gone if another call waited for the same state
-        return download.state()
+            if self._waiting.get(fragment) is waiting:  # else another call gets this state, or a newer one
+                del self._waiting[fragment]
+                self._downloads.pause(fragment)
+                self._go_on()
+        state = self._downloads.take(fragment)
+        if state is None:
+            raise NetworkError(f"no holder gave version {wanted.version} of fragment {fragment}")
+        return state
 
-    def _resume(self, wanted: Wanted) -> Download:
-        """What an earlier try has left of this state, or a new download."""
-        download = self._downloads.get(wanted.name)
-        if download is None:
-            elements = self._anchors.layouts[wanted.fragment].elements
-            download = self._downloads[wanted.name] = Download(wanted.state, elements)
-        idle = [digest for digest in self._downloads if digest not in self._arrivals and digest != wanted.name]
-        for digest in idle[: max(0, len(self._downloads) - DOWNLOADS_KEPT)]:
-            del self._downloads[digest]
-        return download
-
-    async def _run(self, download: Download, wanted: Wanted, arrival: asyncio.Event) -> None:
+    def _go_on(self) -> None:
+        """Ask for what may be asked for now, and tell those who wait for what is over."""
         loop = asyncio.get_running_loop()
-        while not download.done:
-            arrival.clear()
-            for ask in download.asks(loop.time()):
-                self._post(
-                    ask.holder, StateAsk(fragment=wanted.fragment, certificate=wanted.name, piece=ask.piece), b""
-                )
-            if download.hopeless:
-                raise NetworkError(f"no holder gave version {wanted.version} of fragment {wanted.fragment}")
-            try:
-                async with asyncio.timeout_at(download.next_deadline()):
-                    await arrival.wait()
-            except TimeoutError:
-                continue
+        for ask in self._downloads.asks(loop.time()):
+            self._post(ask.holder, StateAsk(fragment=ask.fragment, certificate=ask.name, piece=ask.piece), b"")
+        for fragment, waiting in self._waiting.items():
+            if not waiting.done() and self._downloads.is_over(fragment):
+                waiting.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._downloads.next_deadline(loop.time())
+        self._timer = loop.call_at(deadline, self._go_on) if deadline < math.inf else None

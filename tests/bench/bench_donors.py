@@ -1,20 +1,21 @@
-"""Joins whose donors die or lie: `python tests/bench/bench_donors.py [JOINS]`.
+"""Joins whose donors die, lie or have little to give: `python tests/bench/bench_donors.py [JOINS]`.
 
 Prints, for each kind of trouble, how many joins got the whole certified state, how long they took, and how many donors
-died while a join was under way. Donors and the newcomer are the code that peers run, on a network in memory with lines
-of 20 Mbit/s; its time is virtual, the same on every machine. A newcomer asks three donors for all fragments at once;
-who fails, and when, is drawn.
+died while a join was under way; then how long it takes where lines are slow and where many join at once. Donors and
+newcomers are the code that peers run, on a network in memory with lines of 20 Mbit/s; its time is virtual, the same on
+every machine. A newcomer asks three donors for all fragments at once; who fails, and when, is drawn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -28,19 +29,21 @@ from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.downloads import Wanted
 from peer.frames import StateAsk, StatePiece, decode_header, encode_header
 from peer.memory_transport import LinkPolicy, MemoryNetwork
 from peer.outer_optimizer import OuterState, state_digest
-from peer.state_transfer import StateTransfer, Wanted
+from peer.state_transfer import StateTransfer
 from peer.virtual_loop import run_virtual
 
 JOINS = 50
 CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=3, heads=4), pace=PaceSpec(fragments=4))
+LARGER = RunConfig(model=ModelSpec(hidden_size=512, layers=4, heads=4), pace=PaceSpec(fragments=8))
 LINE = LinkPolicy(delay_seconds=0.025, jitter_seconds=0.01, bytes_per_second=20e6 / 8)
 TRICKLE = LinkPolicy(bytes_per_second=1.0)
 NEWCOMER = PeerId("newcomer")
 DONORS = tuple(PeerId(f"donor {number}") for number in range(3))
-JOIN_SECONDS = 2.9  # within which deaths are drawn: a join without trouble takes a little longer
+JOIN_SECONDS = 1.8  # within which deaths are drawn: a join without trouble takes a little longer
 AGAIN_SECONDS = 1.0  # until a peer asks for a state again that nobody gave
 TRIES_MAX = 30
 
@@ -92,32 +95,90 @@ class Join:
     deaths: int  # of donors, before it had ended
 
 
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """So many newcomers at once, of whom none fails."""
+
+    name: str
+    joiners: int
+    config: RunConfig
+    line_mbit: float  # from each donor to each newcomer
+    given_mbit: float = math.inf  # by each donor, to all
+
+    @property
+    def size_bytes(self) -> int:
+        """What each newcomer needs."""
+        return sum(8 * layout.elements for layout in layouts_of(self.config))
+
+    @property
+    def ideal_seconds(self) -> float:
+        """At the donors' rates, and not counting that they give their first 4 MiB at once."""
+        rate = len(DONORS) * min(self.line_mbit * self.joiners, self.given_mbit) * 1e6 / 8
+        return self.joiners * self.size_bytes / rate
+
+
+CROWDS = (
+    Crowd("one, 8 fragments, lines of 3 Mbit/s", 1, LARGER, 3.0),
+    Crowd("one, 8 fragments, lines of 6.7 Mbit/s", 1, LARGER, 6.7),
+    Crowd("four at once, donors give 1 Mbit/s", 4, CONFIG, 20.0, 1.0),
+    Crowd("eight at once, donors give 1 Mbit/s", 8, CONFIG, 20.0, 1.0),
+    Crowd("eight at once, donors give 0.5 Mbit/s", 8, CONFIG, 20.0, 0.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """How it went."""
+
+    seconds: tuple[float, ...]  # of those who got everything
+    sent_bytes: int  # by all donors, of which each newcomer needs `Crowd.size_bytes`
+    tries: int
+
+
 @cache
-def states(version: int) -> tuple[OuterState, ...]:
+def states(version: int, config: RunConfig = CONFIG) -> tuple[OuterState, ...]:
     """Anchors and momenta of all fragments."""
     random_values = torch.Generator().manual_seed(version)
-    sizes = [layout.elements for layout in layouts_of(CONFIG)]
+    sizes = [layout.elements for layout in layouts_of(config)]
     return tuple(OuterState(*(torch.randn(size, generator=random_values) for _ in range(2))) for size in sizes)
 
 
-def names(version: int) -> list[bytes]:
+def names(version: int, config: RunConfig = CONFIG) -> list[bytes]:
     """Of the certificates of this version's fragments."""
-    return [digest_of(b"certificate", bytes([version, fragment])) for fragment in range(len(layouts_of(CONFIG)))]
+    return [digest_of(b"certificate", bytes([version, fragment])) for fragment in range(len(layouts_of(config)))]
+
+
+def wanted(fragment: int, config: RunConfig = CONFIG) -> Wanted:
+    """The newest state of a fragment."""
+    state = states(NEWEST, config)[fragment]
+    return Wanted(fragment, NEWEST, names(NEWEST, config)[fragment], state_digest(state.anchor, state.momentum))
 
 
 class Peer:
     """One end of a transfer on the network in memory: a donor if it holds states."""
 
-    def __init__(self, network: MemoryNetwork, me: PeerId, held: Sequence[OuterState], spoil: Spoil) -> None:
-        self.anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
-        for fragment, (name, state) in enumerate(zip(names(NEWEST), held, strict=False)):
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        me: PeerId,
+        held: Sequence[OuterState],
+        spoil: Spoil = lambda piece, payload: payload,
+        config: RunConfig = CONFIG,
+    ) -> None:
+        self.anchors = Anchors(layouts_of(config), genesis_states(config))
+        for fragment, (name, state) in enumerate(zip(names(NEWEST, config), held, strict=False)):
             self.anchors.install(fragment, name, state)
         self._transport = network.transport(me)
         self._spoil = spoil
         self.states = StateTransfer(self.anchors, self._post)
 
     async def start(self) -> None:
-        await self._transport.start(self._on_frame, lambda peer: None)
+        await self._transport.start(self._on_frame, self.states.gone)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What has gone out of here."""
+        return self._transport.traffic.bytes_sent
 
     async def close(self) -> None:
         self.states.close()
@@ -134,6 +195,16 @@ class Peer:
             self.states.serve(sender, message)
         elif isinstance(message, StatePiece):
             self.states.receive(sender, message, payload)
+
+
+async def fetch(newcomer: Peer, state: Wanted) -> int:
+    """Install the certified state, as often as it takes; returns how many tries that were."""
+    for tries in range(1, TRIES_MAX):
+        with suppress(NetworkError):
+            newcomer.anchors.install(state.fragment, state.name, await newcomer.states.get(state, DONORS))
+            return tries
+        await asyncio.sleep(AGAIN_SECONDS)
+    return TRIES_MAX
 
 
 class Scene:
@@ -156,7 +227,7 @@ class Scene:
         await newcomer.start()
         deaths = [asyncio.create_task(self._die(donor)) for donor in self._hit if self._trouble.dies]
         began = loop.time()
-        fetches = (self._fetch(newcomer, fragment) for fragment in range(len(names(NEWEST))))
+        fetches = (fetch(newcomer, wanted(fragment)) for fragment in range(len(names(NEWEST))))
         tries = await asyncio.gather(*fetches)
         seconds, died = loop.time() - began, self._deaths
         for death in deaths:
@@ -182,18 +253,6 @@ class Scene:
             await asyncio.sleep(5.0)
             await self._start(donor)
 
-    async def _fetch(self, newcomer: Peer, fragment: int) -> int:
-        """Install the certified state, as often as it takes; returns how many tries that were."""
-        state = states(NEWEST)[fragment]
-        digest = state_digest(state.anchor, state.momentum)
-        wanted = Wanted(fragment, NEWEST, names(NEWEST)[fragment], digest)
-        for tries in range(1, TRIES_MAX):
-            with suppress(NetworkError):
-                newcomer.anchors.install(fragment, wanted.name, await newcomer.states.get(wanted, DONORS))
-                return tries
-            await asyncio.sleep(AGAIN_SECONDS)
-        return TRIES_MAX
-
     def _is_certified(self, fragment: int) -> bool:
         got, wanted = self._peers[len(DONORS)].anchors.current(fragment), states(NEWEST)[fragment]
         return torch.equal(got.anchor, wanted.anchor) and torch.equal(got.momentum, wanted.momentum)
@@ -208,6 +267,49 @@ def join(trouble: Trouble, seed: int) -> Join:
     return run_virtual(play())
 
 
+def crowding(crowd: Crowd) -> Crowding:
+    """All newcomers of a crowd."""
+
+    async def play() -> Crowding:
+        loop, line = asyncio.get_running_loop(), replace(LINE, bytes_per_second=crowd.line_mbit * 1e6 / 8)
+        network, config = MemoryNetwork(1, line), crowd.config
+        donors = [Peer(network, donor, states(NEWEST, config), config=config) for donor in DONORS]
+        newcomers = [Peer(network, PeerId(f"{NEWCOMER} {place}"), (), config=config) for place in range(crowd.joiners)]
+        for peer in (*donors, *newcomers):
+            peer.states.give_at_most(crowd.given_mbit * 1e6 / 8)
+            await peer.start()
+        began, seconds = loop.time(), list[float]()
+
+        async def join_one(newcomer: Peer) -> int:
+            fetches = (fetch(newcomer, wanted(fragment, config)) for fragment in range(config.pace.fragments))
+            tries = max(await asyncio.gather(*fetches))
+            if tries < TRIES_MAX:
+                seconds.append(loop.time() - began)
+            return tries
+
+        tries = max(await asyncio.gather(*map(join_one, newcomers)))
+        sent_bytes = sum(donor.sent_bytes for donor in donors)
+        for peer in (*donors, *newcomers):
+            await peer.close()
+        return Crowding(tuple(seconds), sent_bytes, tries)
+
+    return run_virtual(play())
+
+
+def print_crowds() -> None:
+    """How long joins take on slow lines, and from donors that give little."""
+    print("| newcomers | joins complete | seconds, all (ideal) | tries, most | given, MB (needed) |")
+    print("| --- | --- | --- | --- | --- |")
+    for crowd in CROWDS:
+        found, needed = crowding(crowd), crowd.joiners * crowd.size_bytes
+        complete, times = f"{len(found.seconds)} of {crowd.joiners}", f"{max(found.seconds, default=math.inf):.0f}"
+        print(
+            f"| {crowd.name} | {complete} | {times} ({crowd.ideal_seconds:.0f}) | {found.tries} "
+            f"| {found.sent_bytes / 1e6:.0f} ({needed / 1e6:.0f}) |",
+            flush=True,
+        )
+
+
 def main(joins: int) -> None:
     size = sum(8 * layout.elements for layout in layouts_of(CONFIG))
     print(f"{joins} joins each, {size / 1e6:.0f} MB in {CONFIG.pace.fragments} fragments, three donors at 20 Mbit/s\n")
@@ -220,6 +322,8 @@ def main(joins: int) -> None:
         whole, tries = sum(one.whole for one in found), max(one.tries for one in found)
         deaths = f"{sum(one.deaths for one in found)} of {joins * trouble.donors}" if trouble.dies else "–"
         print(f"| {trouble.name} | {whole} of {joins} | {times} | {tries} | {deaths} |", flush=True)
+    print()
+    print_crowds()
 
 
 if __name__ == "__main__":

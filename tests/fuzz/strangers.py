@@ -27,7 +27,7 @@ from dht.statement import digest_of
 from dht.wire import Wire
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.donations import ASKERS_MAX
-from peer.download import Download
+from peer.downloads import Downloads, Wanted
 from peer.frames import (
     HeadsAnswer,
     HeadsAsk,
@@ -43,6 +43,7 @@ from peer.frames import (
     decode_header,
     encode_header,
 )
+from peer.giving import SERVED_MAX
 from peer.introduction import Introduction
 from peer.observation import Observation
 from peer.observer_chains import Chains
@@ -51,7 +52,6 @@ from peer.observer_view import run_facts
 from peer.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
 from peer.probe import ASKERS_KEPT as PROBERS_KEPT
 from peer.probe import ProbeDesk
-from peer.state_transfer import SERVED_MAX
 from peer.status_answer import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
 from peer.transfers import Transfers
 from peer.transport import Payload, frame_prefix
@@ -127,8 +127,8 @@ class Donor:
         """What is kept of strangers."""
         assert len(self.desk._answered) <= ASKERS_KEPT
         assert len(self.probes._called) <= PROBERS_KEPT
-        assert len(self.transfers.states._leaves) <= SERVED_MAX * len(LAYOUTS)
-        assert len(self.transfers.states._donations._lines) <= ASKERS_MAX
+        assert len(self.transfers.states._giving._leaves) <= SERVED_MAX * len(LAYOUTS)
+        assert len(self.transfers.states._giving._donations._lines) <= ASKERS_MAX
 
 
 @cache
@@ -183,16 +183,18 @@ PIECES = (
 def download(data: bytes) -> OuterState:
     """One of two holders sends this and nothing else; raises PeerError if it is left for that."""
     changed = Arrived.from_wire(data)
-    running = Download(state_digest(STATE.anchor, STATE.momentum), len(STATE.anchor))
-    running.offer([PEERS[1], PEERS[2]])
+    running, name = Downloads(), state_digest(STATE.anchor, STATE.momentum)
+    running.begin(Wanted(0, 0, name, name), len(STATE.anchor), [PEERS[1], PEERS[2]])
     for good in PIECES:
         running.asks(0.0)
-        running.receive(PEERS[1], changed.piece, changed.payload, 0.0)
-        running.receive(PEERS[2], good.piece, good.payload, 0.0)
-    assert torch.equal(running.state().anchor, STATE.anchor)
+        running.receive(PEERS[1], 0, (name, changed.piece), changed.payload, 0.0)
+        running.receive(PEERS[2], 0, (name, good.piece), good.payload, 0.0)
+    state = running.take(0)
+    assert state is not None
+    assert torch.equal(state.anchor, STATE.anchor)
     if PEERS[1] not in running._holders:
         raise PeerError("a false piece")
-    return running.state()
+    return state
 
 
 def observe(data: bytes) -> None:

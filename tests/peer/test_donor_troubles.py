@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.bench_donors import TRIES_MAX, TROUBLES, Trouble, join
+from tests.bench.bench_donors import CROWDS, TRIES_MAX, TROUBLES, Crowd, Trouble, crowding, join
 
 UNDISTURBED_SECONDS = 4.0
 POISONED = [
@@ -27,3 +27,11 @@ def test_where_all_donors_are_poisoned_nothing_is_loaded(trouble: Trouble) -> No
     found = join(replace(trouble, donors=3), seed=7)
     assert not found.whole
     assert found.tries == TRIES_MAX
+
+
+@pytest.mark.parametrize("crowd", CROWDS[::2], ids=lambda crowd: crowd.name)
+def test_slow_lines_and_many_newcomers_take_about_as_long_as_they_must(crowd: Crowd) -> None:
+    found = crowding(crowd)
+    assert len(found.seconds) == crowd.joiners
+    assert max(found.seconds) < 1.3 * crowd.ideal_seconds
+    assert found.sent_bytes < 1.1 * crowd.joiners * crowd.size_bytes, "hardly anything is given twice"

@@ -14,9 +14,9 @@ from dht.errors import LocalError, NetworkError
 from dht.identity import Identity
 from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.download import STALL_SECONDS
 from peer.frames import Transfer, decode_header, encode_header
 from peer.genesis import GENESIS_FILE, TRIES_MAX, digests_of, fetch_genesis, has_genesis, load_genesis, save_genesis
+from peer.holder import STALL_SECONDS
 from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import OuterState
 from peer.transfers import Transfers

@@ -219,7 +219,7 @@ def test_a_peer_with_mute_streams_ends_at_once(harness: HivemindHarness) -> None
 def test_a_holder_that_never_answers_is_left_for_another(
     harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peer.download.STALL_SECONDS", 0.3)
+    monkeypatch.setattr("peer.holder.STALL_SECONDS", 0.3)
     monkeypatch.setattr("peer.state_transfer.STALL_SECONDS", 0.3)
     state = state_of(1)
     certificate = certificate_of(state)
@@ -231,9 +231,9 @@ def test_a_holder_that_never_answers_is_left_for_another(
         assert await states.fetch_step(certificate, mute, len(STEP)) is None
         with pytest.raises(NetworkError, match="no holder gave version 3"):
             await states.fetch(certificate, [mute])
-        assert (states._arrivals, states._steps) == ({}, {})
+        assert (states._waiting, states._steps) == ({}, {})
         monkeypatch.undo()  # who answers may take its time
-        monkeypatch.setattr("peer.download.STALL_SECONDS", 3.0)
+        monkeypatch.setattr("peer.holder.STALL_SECONDS", 3.0)
         got = await states.fetch(certificate, [mute, holder._inbox.peer_id])
         assert torch.equal(got.anchor, state.anchor)
         for lane in Lane:
@@ -279,7 +279,7 @@ def test_a_fetch_from_a_holder_that_freezes_ends_and_goes_on_when_it_is_back(
         newcomer, holder = States(await harness.join(1)), States(await harness.join(2), state)
         fetch = partial(newcomer.transfer.fetch, certificate_of(state), [holder._inbox.peer_id])
         assert await newcomer.transfer.fetch_step(certificate_of(state), holder._inbox.peer_id, len(STEP)) == STEP
-        monkeypatch.setattr("peer.download.STALL_SECONDS", 0.3)
+        monkeypatch.setattr("peer.holder.STALL_SECONDS", 0.3)
         with (
             frozen((await harness.daemon(2))._child.pid),
             pytest.raises(NetworkError, match="no holder gave version 3"),
@@ -309,13 +309,14 @@ def test_a_donor_gives_others_what_an_asker_that_vanished_does_not_take(harness:
         _, writer = await raw_stream(harness, 2, inbox, Lane.CONTROL)
         # more than libp2p and the sockets take when nobody reads, and one after the other as they are answered
         for round_number in range(8):
-            header = encode_header(StateAsk(fragment=0, certificate=DIGEST, piece=0))
-            writer.write(ASKS_PER_ASKER_MAX * (frame_prefix(header, b"", 0) + header))
+            for piece in range(ASKS_PER_ASKER_MAX):
+                header = encode_header(StateAsk(fragment=0, certificate=DIGEST, piece=piece))
+                writer.write(frame_prefix(header, b"", 0) + header)
             await inbox.frames_are((round_number + 1) * ASKS_PER_ASKER_MAX)
         got = await other.transfer.fetch(certificate_of(state), [donor._inbox.peer_id])
         assert torch.equal(got.anchor, state.anchor)
         await inbox.peer_is_gone(vanished)
-        assert vanished not in donor.transfer._donations._lines
+        assert vanished not in donor.transfer._giving._donations._lines
         assert not inbox.transport.traffic_of(vanished).congested
         assert await inbox.transport.flush(WAIT_SECONDS)
         stop.set()

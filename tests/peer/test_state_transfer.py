@@ -20,8 +20,8 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import STATES_SERVED, Anchors, genesis_states, layouts_of
 from peer.donations import BURST_BYTES
-from peer.download import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.frames import StateAsk, StatePiece
+from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.node_status import note_of
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest, state_tree
 from peer.state_transfer import StateTransfer
@@ -141,9 +141,7 @@ def test_a_holder_that_fails_is_passed_over(fault: str) -> None:
 def test_one_whole_state_is_hashed_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many states are served: a question of a few bytes would else cost a pass over a state, each time."""
     hashed: list[int] = []
-    monkeypatch.setattr(
-        "peer.state_transfer.state_tree", lambda vector: hashed.append(len(vector)) or state_tree(vector)
-    )
+    monkeypatch.setattr("peer.giving.state_tree", lambda vector: hashed.append(len(vector)) or state_tree(vector))
     config = RunConfig(model=ModelSpec(hidden_size=64, layers=1, heads=2), pace=PaceSpec(fragments=6))
     states, layouts = genesis_states(config), layouts_of(config)
     anchors = Anchors(layouts, states)
@@ -237,9 +235,10 @@ def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None
             await asyncio.sleep(1.0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert (client._arrivals, client._steps) == ({}, {})
+        assert (client._waiting, client._steps) == ({}, {})
         client.receive(PeerId("a"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"late")
-        assert client.progress(0.0)[:3] == (0, 0, 0)
+        assert client.progress(0.0)[:3] == (0, 8 * layouts_of(CONFIG)[0].elements, 0)
+        assert not any(holder.owed for holder in client._downloads._holders.values())
 
     run_virtual(main())
 

@@ -1,0 +1,88 @@
+"""Giving certified states, and the steps that led to them, to other peers (design §8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from coordinator.merkle import leaf_count
+from dht.identity import PeerId
+from peer.anchors import STATES_SERVED, Anchors
+from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
+from peer.frames import StateAsk, StatePiece
+from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
+
+SERVED_MAX = STATES_SERVED + 1  # of each fragment, version 0 with them: the leaf digests of all are kept
+
+Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
+
+
+def first_of_step(anchors: Anchors, fragment: int) -> int:
+    """Pieces of the step that led to a state are numbered after those of its two halves."""
+    return 2 * leaf_count(4 * anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
+
+
+class Giving:
+    """The giving end of state transfer at one peer."""
+
+    def __init__(self, anchors: Anchors, post: Give) -> None:
+        self._anchors = anchors
+        self._post = post
+        self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
+        self._donations = Donations()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give_at_most(self, bytes_per_second: float) -> None:
+        """Give states no faster than this, nor than is usual."""
+        self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
+
+    def serve(self, sender: PeerId, ask: StateAsk) -> None:
+        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""
+        self._donations.ask(sender, ask)
+        if self._timer is None:
+            self._give()
+
+    def gone(self, peer: PeerId) -> None:
+        """Our streams to this peer have broken: what it asked for would not reach it."""
+        self._donations.forget(peer)
+
+    def _give(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        while (chosen := self._donations.next(loop.time())) is not None:
+            self._donations.gave(self._answer(*chosen))
+        wait_seconds = self._donations.wait_seconds()
+        if wait_seconds is not None:
+            self._timer = loop.call_later(wait_seconds, self._give)
+
+    def close(self) -> None:
+        """Give nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _answer(self, sender: PeerId, ask: StateAsk) -> int:
+        """Bytes that went out."""
+        known = ask.fragment < len(self._anchors.layouts)
+        state = self._anchors.served(ask.fragment, ask.certificate) if known else None
+        payload = b"" if state is None else self._payload(state, ask)
+        self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
+        return len(payload)
+
+    def _payload(self, state: OuterState, ask: StateAsk) -> bytes | memoryview:
+        if ask.piece is None:
+            return self._leaves_of(state, ask.certificate)
+        half, index = divmod(ask.piece, leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES))
+        if half > 1:
+            index = ask.piece - first_of_step(self._anchors, ask.fragment)
+            view = memoryview(self._anchors.step(ask.fragment, ask.certificate))
+        else:
+            view = state_bytes(state.momentum if half else state.anchor)
+        return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]
+
+    def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
+        if certificate not in self._leaves:
+            leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
+            self._leaves[certificate] = b"".join(leaves)
+            while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
+                self._leaves.popitem(last=False)
+        return self._leaves[certificate]
