@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,13 +17,22 @@ from peer.outer_optimizer import OuterState, state_digest
 STATES_SERVED = 3  # per fragment: the newest and two before it, for peers that are fetching while we go on
 
 
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """A certified state, by the digest of its certificate."""
+
+    digest: bytes
+    state: OuterState
+
+
 class Anchors:
     """The newest held state per fragment. States are never changed in place, so they can be shared freely."""
 
     def __init__(self, layouts: Sequence[FragmentLayout], states: Sequence[OuterState]) -> None:
         self.layouts = tuple(layouts)
         self._current = list(states)
-        self._served: list[OrderedDict[bytes, tuple[OuterState, bytes]]] = [OrderedDict() for _ in self.layouts]
+        self._served: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
+        self._steps: list[OrderedDict[bytes, bytes]] = [OrderedDict() for _ in self.layouts]
         self._first: list[tuple[bytes, OuterState]] = []
 
     def current(self, fragment: int) -> OuterState:
@@ -33,12 +43,19 @@ class Anchors:
         return [state.anchor for state in self._current]
 
     def install(self, fragment: int, certificate: bytes, state: OuterState, step: bytes = b"") -> None:
-        """Make this certified state the current one; `step` is what led to it, as it is told to others, if we know."""
+        """Make this certified state the current one; `step` is what led to it, as it is told to others, if we know.
+
+        Steps are kept for longer: for whoever fetches a state, until fetching another one would be less.
+        """
         self._current[fragment] = state
-        served = self._served[fragment]
-        served[certificate] = state, step
+        served, steps = self._served[fragment], self._steps[fragment]
+        served[certificate] = state
+        if step:
+            steps[certificate] = step
         while len(served) > STATES_SERVED:
             served.popitem(last=False)
+        while len(steps) > STATES_SERVED and sum(map(len, steps.values())) > self.state_bytes(fragment):
+            steps.popitem(last=False)
 
     def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:
         """Serve version 0, too, under the state digests of the manifest: newcomers cannot draw these values."""
@@ -46,17 +63,30 @@ class Anchors:
 
     def served(self, fragment: int, certificate: bytes) -> OuterState | None:
         """A recent state by its certificate's digest, for another peer."""
-        if self._first and certificate == self._first[fragment][0]:
+        if self.is_first(fragment, certificate):
             return self._first[fragment][1]
-        return self._served[fragment].get(certificate, (None, b""))[0]
+        return self._served[fragment].get(certificate)
+
+    def is_first(self, fragment: int, certificate: bytes) -> bool:
+        """Whether this names version 0, which is served for ever."""
+        return bool(self._first) and certificate == self._first[fragment][0]
 
     def step(self, fragment: int, certificate: bytes) -> bytes:
-        """What led to a recent state, for another peer; empty if we do not know."""
-        return self._served[fragment].get(certificate, (None, b""))[1]
+        """What led to a version of late, for another peer; empty if we do not know."""
+        return self._steps[fragment].get(certificate, b"")
+
+    def state_bytes(self, fragment: int) -> int:
+        """How long a state is, both halves together."""
+        return 8 * self.layouts[fragment].elements
 
     def newest(self, fragment: int) -> bytes | None:
         """Digest of the certificate of the current state; None if it is none that was installed in this life."""
         return next(reversed(self._served[fragment]), None)
+
+    def held(self, fragment: int) -> HeldState | None:
+        """The current state, if it was installed in this life."""
+        digest = self.newest(fragment)
+        return None if digest is None else HeldState(digest, self._current[fragment])
 
     def all_newest(self) -> list[bytes | None]:
         """`newest` of all fragments in order."""

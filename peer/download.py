@@ -45,6 +45,11 @@ class Download:
         """Whether the leaf digests are here, by which pieces prove themselves."""
         return bool(self._leaves)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a piece is here, or somebody is asked for one."""
+        return len(self._unasked) < 2 * self._per_half
+
     # -- what nobody is asked for
 
     def next_unasked(self) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -95,9 +95,17 @@ class Downloads:
             holder.serves.discard(download.name)
         return download.state()
 
-    def progress(self) -> tuple[int, int, int]:
-        """Bytes that have arrived, bytes in all, and from how many holders more are to come."""
-        states = self._downloads.values()
+    def has_begun(self, fragment: int) -> bool:
+        """Whether some of a state that is not whole yet is here or under way."""
+        return fragment in self._downloads and self._downloads[fragment].begun
+
+    def seconds_owed(self) -> float:
+        """How long what holders owe still takes, as far as we can tell."""
+        return max((len(one.owed) * one.answer_seconds for one in self._holders.values()), default=0.0)
+
+    def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
+        """Of these fragments: bytes that have arrived and bytes in all; and from how many holders more are to come."""
+        states = [one for fragment, one in self._downloads.items() if fragment in lacking]
         sources = sum(bool(holder.owed) for holder in self._holders.values())
         return sum(one.bytes_done for one in states), sum(one.bytes_total for one in states), sources
 

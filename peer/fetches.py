@@ -1,70 +1,134 @@
-"""The states that the core asks for, got from other peers: the newest of each fragment only."""
+"""The states that the core asks for, got from other peers (design §8).
+
+The core wants the newest of each fragment only, and names it at every version. On a line on which a state takes longer
+than a version, that one would never come: so what is under way comes to its end as long as somebody serves it, and the
+versions after it are followed step by step.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
 
 from coordinator.actions import FetchState
+from coordinator.certificate import Certificate
+from coordinator.chain import Chain
 from coordinator.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
-from peer.missed_step import missed_step
+from peer.anchors import HeldState
+from peer.missed_step import HOLDERS_ASKED_MAX, follow_steps
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
 log = structlog.get_logger(__name__)
 
+OUTRUN_MIN = 2  # whole states in a row that were too old when they were here: not by chance
+
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Fetches:
-    """One task per fragment; `run` starts it, `feed` tells the core how it ended."""
+    """One task per fragment; `run` starts it, `feed` tells the core how it ended, `chains` are the core's."""
 
-    def __init__(self, states: StateTransfer, work: RoundWork, run: Run, feed: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        states: StateTransfer,
+        work: RoundWork,
+        chains: Callable[[], Sequence[Chain]],
+        run: Run,
+        feed: Callable[[Event], None],
+    ) -> None:
         self._states = states
         self._work = work
+        self._chains = chains
         self._run = run
         self._feed = feed
-        self._fetched: dict[bytes, OuterState] = {}
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._postponed: dict[int, FetchState] | None = None  # while held
+        self._wanted: dict[int, FetchState] = {}  # the newest of each fragment, until its task looks at it
+        self._reached: dict[int, HeldState] = {}  # what a task has come to, until the core adopts it
+        self._running: set[int] = set()
+        self._whole: dict[int, bytes] = {}  # the certificates of states that are under way as a whole
+        self._outrun: Counter[int] = Counter()
+        self._held = False
 
     def start(self, action: FetchState) -> None:
-        """Fetch this state instead of an older one of the same fragment; later, while held."""
-        fragment = action.certificate.fragment
-        if self._postponed is not None:
-            self._postponed[fragment] = action
-            return
-        older = self._running.pop(fragment, None)
-        if older is not None:
-            older.cancel()
-        self._running[fragment] = self._run(self._fetch(action))
+        """Fetch this state, after what is under way of the same fragment if it leads there; later, while held."""
+        fragment, whole = action.certificate.fragment, self._whole.get(action.certificate.fragment)
+        self._wanted[fragment] = action
+        if whole == action.certificate.digest or (self._states.has_begun(fragment) and self._missed(fragment, whole)):
+            self._states.offer(fragment, action.holders)
+        elif whole is not None:
+            self._states.give_up(fragment)
+        self._begin(fragment)
 
     def hold(self, held: bool) -> None:
         """While held, begin nothing; then fetch what was asked for meanwhile."""
-        if held == (self._postponed is not None):
-            return
-        postponed, self._postponed = self._postponed or {}, {} if held else None
-        for action in postponed.values():
-            self.start(action)
+        self._held = held
+        for fragment in list(self._wanted):
+            self._begin(fragment)
 
-    def take(self, digest: bytes) -> OuterState | None:
+    def take(self, fragment: int, digest: bytes) -> OuterState | None:
         """The state fetched for the certificate of this digest, once."""
-        return self._fetched.pop(digest, None)
+        reached = self._reached.get(fragment)
+        if reached is None or reached.digest != digest:
+            return None
+        del self._reached[fragment], self._outrun[fragment]
+        return reached.state
 
-    async def _fetch(self, action: FetchState) -> None:
-        certificate = action.certificate
+    @property
+    def outrun(self) -> bool:
+        """Whether versions follow each other faster than their states arrive here."""
+        return any(count >= OUTRUN_MIN for count in self._outrun.values())
+
+    def _begin(self, fragment: int) -> None:
+        if not self._held and fragment not in self._running:
+            self._running.add(fragment)
+            self._run(self._fetch(fragment))
+
+    async def _fetch(self, fragment: int) -> None:
+        """Until the newest state is here, or nobody gives it."""
         try:
-            missed = await missed_step(certificate, action.holders, self._work, self._states)
-            state = missed or await self._states.fetch(certificate, action.holders)
+            while fragment in self._wanted and not self._held:
+                event = await self._catch_up(self._wanted.pop(fragment))
+                if fragment not in self._wanted:
+                    self._feed(event)
+        finally:
+            self._running.discard(fragment)
+
+    async def _catch_up(self, wanted: FetchState) -> Event:
+        """By steps from the newest state that we have, or else by the wanted state as a whole."""
+        certificate, holders = wanted.certificate, wanted.holders
+        fragment, reached = certificate.fragment, self._reached.get(certificate.fragment)
+        if reached is not None and reached.digest == certificate.digest:
+            return StateFetched(fragment, reached.digest)
+        # what took long to get is worth more questions than what we hold anyway
+        for held, most in ((reached, len(holders)), (self._work.held(fragment), HOLDERS_ASKED_MAX)):
+            missed = [] if held is None else self._missed(fragment, held.digest)
+            if held is None or not missed:
+                continue
+            reached = await follow_steps(held, missed, holders[:most], self._work, self._states)
+            if reached is not held:
+                self._reached[fragment] = reached
+            if reached.digest == missed[-1].digest or fragment in self._wanted:
+                return StateFetched(fragment, reached.digest)
+        if self._reached.pop(fragment, None) is not None:
+            self._outrun[fragment] += 1
+        self._whole[fragment] = certificate.digest
+        try:
+            state = await self._states.fetch(certificate, holders)
         except NetworkError as error:
-            log.info("fetch_failed", fragment=certificate.fragment, reason=str(error))
-            self._feed(FetchFailed(certificate.fragment, certificate.digest))
-            return
-        self._fetched[certificate.digest] = state
-        self._feed(StateFetched(certificate.fragment, certificate.digest))
-        self._fetched.pop(certificate.digest, None)
+            log.info("fetch_failed", fragment=fragment, reason=str(error))
+            self._outrun[fragment] += fragment in self._wanted and self._states.has_begun(fragment)
+            return FetchFailed(fragment, certificate.digest)
+        finally:
+            del self._whole[fragment]
+        self._reached[fragment] = HeldState(certificate.digest, state)
+        return StateFetched(fragment, certificate.digest)
+
+    def _missed(self, fragment: int, digest: bytes | None) -> list[Certificate]:
+        """The versions to follow from this one, if that is less than the newest state."""
+        return [] if digest is None else self._work.missed(self._chains()[fragment], digest)

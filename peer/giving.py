@@ -12,8 +12,9 @@ from peer.anchors import STATES_SERVED, Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.frames import StateAsk, StatePiece
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
+from peer.pins import IDLE_SECONDS, PINNED_MAX, Pins
 
-SERVED_MAX = STATES_SERVED + 1  # of each fragment, version 0 with them: the leaf digests of all are kept
+SERVED_MAX = STATES_SERVED + PINNED_MAX + 1  # of each fragment, with version 0: the leaf digests of all are kept
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
 
@@ -32,6 +33,8 @@ class Giving:
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
         self._donations = Donations()
         self._timer: asyncio.TimerHandle | None = None
+        self._pins = Pins()
+        self._expiry: asyncio.TimerHandle | None = None
 
     def give_at_most(self, bytes_per_second: float) -> None:
         """Give states no faster than this, nor than is usual."""
@@ -57,27 +60,41 @@ class Giving:
 
     def close(self) -> None:
         """Give nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in filter(None, (self._timer, self._expiry)):
+            timer.cancel()
 
     def _answer(self, sender: PeerId, ask: StateAsk) -> int:
         """Bytes that went out."""
-        known = ask.fragment < len(self._anchors.layouts)
-        state = self._anchors.served(ask.fragment, ask.certificate) if known else None
-        payload = b"" if state is None else self._payload(state, ask)
+        payload = self._payload(ask) if ask.fragment < len(self._anchors.layouts) else b""
         self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
         return len(payload)
 
-    def _payload(self, state: OuterState, ask: StateAsk) -> bytes | memoryview:
+    def _payload(self, ask: StateAsk) -> bytes | memoryview:
+        first = first_of_step(self._anchors, ask.fragment)
+        if ask.piece is not None and ask.piece >= first:
+            return _piece(memoryview(self._anchors.step(ask.fragment, ask.certificate)), ask.piece - first)
+        state = self._state(ask)
+        if state is None:
+            return b""
         if ask.piece is None:
             return self._leaves_of(state, ask.certificate)
-        half, index = divmod(ask.piece, leaf_count(4 * len(state.anchor), STATE_PIECE_BYTES))
-        if half > 1:
-            index = ask.piece - first_of_step(self._anchors, ask.fragment)
-            view = memoryview(self._anchors.step(ask.fragment, ask.certificate))
-        else:
-            view = state_bytes(state.momentum if half else state.anchor)
-        return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]
+        half, index = divmod(ask.piece, first // 2)
+        return _piece(state_bytes(state.momentum if half else state.anchor), index)
+
+    def _state(self, ask: StateAsk) -> OuterState | None:
+        fragment, certificate = ask.fragment, ask.certificate
+        state = self._anchors.served(fragment, certificate) or self._pins.find(fragment, certificate)
+        if state is not None and ask.piece is not None and not self._anchors.is_first(fragment, certificate):
+            loop = asyncio.get_running_loop()
+            self._pins.keep(fragment, certificate, state, loop.time())
+            if self._expiry is None:
+                self._expiry = loop.call_later(IDLE_SECONDS, self._expire)
+        return state
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._pins.expire(loop.time())
+        self._expiry = loop.call_later(IDLE_SECONDS, self._expire) if left else None
 
     def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
         if certificate not in self._leaves:
@@ -86,3 +103,7 @@ class Giving:
             while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
                 self._leaves.popitem(last=False)
         return self._leaves[certificate]
+
+
+def _piece(view: memoryview, index: int) -> memoryview:
+    return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]

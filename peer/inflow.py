@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-RATE_SECONDS = 10.0  # what came in these counts: lines and holders change
+RATE_SECONDS = 30.0  # what came in these counts: lines and holders change, and who has many askers answers rarely
 SLICE_SECONDS = 0.1  # what comes together is counted together, so that there are few entries
 RATE_SECONDS_MIN = 1.0  # before that, a rate says more about one piece than about the line
 
@@ -26,14 +26,19 @@ class Inflow:
         else:
             self._slices.append((now, count_bytes))
 
-    def seconds_left(self, rest_bytes: int, now: float) -> float | None:
-        """How long `rest_bytes` more take; None while nothing comes, or too little has come to tell."""
+    def rate(self, now: float) -> float | None:
+        """Bytes a second; None while nothing comes, or too little has come to tell."""
         self._forget(now)
         if not self._slices:
             return None
         since, first = self._slices[0]
         seconds, came = now - since, sum(count for _, count in self._slices) - first  # the first came before `since`
-        return rest_bytes * seconds / came if came and seconds >= RATE_SECONDS_MIN else None
+        return came / seconds if came and seconds >= RATE_SECONDS_MIN else None
+
+    def seconds_left(self, rest_bytes: int, now: float) -> float | None:
+        """How long `rest_bytes` more take, if that can be told."""
+        rate = self.rate(now)
+        return None if rate is None else rest_bytes / rate
 
     def _forget(self, now: float) -> None:
         while self._slices and self._slices[0][0] < now - RATE_SECONDS:

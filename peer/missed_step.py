@@ -1,4 +1,4 @@
-"""Catching up by one version: the step that led there is a small part of the state (design §8)."""
+"""Catching up version by version: the step that led to one is a small part of its state (design §8)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,32 @@ from functools import partial
 
 from coordinator.certificate import Certificate
 from dht.identity import PeerId
-from peer.outer_optimizer import OuterState
+from peer.anchors import HeldState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
 HOLDERS_ASKED_MAX = 4  # one after the other, before the whole state is fetched
 
 
-async def missed_step(
-    certificate: Certificate, holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
-) -> OuterState | None:
-    """The certified state, if we hold the one before it and somebody tells us the step between them."""
-    if not work.precedes(certificate):
-        return None
+async def follow_steps(
+    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+) -> HeldState:
+    """The newest certified state to which somebody tells us the steps from the one that we hold."""
+    for certificate in missed:
+        reached = await _follow_step(held, certificate, holders, work, transfer)
+        if reached is None:
+            break
+        held = reached
+    return held
+
+
+async def _follow_step(
+    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+) -> HeldState | None:
     length_bytes = work.step_bytes(certificate)
-    for holder in holders[:HOLDERS_ASKED_MAX]:
+    for holder in sorted(holders, key=transfer.has_stalled):
         step = await transfer.fetch_step(certificate, holder, length_bytes)
-        state = None if step is None else await work.run(partial(work.follow, certificate, step))
-        if state is not None:
-            return state
+        reached = None if step is None else await work.run(partial(work.follow, certificate, step, held))
+        if reached is not None:
+            return reached
     return None

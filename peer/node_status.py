@@ -29,6 +29,7 @@ from peer.status_answer import PublicStatus, public_status
 
 ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
 CERTIFICATES_SHOWN = 4  # of each fragment
+OUTRUN = "versions follow each other faster than they arrive here, so this peer cannot catch up on this line"
 
 
 def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
@@ -81,10 +82,14 @@ def note_of(reason: str, pump: Pump) -> str:
     """What is happening now, in one line: `reason` says why nothing is."""
     if reason:
         return reason
-    done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(pump.now)
+    lacking = [machine.index for machine in pump.engine.machines if not machine.ready]
+    done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(lacking, pump.now)
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
-        return f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
+        outrun = f"; {OUTRUN}" if pump.fetches.outrun else ""
+        return (
+            f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}{outrun}"
+        )
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     core, chains = pump.engine.core, pump.engine.chains

@@ -127,7 +127,7 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
         self._adopting: set[asyncio.Task[None]] = set()
-        self._fetches = Fetches(self.transfers.states, self.work, self._start, self.feed)
+        self.fetches = Fetches(self.transfers.states, self.work, lambda: self.engine.chains, self._start, self.feed)
         self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
@@ -194,7 +194,7 @@ class Pump:
             case Adopt():
                 self._adopt(action)
             case FetchState():
-                self._fetches.start(action)
+                self.fetches.start(action)
             case Publish():
                 self.publish(action)
             case KeepEvidence():
@@ -290,7 +290,8 @@ class Pump:
 
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
-        fetched = self._fetches.take(action.certificate.digest) if action.applied is None else None
+        fragment = action.certificate.fragment
+        fetched = self.fetches.take(fragment, action.certificate.digest) if action.applied is None else None
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)
@@ -323,7 +324,7 @@ class Pump:
     def withdraw(self, withdrawn: bool) -> None:
         """While withdrawn, open no rounds and fetch no states; then fetch what was missed."""
         self.engine.withdraw(withdrawn)
-        self._fetches.hold(withdrawn)
+        self.fetches.hold(withdrawn)
         self.feed(Tick())
 
     # -- time

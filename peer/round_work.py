@@ -21,12 +21,13 @@ from torch import Tensor
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
 from coordinator.certificate import Certificate
 from coordinator.committed import ReduceInput
+from coordinator.chain import Chain
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import OuterSpec, RunConfig
 from coordinator.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
-from peer.anchors import Anchors
+from peer.anchors import Anchors, HeldState
 from peer.blobs import BlobStore
 from peer.codec import CODECS, Codec
 from peer.court import TensorCourt
@@ -255,33 +256,45 @@ class RoundWork:
         measured = "gone" if data is None else measure(data, partitioning, partition, self._result_codec)
         return None if isinstance(measured, str) else HeldResult(measured, result.included)
 
-    # -- a round that we missed
+    # -- rounds that we missed
 
-    def precedes(self, certificate: Certificate) -> bool:
-        """Whether we hold the state that this version began with."""
-        return self._anchors.newest(certificate.fragment) == certificate.outcome.parent
+    def missed(self, chain: Chain, digest: bytes) -> list[Certificate]:
+        """What led from this version to the newest one, oldest first; nothing where the newest one itself is less."""
+        missed: list[Certificate] = []
+        left_bytes = self._anchors.state_bytes(chain.fragment)
+        for certificate in reversed(chain.certificates):
+            left_bytes -= self.step_bytes(certificate)
+            if left_bytes < 0:
+                break
+            missed.insert(0, certificate)
+            if certificate.outcome.parent == digest:
+                return missed
+        return []
+
+    def held(self, fragment: int) -> HeldState | None:
+        """What we hold and can go on from."""
+        return self._anchors.held(fragment)
 
     def step_bytes(self, certificate: Certificate) -> int:
         """How long the step is that led to this version."""
         return step_bytes(*self._told(certificate))
 
-    def follow(self, certificate: Certificate, step: bytes) -> OuterState | None:
-        """Take the step that led from our state to the certified one; None unless it leads exactly there."""
-        if not self.precedes(certificate):
+    def follow(self, certificate: Certificate, step: bytes, held: HeldState) -> HeldState | None:
+        """Take the step that led from this state to the certified one; None unless it leads exactly there."""
+        if held.digest != certificate.outcome.parent:
             return None
         partitioning, void, codec = self._told(certificate)
-        state = self._anchors.current(certificate.fragment)
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         with np.errstate(all="ignore"):  # a liar may send what no number holds
             try:
                 gradients = told_gradients(memoryview(step), partitioning, void, codec)
             except PeerError:
                 return None
-            state = apply_merged(state, gradients, partitioning, rates)
+            state = apply_merged(held.state, gradients, partitioning, rates)
         if state_digest(state.anchor, state.momentum) != certificate.state:
             return None
         self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
-        return state
+        return HeldState(certificate.digest, state)
 
     def _told(self, certificate: Certificate) -> tuple[Partitioning, set[int], Codec]:
         partitions = certificate.outcome.partitions

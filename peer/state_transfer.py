@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate
@@ -12,7 +13,7 @@ from coordinator.merkle import leaf_count
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from peer.anchors import Anchors
-from peer.downloads import Downloads, Wanted
+from peer.downloads import HOLDERS_ASKED_MAX, HOLDERS_KNOWN_MAX, Downloads, Wanted
 from peer.frames import StateAsk, StatePiece
 from peer.giving import Giving, first_of_step
 from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
@@ -49,6 +50,9 @@ class StateTransfer:
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by fragment, until its state is here or nobody has it
         self._timer: asyncio.TimerHandle | None = None
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
+        self._turns = asyncio.Condition()
+        self._telling = 0  # steps that come at the moment
+        self._stalled: OrderedDict[PeerId, None] = OrderedDict()  # who was too slow with a step, the latest last
         self._inflow = Inflow()
 
     def give_at_most(self, bytes_per_second: float) -> None:
@@ -75,6 +79,7 @@ class StateTransfer:
         """A piece that we may be waiting for."""
         steps = self._steps.get((sender, piece.certificate))
         if steps is not None and piece.piece is not None and piece.piece in steps.wanted:
+            self._inflow.add(len(payload), asyncio.get_running_loop().time())
             if not steps.found.full():
                 steps.found.put_nowait((piece.piece, payload if steps.is_whole(piece.piece, payload) else b""))
             return
@@ -85,19 +90,54 @@ class StateTransfer:
     # -- steps
 
     async def fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
-        """What led to this state, as one holder tells it, unproven; None if it does not, or is too slow."""
+        """What led to this state, as one holder tells it, unproven; None if it does not, or is too slow.
+
+        Waits until the line has room for it: only then can a holder be held to a rate.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._turns:
+            await self._turns.wait_for(lambda: self._telling < min(self._shares(loop.time()), HOLDERS_ASKED_MAX))
+            self._telling += 1
+        try:
+            return await self._fetch_step(certificate, holder, length_bytes)
+        finally:
+            self._telling -= 1
+            self._go_on()
+            async with self._turns:
+                self._turns.notify_all()
+
+    def _shares(self, now: float) -> int:
+        """How many steps may come at once: one, and more where all then still come faster than they must."""
+        return 1 + int((self._inflow.rate(now) or 0.0) / (2 * STEP_BYTES_PER_SECOND_MIN))
+
+    def _leaves_room(self, now: float) -> bool:
+        """Whether more of whole states may be asked for: steps, which are short, come first."""
+        return not self._telling or self._telling + HOLDERS_ASKED_MAX <= self._shares(now)
+
+    def has_stalled(self, holder: PeerId) -> bool:
+        """Whether it was too slow when it was last asked for a step."""
+        return holder in self._stalled
+
+    async def _fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
         first, wanted = first_of_step(self._anchors, certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
         arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted), length_bytes)
+        stall_seconds = STALL_SECONDS + min(self._downloads.seconds_owed(), STALL_SECONDS)
+        self._stalled.pop(holder, None)
         try:
-            async with asyncio.timeout(STALL_SECONDS + length_bytes / STEP_BYTES_PER_SECOND_MIN):
-                return await self._gather_step(certificate, holder, arrivals)
+            async with asyncio.timeout(stall_seconds + length_bytes / STEP_BYTES_PER_SECOND_MIN):
+                return await self._gather_step(certificate, holder, arrivals, stall_seconds)
         except TimeoutError:
+            self._stalled[holder] = None
+            while len(self._stalled) > HOLDERS_KNOWN_MAX:
+                self._stalled.popitem(last=False)
             return None
         finally:
             if self._steps.get((holder, certificate.digest)) is arrivals:  # else a later try waits there
                 del self._steps[holder, certificate.digest]
 
-    async def _gather_step(self, certificate: Certificate, holder: PeerId, arrivals: _Steps) -> bytes | None:
+    async def _gather_step(
+        self, certificate: Certificate, holder: PeerId, arrivals: _Steps, stall_seconds: float
+    ) -> bytes | None:
         """Raises TimeoutError if the holder stalls."""
         found: dict[int, bytes] = {}
         for start in range(arrivals.wanted.start, arrivals.wanted.stop, PIECES_IN_FLIGHT):
@@ -106,7 +146,7 @@ class StateTransfer:
                 ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
                 self._post(holder, ask, b"")
             for _ in window:
-                async with asyncio.timeout(STALL_SECONDS):
+                async with asyncio.timeout(stall_seconds):
                     piece, payload = await arrivals.found.get()
                 if not payload:
                     return None
@@ -115,9 +155,9 @@ class StateTransfer:
 
     # -- states
 
-    def progress(self, now: float) -> tuple[int, int, int, float | None]:
-        """Bytes that have arrived, bytes in all, holders asked and seconds left, over all states that we lack."""
-        done, total, sources = self._downloads.progress()
+    def progress(self, lacking: Collection[int], now: float) -> tuple[int, int, int, float | None]:
+        """Bytes that have arrived, bytes in all, holders asked and seconds left, of these fragments' states."""
+        done, total, sources = self._downloads.progress(lacking)
         return done, total, sources, self._inflow.seconds_left(total - done, now)
 
     async def fetch(self, certificate: Certificate, holders: Sequence[PeerId]) -> OuterState:
@@ -125,6 +165,22 @@ class StateTransfer:
         return await self.get(
             Wanted(certificate.fragment, certificate.version, certificate.digest, certificate.state), holders
         )
+
+    def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
+        """These may hold what is under way of this fragment, if anything is."""
+        if fragment in self._waiting:
+            self._downloads.offer(fragment, holders)
+            self._go_on()
+
+    def has_begun(self, fragment: int) -> bool:
+        """Whether some of a state that is not whole yet is here or under way."""
+        return self._downloads.has_begun(fragment)
+
+    def give_up(self, fragment: int) -> None:
+        """Whoever waits for a state of this fragment gets none; what has come stays."""
+        waiting = self._waiting.get(fragment)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     async def get(self, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
         """`fetch`, of any state whose digest is known; one at a time of each fragment."""
@@ -147,7 +203,7 @@ class StateTransfer:
     def _go_on(self) -> None:
         """Ask for what may be asked for now, and tell those who wait for what is over."""
         loop = asyncio.get_running_loop()
-        for ask in self._downloads.asks(loop.time()):
+        for ask in self._downloads.asks(loop.time()) if self._leaves_room(loop.time()) else ():
             self._post(ask.holder, StateAsk(fragment=ask.fragment, certificate=ask.name, piece=ask.piece), b"")
         for fragment, waiting in self._waiting.items():
             if not waiting.done() and self._downloads.is_over(fragment):

@@ -101,7 +101,7 @@ def fetch(*manners: Manner, seed: int = 0) -> tuple[Downloads, Holders]:
 
 
 def assert_whole(download: Downloads) -> None:
-    assert download.progress()[:2] == (8 * ELEMENTS, 8 * ELEMENTS)
+    assert download.progress([0])[:2] == (8 * ELEMENTS, 8 * ELEMENTS)
     got = download.take(0)
     assert got is not None
     assert torch.equal(got.anchor, STATE.anchor)
@@ -123,7 +123,7 @@ def test_one_honest_holder_is_enough(others: list[Manner], seed: int, place: int
 def test_without_one_nothing_false_is_taken(manners: list[Manner], seed: int) -> None:
     download, _ = fetch(*manners, seed=seed)
     assert download.take(0) is None
-    assert download.progress()[0] == 0
+    assert download.progress([0])[0] == 0
 
 
 def test_no_piece_is_asked_for_twice_without_need() -> None:
@@ -171,7 +171,7 @@ def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
             receive(download, ask.holder, ask.piece, answer(ask.piece), now)
         assert now < 2 * TURN_SECONDS
     assert download.take(0) is not None
-    assert given > download.progress()[1] / 2
+    assert given > download.progress([0])[1] / 2
 
 
 def _halves(state: OuterState) -> tuple[torch.Tensor, torch.Tensor]:
@@ -284,7 +284,7 @@ def test_a_newer_state_takes_the_place_of_the_older_one() -> None:
     download.begin(Wanted(0, 4, b"newer", DIGEST), ELEMENTS, [PeerId("one")])
     assert {ask.name for ask in download.asks(0.0)} == {b"newer"}
     assert receive(download, PeerId("one"), asks[0].piece, answer_of(1, asks[0].piece), 0.0) == 0
-    assert download.progress()[1] == 8 * ELEMENTS
+    assert download.progress([0])[1] == 8 * ELEMENTS
 
 
 def test_who_is_gone_owes_nothing() -> None:
@@ -306,7 +306,7 @@ def test_what_nobody_asked_for_is_ignored() -> None:
     download.offer(0, [PeerId("one")])
     receive(download, PeerId("stranger"), None, answer_of(1, None), 0.0)
     receive(download, PeerId("one"), 0, answer_of(1, 0), 0.0)
-    assert download.progress()[0] == 0
+    assert download.progress([0])[0] == 0
     assert not download.is_over(0)
     receive(download, PeerId("one"), None, b"unasked", 0.0)
     assert download.is_over(0), "a false answer"

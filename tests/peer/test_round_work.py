@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
 from dht.errors import LocalError
 from dht.statement import digest_of
-from peer.anchors import Anchors, genesis_states, layouts_of
+from peer.anchors import Anchors, HeldState, genesis_states, layouts_of
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.local_count import Counters
@@ -315,16 +316,19 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
         outcome=SimpleNamespace(parent=parent, partitions=partitions),
     )
     assert outsider.step_bytes(certificate) == len(step)
-    assert outsider.follow(certificate, step) is None  # it is not where the step begins
-    outsider._anchors.install(0, parent, genesis_states(config)[0])
-    state = outsider.follow(certificate, step)
-    assert state is not None
+    genesis = genesis_states(config)[0]
+    elsewhere, held = HeldState(digest_of(b"elsewhere"), genesis), HeldState(parent, genesis)
+    assert outsider.follow(certificate, step, elsewhere) is None  # it is not where the step begins
+    reached = outsider.follow(certificate, step, held)
+    assert reached is not None
+    assert reached.digest == certificate.digest
+    state = reached.state
     assert torch.equal(state.anchor, donor._anchors.current(0).anchor)
     assert torch.equal(state.momentum, donor._anchors.current(0).momentum)
     lie = bytearray(step)
     lie[3 * len(lie) // 4] ^= 0xFF
-    assert outsider.follow(certificate, bytes(lie)) is None
-    assert outsider.follow(certificate, b"\xff" * len(step)) is None
+    assert outsider.follow(certificate, bytes(lie), held) is None
+    assert outsider.follow(certificate, b"\xff" * len(step), held) is None
     outsider.adopt(adopt_action(applied=None, snapshot=None), state)
     assert outsider._anchors.step(0, certificate.digest) == step  # whoever followed can be followed
 
@@ -355,3 +359,24 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
     state, _ = group.members[0]._applied[KEY]
     torch.testing.assert_close(state.anchor, torch.stack(vectors).mean(0), rtol=1e-4, atol=1e-6)
     assert not torch.equal(state.anchor, anchor)
+
+
+def test_versions_are_followed_step_by_step_while_that_is_less_than_a_state() -> None:
+    config = config_of(contribution_codec="int8", result_codec="int8")
+    _, vectors, _ = stepped(config, 3)
+    work = Round(config, vectors, 1).members[0]
+    digests = [digest_of(b"version", bytes([version])) for version in range(20)]
+    chain: Any = SimpleNamespace(
+        fragment=0,
+        certificates=[
+            SimpleNamespace(fragment=0, digest=new, outcome=SimpleNamespace(parent=old, partitions=(object(),)))
+            for old, new in itertools.pairwise(digests)
+        ],
+    )
+    state_bytes, step_bytes = 8 * layouts_of(config)[0].elements, work.step_bytes(chain.certificates[0])
+    most = state_bytes // step_bytes
+    assert 4 < most < 8  # the scales of 8-bit numbers count
+    assert [one.digest for one in work.missed(chain, digests[-1 - most])] == digests[-most:]
+    assert work.missed(chain, digests[-2 - most]) == []
+    assert work.missed(chain, digests[-1]) == [], "nothing is missed"
+    assert work.missed(chain, digest_of(b"another branch")) == []

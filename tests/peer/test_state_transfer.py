@@ -107,14 +107,19 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
     async def main() -> tuple[list[str], float, float]:
         loop = asyncio.get_running_loop()
         states = Wire({"a": state}, delay_seconds=1.0).fetcher()
-        pump: Any = SimpleNamespace(transfers=SimpleNamespace(states=states))
+        machines = [SimpleNamespace(index=0, ready=False)]
+        pump: Any = SimpleNamespace(
+            transfers=SimpleNamespace(states=states),
+            engine=SimpleNamespace(machines=machines),
+            fetches=SimpleNamespace(outrun=False),
+        )
         fetching = loop.create_task(states.fetch(certificate_of(state), [PeerId("a")]))
         notes = []
         for at in (1.5, 3.5):
             await asyncio.sleep(at - loop.time())
             pump.now = loop.time()
             notes.append(note_of("", pump))
-        left = states.progress(loop.time())[3]
+        left = states.progress([0], loop.time())[3]
         assert left is not None
         expected = loop.time() + left
         await fetching
@@ -237,7 +242,7 @@ def test_nothing_is_kept_for_an_answer_that_is_not_waited_for_any_more() -> None
             await asyncio.gather(task, return_exceptions=True)
         assert (client._waiting, client._steps) == ({}, {})
         client.receive(PeerId("a"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"late")
-        assert client.progress(0.0)[:3] == (0, 8 * layouts_of(CONFIG)[0].elements, 0)
+        assert client.progress([0], 0.0)[:3] == (0, 8 * layouts_of(CONFIG)[0].elements, 0)
         assert not any(holder.owed for holder in client._downloads._holders.values())
 
     run_virtual(main())
