@@ -15,7 +15,7 @@ from itertools import islice
 
 from dht.identity import PeerId
 from peer.download import Download, Piece
-from peer.holder import Holder, Wish
+from peer.holder import STALL_SECONDS, Holder, Wish
 from peer.outer_optimizer import OuterState
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
@@ -165,7 +165,8 @@ class Downloads:
             yield chosen[0], *wish
 
     def _next(self, holder: Holder, served: dict[int, Download], owing: Owing, now: float) -> tuple[int, Piece] | None:
-        """State by state what nobody was asked for, then what is overdue; after all of them what others owe longer."""
+        """State by state what nobody was asked for, then what is long in coming; after all of them what is a little."""
+        soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
         for fragment, download in served.items():
             if not download.proves:
                 if (download.name, None) not in holder.owed:
@@ -173,10 +174,9 @@ class Downloads:
                 continue
             piece = download.next_unasked()
             if piece is None:
-                piece = _owed_longer(download, holder, owing, math.inf, now)
+                piece = _owed_longer(download, holder, owing, max(soon, STALL_SECONDS), now)
             if piece is not None:
                 return fragment, piece
-        soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
         for fragment, download in served.items():
             piece = _owed_longer(download, holder, owing, soon, now)
             if piece is not None:

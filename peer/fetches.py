@@ -20,7 +20,7 @@ from coordinator.chain import Chain
 from coordinator.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
 from peer.anchors import HeldState
-from peer.missed_step import HOLDERS_ASKED_MAX, follow_steps
+from peer.missed_step import follow_steps
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
@@ -105,12 +105,11 @@ class Fetches:
         fragment, reached = certificate.fragment, self._reached.get(certificate.fragment)
         if reached is not None and reached.digest == certificate.digest:
             return StateFetched(fragment, reached.digest)
-        # what took long to get is worth more questions than what we hold anyway
-        for held, most in ((reached, len(holders)), (self._work.held(fragment), HOLDERS_ASKED_MAX)):
+        for held in (reached, self._work.held(fragment)):
             missed = [] if held is None else self._missed(fragment, held.digest)
             if held is None or not missed:
                 continue
-            reached = await follow_steps(held, missed, holders[:most], self._work, self._states)
+            reached = await follow_steps(held, missed, holders, self._work, self._states)
             if reached is not held:
                 self._reached[fragment] = reached
             if reached.digest == missed[-1].digest or fragment in self._wanted:

@@ -11,7 +11,9 @@ from peer.anchors import HeldState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
-HOLDERS_ASKED_MAX = 4  # one after the other, before the whole state is fetched
+TRIES_MAX = (
+    4  # that took time, one after the other, before the whole state is fetched; to say "I do not know" takes none
+)
 
 
 async def follow_steps(
@@ -29,10 +31,13 @@ async def follow_steps(
 async def _follow_step(
     held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
 ) -> HeldState | None:
-    length_bytes = work.step_bytes(certificate)
+    length_bytes, tries = work.step_bytes(certificate), 0
     for holder in sorted(holders, key=transfer.has_stalled):
         step = await transfer.fetch_step(certificate, holder, length_bytes)
         reached = None if step is None else await work.run(partial(work.follow, certificate, step, held))
         if reached is not None:
             return reached
+        tries += step is not None or transfer.has_stalled(holder)
+        if tries == TRIES_MAX:
+            break
     return None

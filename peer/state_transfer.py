@@ -52,6 +52,7 @@ class StateTransfer:
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
         self._turns = asyncio.Condition()
         self._telling = 0  # steps that come at the moment
+        self._step_stalled = False  # the last one did
         self._stalled: OrderedDict[PeerId, None] = OrderedDict()  # who was too slow with a step, the latest last
         self._inflow = Inflow()
 
@@ -111,8 +112,9 @@ class StateTransfer:
         return 1 + int((self._inflow.rate(now) or 0.0) / (2 * STEP_BYTES_PER_SECOND_MIN))
 
     def _leaves_room(self, now: float) -> bool:
-        """Whether more of whole states may be asked for: steps, which are short, come first."""
-        return not self._telling or self._telling + HOLDERS_ASKED_MAX <= self._shares(now)
+        """Whether more of whole states may be asked for: steps, which are short, come first, unless that is in vain."""
+        crowded = self._telling + HOLDERS_ASKED_MAX > self._shares(now)
+        return not (self._telling and crowded) or self._step_stalled
 
     def has_stalled(self, holder: PeerId) -> bool:
         """Whether it was too slow when it was last asked for a step."""
@@ -125,9 +127,11 @@ class StateTransfer:
         self._stalled.pop(holder, None)
         try:
             async with asyncio.timeout(stall_seconds + length_bytes / STEP_BYTES_PER_SECOND_MIN):
-                return await self._gather_step(certificate, holder, arrivals, stall_seconds)
+                told = await self._gather_step(certificate, holder, arrivals, stall_seconds)
+            self._step_stalled = self._step_stalled and told is None
+            return told
         except TimeoutError:
-            self._stalled[holder] = None
+            self._stalled[holder], self._step_stalled = None, True
             while len(self._stalled) > HOLDERS_KNOWN_MAX:
                 self._stalled.popitem(last=False)
             return None
@@ -183,19 +187,21 @@ class StateTransfer:
             waiting.set_result(None)
 
     async def get(self, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
-        """`fetch`, of any state whose digest is known; one at a time of each fragment."""
+        """`fetch`, of any state whose digest is known; another one of the same fragment ends it."""
         fragment = wanted.fragment
+        self.give_up(fragment)
         waiting = self._waiting[fragment] = asyncio.get_running_loop().create_future()
         self._downloads.begin(wanted, self._anchors.layouts[fragment].elements, holders)
         try:
             self._go_on()
             await waiting
         finally:
-            if self._waiting.get(fragment) is waiting:  # else another call gets this state, or a newer one
+            newest = self._waiting.get(fragment) is waiting
+            if newest:
                 del self._waiting[fragment]
                 self._downloads.pause(fragment)
                 self._go_on()
-        state = self._downloads.take(fragment)
+        state = self._downloads.take(fragment) if newest else None
         if state is None:
             raise NetworkError(f"no holder gave version {wanted.version} of fragment {fragment}")
         return state

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from coordinator import quantity
 from coordinator.manifest import PaceSpec, RunConfig
 from coordinator.merkle import leaf_count
 from coordinator.model_spec import ModelSpec
@@ -20,9 +21,10 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import STATES_SERVED, Anchors, genesis_states, layouts_of
 from peer.donations import BURST_BYTES
+from peer.downloads import Wanted
 from peer.frames import StateAsk, StatePiece
 from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
-from peer.node_status import note_of
+from peer.node_status import OUTRUN, note_of
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest, state_tree
 from peer.state_transfer import StateTransfer
 from peer.virtual_loop import run_virtual
@@ -129,6 +131,62 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
     assert notes[0].endswith(" of states from 1 peers"), "nothing has come yet"
     assert re.search(r" of states from 1 peers, about \d+ s left$", notes[1])
     assert expected == pytest.approx(ended, abs=2.0)
+
+
+def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_too() -> None:
+    config = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=3))
+    states, layouts = genesis_states(config), layouts_of(config)
+    held = Anchors(layouts, states)
+    names = [digest_of(b"name", bytes([fragment])) for fragment in range(3)]
+    for fragment, name in enumerate(names):
+        held.install(fragment, name, states[fragment])
+    wanted = [
+        Wanted(fragment, 3, names[fragment], state_digest(one.anchor, one.momentum))
+        for fragment, one in enumerate(states)
+    ]
+    holders = [PeerId("a"), PeerId("b")]
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        given = 12  # then nothing comes any more
+
+        def give(to: PeerId, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+            nonlocal given
+            given -= 1
+            if given >= 0:
+                assert isinstance(piece, StatePiece)
+                loop.call_later(0.5, newcomer.receive, to, piece, bytes(data))
+
+        donor = StateTransfer(held, give)
+        newcomer = StateTransfer(
+            Anchors(layouts, states), lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None
+        )
+        machines = [SimpleNamespace(index=fragment, ready=False) for fragment in range(3)]
+        pump: Any = SimpleNamespace(
+            transfers=SimpleNamespace(states=newcomer),
+            engine=SimpleNamespace(machines=machines),
+            fetches=SimpleNamespace(outrun=False),
+        )
+        tasks = [loop.create_task(newcomer.get(one, holders)) for one in wanted]
+        notes = []
+        for at in (1.1, 200.0):
+            await asyncio.sleep(at - loop.time())
+            pump.now = loop.time()
+            notes.append(note_of("", pump))
+        assert all(task.exception() for task in tasks), "between two tries"
+        pump.fetches.outrun = True
+        machines[1].ready = machines[2].ready = True
+        notes.append(note_of("", pump))
+        donor.close()
+        newcomer.close()
+        return notes
+
+    running, between, last = run_virtual(main())
+    total = quantity.size(sum(held.state_bytes(fragment) for fragment in range(3)))
+    assert re.fullmatch(rf"(?!0 )[\d.]+ [kM]B of {total} of states from 2 peers.*", running)
+    assert re.fullmatch(rf"(?!0 ).* of {total} of states from 0 peers", between)
+    assert f" of {quantity.size(held.state_bytes(0))} of states" in last
+    assert last.endswith(OUTRUN)
 
 
 @pytest.mark.parametrize("fault", ["tampered", "silent", "without it", "another state"])
@@ -310,3 +368,88 @@ def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
     assert fetch_step(Wire({"a": state_of(1)}), len(STEP) + 1) is None
     assert fetch_step(Wire({"a": state_of(1)}), len(STEP) - 1) is None
     assert fetch_step(Wire({"a": state_of(1)}), 2 * len(STEP)) is None
+
+
+def test_steps_come_one_after_the_other_on_a_slow_line_and_before_states() -> None:
+    """Whoever shares a slow line with others could not be held to the rate that a step must have."""
+    state = state_of(1)
+    wire = Wire({"a": state, "b": state}, delay_seconds=0.5)
+
+    async def main() -> None:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        whole = loop.create_task(client.fetch(certificate_of(state), [PeerId("a")]))
+        await asyncio.sleep(0.7)
+        asked = len(wire.asked)
+        steps = [
+            loop.create_task(client.fetch_step(certificate_of(state), PeerId(name), len(STEP))) for name in ("a", "b")
+        ]
+        await asyncio.sleep(0.1)
+        assert wire.asked[asked:] == ["a"] * PIECES_IN_FLIGHT, "and no more of the state"
+        assert await steps[0] == STEP
+        assert await steps[1] == STEP
+        assert torch.equal((await whole).anchor, state.anchor)
+
+    run_virtual(main())
+
+
+def test_a_step_that_stalls_does_not_keep_a_state_from_coming() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state, "mute": state}, silent={"mute"})
+
+    async def main() -> float:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        assert await client.fetch_step(certificate_of(state), PeerId("mute"), len(STEP)) is None
+        assert client.has_stalled(PeerId("mute"))
+        began = loop.time()
+        step = loop.create_task(client.fetch_step(certificate_of(state), PeerId("mute"), len(STEP)))
+        await asyncio.sleep(0.01)
+        await client.fetch(certificate_of(state), [PeerId("a")])
+        took = loop.time() - began
+        await step
+        return took
+
+    assert run_virtual(main()) < STALL_SECONDS
+
+
+def test_a_later_call_for_a_state_of_the_same_fragment_ends_the_one_before() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state})
+
+    async def main() -> None:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        first = loop.create_task(client.fetch(certificate_of(state), [PeerId("a")]))
+        await asyncio.sleep(0.001)
+        got = await client.fetch(certificate_of(state), [PeerId("a")])
+        assert torch.equal(got.anchor, state.anchor)
+        with pytest.raises(NetworkError, match="no holder gave version 3"):
+            await first
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_donor_keeps_a_state_that_somebody_fetches_and_steps_for_longer(fetched: bool) -> None:
+    anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+    names = [digest_of(b"version", bytes([version])) for version in range(30)]
+    step = bytes(anchors.state_bytes(0) // 8)
+    answers: list[int] = []
+    donor = StateTransfer(anchors, lambda to, piece, data: answers.append(len(data)))
+
+    async def main() -> None:
+        for place, name in enumerate(names):
+            anchors.install(0, name, state_of(place), step)
+            if place == 0 or fetched:
+                piece = 0 if fetched else None  # who only asks what there would be to fetch fetches nothing yet
+                donor.serve(PeerId("x"), StateAsk(fragment=0, certificate=names[0], piece=piece))
+            await asyncio.sleep(1.0)
+        assert [bool(anchors.step(0, name)) for name in names] == [False] * 22 + [True] * 8
+        before = len(answers)
+        donor.serve(PeerId("x"), StateAsk(fragment=0, certificate=names[0], piece=1))
+        for name in (names[21], names[22]):
+            first = 2 * leaf_count(anchors.state_bytes(0) // 2, STATE_PIECE_BYTES)
+            donor.serve(PeerId(name.hex()), StateAsk(fragment=0, certificate=name, piece=first))
+        await asyncio.sleep(1.0)
+        assert [bool(length) for length in answers[before:]] == [fetched, False, True]
+        donor.close()
+
+    run_virtual(main())
