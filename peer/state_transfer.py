@@ -27,16 +27,21 @@ Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Pieces of a step of so many bytes that a holder was asked for, and those that came."""
+    """Pieces of a step of so many bytes that a holder is asked for; those that came, empty where one is not whole."""
 
     wanted: range
     length_bytes: int
-    found: asyncio.Queue[tuple[int, bytes]] = field(default_factory=lambda: asyncio.Queue(PIECES_IN_FLIGHT))
+    found: dict[int, bytes] = field(default_factory=dict)
+    come: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def is_whole(self, piece: int, payload: bytes) -> bool:
-        """Whether this is as long as that piece is."""
+    def take(self, piece: int, payload: bytes) -> None:
+        """One has come; perhaps once more, if it was asked for again."""
+        if piece in self.found:
+            return
         before_bytes = (piece - self.wanted.start) * STATE_PIECE_BYTES
-        return len(payload) == min(STATE_PIECE_BYTES, self.length_bytes - before_bytes)
+        whole = len(payload) == min(STATE_PIECE_BYTES, self.length_bytes - before_bytes)
+        self.found[piece] = payload if whole else b""
+        self.come.set()
 
 
 class StateTransfer:
@@ -81,8 +86,7 @@ class StateTransfer:
         steps = self._steps.get((sender, piece.certificate))
         if steps is not None and piece.piece is not None and piece.piece in steps.wanted:
             self._inflow.add(len(payload), asyncio.get_running_loop().time())
-            if not steps.found.full():
-                steps.found.put_nowait((piece.piece, payload if steps.is_whole(piece.piece, payload) else b""))
+            steps.take(piece.piece, payload)
             return
         now, wish = asyncio.get_running_loop().time(), (piece.certificate, piece.piece)
         self._inflow.add(self._downloads.receive(sender, piece.fragment, wish, payload, now), now)
@@ -143,19 +147,19 @@ class StateTransfer:
         self, certificate: Certificate, holder: PeerId, arrivals: _Steps, stall_seconds: float
     ) -> bytes | None:
         """Raises TimeoutError if the holder stalls."""
-        found: dict[int, bytes] = {}
+        found = arrivals.found
         for start in range(arrivals.wanted.start, arrivals.wanted.stop, PIECES_IN_FLIGHT):
             window = range(start, min(start + PIECES_IN_FLIGHT, arrivals.wanted.stop))
             for piece in window:
                 ask = StateAsk(fragment=certificate.fragment, certificate=certificate.digest, piece=piece)
                 self._post(holder, ask, b"")
-            for _ in window:
+            while not all(piece in found for piece in window):
+                arrivals.come.clear()
                 async with asyncio.timeout(stall_seconds):
-                    piece, payload = await arrivals.found.get()
-                if not payload:
+                    await arrivals.come.wait()
+                if not all(found.values()):
                     return None
-                found[piece] = payload
-        return b"".join(found[piece] for piece in arrivals.wanted) if len(found) == len(arrivals.wanted) else None
+        return b"".join(found[piece] for piece in arrivals.wanted)
 
     # -- states
 

@@ -19,6 +19,6 @@ def test_a_newcomer_catches_up_while_versions_go_on(moving: Moving) -> None:
 
 
 def test_where_that_is_impossible_the_newcomer_says_so() -> None:
-    found = catching(replace(SWARMS[3], versions_max=24))
+    found = catching(replace(SWARMS[3], interval_seconds=0.4, versions_max=30))
     assert found.seconds == math.inf
     assert found.outrun

@@ -370,6 +370,23 @@ def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
     assert fetch_step(Wire({"a": state_of(1)}), 2 * len(STEP)) is None
 
 
+def test_a_step_that_is_asked_for_again_may_come_twice() -> None:
+    wire = Wire({"a": state_of(1)})
+
+    async def main() -> bytes | None:
+        client = wire.fetcher()
+        hand_over = wire._give
+
+        def twice(name: str, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+            for _ in range(2):
+                hand_over(name, piece, data)
+
+        wire._give = twice  # type: ignore[method-assign]
+        return await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP))
+
+    assert run_virtual(main()) == STEP
+
+
 def test_steps_come_one_after_the_other_on_a_slow_line_and_before_states() -> None:
     """Whoever shares a slow line with others could not be held to the rate that a step must have."""
     state = state_of(1)
