@@ -13,8 +13,9 @@ from coordinator.manifest import RunConfig
 from peer.fragments import FragmentLayout, gather, split_fragments
 from peer.model import initial_parameters, parameter_specs
 from peer.outer_optimizer import OuterState, state_digest
+from peer.pins import Pins
 
-STATES_SERVED = 3  # per fragment: the newest and two before it, for peers that are fetching while we go on
+STATES_SERVED = 2  # per fragment: the newest and the one before it; and one more while somebody fetches it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Anchors:
         self._served: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
         self._steps: list[OrderedDict[bytes, bytes]] = [OrderedDict() for _ in self.layouts]
         self._first: list[tuple[bytes, OuterState]] = []
+        self.pins = Pins()
 
     def current(self, fragment: int) -> OuterState:
         return self._current[fragment]
@@ -52,8 +54,9 @@ class Anchors:
         served[certificate] = state
         if step:
             steps[certificate] = step
-        while len(served) > STATES_SERVED:
-            served.popitem(last=False)
+        fetched = self.pins.find(fragment)
+        for old in [one for one in list(served)[:-STATES_SERVED] if one != fetched]:
+            del served[old]
         while len(steps) > STATES_SERVED and sum(map(len, steps.values())) > self.state_bytes(fragment):
             steps.popitem(last=False)
 
@@ -63,13 +66,9 @@ class Anchors:
 
     def served(self, fragment: int, certificate: bytes) -> OuterState | None:
         """A recent state by its certificate's digest, for another peer."""
-        if self.is_first(fragment, certificate):
+        if self._first and certificate == self._first[fragment][0]:
             return self._first[fragment][1]
         return self._served[fragment].get(certificate)
-
-    def is_first(self, fragment: int, certificate: bytes) -> bool:
-        """Whether this names version 0, which is served for ever."""
-        return bool(self._first) and certificate == self._first[fragment][0]
 
     def step(self, fragment: int, certificate: bytes) -> bytes:
         """What led to a version of late, for another peer; empty if we do not know."""

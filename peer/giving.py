@@ -12,9 +12,8 @@ from peer.anchors import STATES_SERVED, Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.frames import StateAsk, StatePiece
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
-from peer.pins import IDLE_SECONDS, PINNED_MAX, Pins
 
-SERVED_MAX = STATES_SERVED + PINNED_MAX + 1  # of each fragment, with version 0: the leaf digests of all are kept
+SERVED_MAX = STATES_SERVED + 2  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
 
@@ -33,8 +32,6 @@ class Giving:
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
         self._donations = Donations()
         self._timer: asyncio.TimerHandle | None = None
-        self._pins = Pins()
-        self._expiry: asyncio.TimerHandle | None = None
 
     def give_at_most(self, bytes_per_second: float) -> None:
         """Give states no faster than this, nor than is usual."""
@@ -60,41 +57,28 @@ class Giving:
 
     def close(self) -> None:
         """Give nothing more."""
-        for timer in filter(None, (self._timer, self._expiry)):
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _answer(self, sender: PeerId, ask: StateAsk) -> int:
         """Bytes that went out."""
-        payload = self._payload(ask) if ask.fragment < len(self._anchors.layouts) else b""
+        payload = self._payload(sender, ask) if ask.fragment < len(self._anchors.layouts) else b""
         self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
         return len(payload)
 
-    def _payload(self, ask: StateAsk) -> bytes | memoryview:
-        first = first_of_step(self._anchors, ask.fragment)
+    def _payload(self, sender: PeerId, ask: StateAsk) -> bytes | memoryview:
+        anchors, first = self._anchors, first_of_step(self._anchors, ask.fragment)
         if ask.piece is not None and ask.piece >= first:
-            return _piece(memoryview(self._anchors.step(ask.fragment, ask.certificate)), ask.piece - first)
-        state = self._state(ask)
+            anchors.pins.release(ask.fragment, sender)
+            return _piece(memoryview(anchors.step(ask.fragment, ask.certificate)), ask.piece - first)
+        state = anchors.served(ask.fragment, ask.certificate)
         if state is None:
             return b""
         if ask.piece is None:
             return self._leaves_of(state, ask.certificate)
+        anchors.pins.keep(ask.fragment, ask.certificate, sender, asyncio.get_running_loop().time())
         half, index = divmod(ask.piece, first // 2)
         return _piece(state_bytes(state.momentum if half else state.anchor), index)
-
-    def _state(self, ask: StateAsk) -> OuterState | None:
-        fragment, certificate = ask.fragment, ask.certificate
-        state = self._anchors.served(fragment, certificate) or self._pins.find(fragment, certificate)
-        if state is not None and ask.piece is not None and not self._anchors.is_first(fragment, certificate):
-            loop = asyncio.get_running_loop()
-            self._pins.keep(fragment, certificate, state, loop.time())
-            if self._expiry is None:
-                self._expiry = loop.call_later(IDLE_SECONDS, self._expire)
-        return state
-
-    def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
-        left = self._pins.expire(loop.time())
-        self._expiry = loop.call_later(IDLE_SECONDS, self._expire) if left else None
 
     def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
         if certificate not in self._leaves:

@@ -11,9 +11,7 @@ from peer.anchors import HeldState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
-TRIES_MAX = (
-    4  # that took time, one after the other, before the whole state is fetched; to say "I do not know" takes none
-)
+TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
 
 
 async def follow_steps(

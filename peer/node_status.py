@@ -86,10 +86,8 @@ def note_of(reason: str, pump: Pump) -> str:
     done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(lacking, pump.now)
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
-        outrun = f"; {OUTRUN}" if pump.fetches.outrun else ""
-        return (
-            f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}{outrun}"
-        )
+        progress = f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
+        return f"{progress}; {OUTRUN}" if pump.fetches.outrun else progress
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     core, chains = pump.engine.core, pump.engine.chains
