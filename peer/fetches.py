@@ -20,7 +20,7 @@ from coordinator.chain import Chain
 from coordinator.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
 from peer.anchors import HeldState
-from peer.missed_step import follow_steps
+from peer.missed_step import follow_steps, missed_versions
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
@@ -71,12 +71,12 @@ class Fetches:
         for fragment in list(self._wanted):
             self._begin(fragment)
 
-    def take(self, fragment: int, digest: bytes) -> OuterState | None:
-        """The state fetched for the certificate of this digest, once."""
-        reached = self._reached.get(fragment)
-        if reached is None or reached.digest != digest:
+    def take(self, certificate: Certificate) -> OuterState | None:
+        """The state fetched for this certificate, once."""
+        reached = self._reached.get(certificate.fragment)
+        if reached is None or reached.digest != certificate.digest:
             return None
-        del self._reached[fragment], self._outrun[fragment]
+        del self._reached[certificate.fragment], self._outrun[certificate.fragment]
         return reached.state
 
     @property
@@ -105,7 +105,7 @@ class Fetches:
         fragment, reached = certificate.fragment, self._reached.get(certificate.fragment)
         if reached is not None and reached.digest == certificate.digest:
             return StateFetched(fragment, reached.digest)
-        for held in (reached, self._work.held(fragment)):
+        for held in (reached, self._states.anchors.held(fragment)):
             missed = [] if held is None else self._missed(fragment, held.digest)
             if held is None or not missed:
                 continue
@@ -130,4 +130,7 @@ class Fetches:
 
     def _missed(self, fragment: int, digest: bytes | None) -> list[Certificate]:
         """The versions to follow from this one, if that is less than the newest state."""
-        return [] if digest is None else self._work.missed(self._chains()[fragment], digest)
+        if digest is None:
+            return []
+        most_bytes = self._states.anchors.state_bytes(fragment)
+        return missed_versions(self._chains()[fragment], digest, self._work, most_bytes)

@@ -6,12 +6,26 @@ from collections.abc import Sequence
 from functools import partial
 
 from coordinator.certificate import Certificate
+from coordinator.chain import Chain
 from dht.identity import PeerId
 from peer.anchors import HeldState
 from peer.round_work import RoundWork
 from peer.state_transfer import StateTransfer
 
 TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
+
+
+def missed_versions(chain: Chain, digest: bytes, work: RoundWork, most_bytes: int) -> list[Certificate]:
+    """What led from this version to the newest one, oldest first; none where the steps are longer than this."""
+    missed: list[Certificate] = []
+    for certificate in reversed(chain.certificates):
+        most_bytes -= work.step_bytes(certificate)
+        if most_bytes < 0:
+            break
+        missed.insert(0, certificate)
+        if certificate.outcome.parent == digest:
+            return missed
+    return []
 
 
 async def follow_steps(

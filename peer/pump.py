@@ -290,8 +290,7 @@ class Pump:
 
     def _adopt(self, action: Adopt) -> None:
         self._hit("adopt")
-        fragment = action.certificate.fragment
-        fetched = self.fetches.take(fragment, action.certificate.digest) if action.applied is None else None
+        fetched = self.fetches.take(action.certificate) if action.applied is None else None
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)

@@ -258,23 +258,6 @@ class RoundWork:
 
     # -- rounds that we missed
 
-    def missed(self, chain: Chain, digest: bytes) -> list[Certificate]:
-        """What led from this version to the newest one, oldest first; nothing where the newest one itself is less."""
-        missed: list[Certificate] = []
-        left_bytes = self._anchors.state_bytes(chain.fragment)
-        for certificate in reversed(chain.certificates):
-            left_bytes -= self.step_bytes(certificate)
-            if left_bytes < 0:
-                break
-            missed.insert(0, certificate)
-            if certificate.outcome.parent == digest:
-                return missed
-        return []
-
-    def held(self, fragment: int) -> HeldState | None:
-        """What we hold and can go on from."""
-        return self._anchors.held(fragment)
-
     def step_bytes(self, certificate: Certificate) -> int:
         """How long the step is that led to this version."""
         return step_bytes(*self._told(certificate))

@@ -48,7 +48,7 @@ class StateTransfer:
     """Both ends of state transfer at one peer."""
 
     def __init__(self, anchors: Anchors, post: Post) -> None:
-        self._anchors = anchors
+        self.anchors = anchors
         self._post = post
         self._giving = Giving(anchors, post)
         self._downloads = Downloads()
@@ -125,7 +125,7 @@ class StateTransfer:
         return holder in self._stalled
 
     async def _fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
-        first, wanted = first_of_step(self._anchors, certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
+        first, wanted = first_of_step(self.anchors, certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
         arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted), length_bytes)
         stall_seconds = STALL_SECONDS + min(self._downloads.seconds_owed(), STALL_SECONDS)
         self._stalled.pop(holder, None)
@@ -195,7 +195,7 @@ class StateTransfer:
         fragment = wanted.fragment
         self.give_up(fragment)
         waiting = self._waiting[fragment] = asyncio.get_running_loop().create_future()
-        self._downloads.begin(wanted, self._anchors.layouts[fragment].elements, holders)
+        self._downloads.begin(wanted, self.anchors.layouts[fragment].elements, holders)
         try:
             self._go_on()
             await waiting

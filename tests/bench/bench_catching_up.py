@@ -133,7 +133,7 @@ class Swarm:
 
     def _adopt(self, event: StateFetched) -> bool:
         course = self._courses[event.fragment]
-        state = self.fetches.take(event.fragment, course.newest.digest)
+        state = self.fetches.take(course.chain.certificates[-1])
         if state is not None:
             assert state_digest(state.anchor, state.momentum) == course.chain.certificates[-1].state
             self._newcomer.anchors.install(event.fragment, course.newest.digest, state)

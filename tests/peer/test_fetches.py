@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,10 @@ from coordinator.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
 from peer.anchors import HeldState
 from peer.fetches import Fetches
+
+
+def certificate_of(digest: bytes, fragment: int = 0, parent: bytes = b"") -> Any:
+    return SimpleNamespace(fragment=fragment, digest=digest, outcome=SimpleNamespace(parent=parent))
 
 
 class Stand:
@@ -32,13 +37,6 @@ class Stand:
 
     # -- as the work
 
-    def held(self, fragment: int) -> None:
-        """Nothing."""
-
-    def missed(self, chain: Any, digest: bytes) -> list[Any]:
-        after = self.near[self.near.index(digest) + 1 :] if digest in self.near else []
-        return [SimpleNamespace(fragment=0, digest=one) for one in after]
-
     def step_bytes(self, certificate: Any) -> int:
         return 1
 
@@ -49,6 +47,17 @@ class Stand:
         return work()
 
     # -- as the transfer
+
+    @property
+    def anchors(self) -> Stand:
+        """We hold nothing, of states that are as long as a hundred steps."""
+        return self
+
+    def held(self, fragment: int) -> None:
+        """Nothing."""
+
+    def state_bytes(self, fragment: int) -> int:
+        return 100
 
     def has_stalled(self, holder: str) -> bool:
         return False
@@ -80,12 +89,13 @@ class Stand:
     def feed(self, event: Event) -> None:
         self.told.append(event)
         if isinstance(event, StateFetched):
-            self.taken.append(self.fetches.take(event.fragment, event.digest))
+            self.taken.append(self.fetches.take(certificate_of(event.digest, event.fragment)))
 
     def want(self, digest: bytes, fragment: int = 0, holders: tuple[str, ...] = ("a",)) -> None:
-        certificate = SimpleNamespace(fragment=fragment, digest=digest)
-        self.chains[fragment] = digest
-        self.fetches.start(SimpleNamespace(certificate=certificate, holders=holders))  # type: ignore[arg-type]
+        known = self.near[: self.near.index(digest) + 1] if digest in self.near else [digest]
+        certificates = [certificate_of(new, fragment, old) for old, new in itertools.pairwise([b"", *known])]
+        self.chains[fragment] = SimpleNamespace(fragment=fragment, certificates=certificates)
+        self.fetches.start(SimpleNamespace(certificate=certificates[-1], holders=holders))  # type: ignore[arg-type]
 
 
 def run(course: Callable[[Stand], Coroutine[Any, Any, None]]) -> None:
@@ -113,7 +123,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
         assert stand.asked == [b"v1"]
         assert stand.told == [StateFetched(0, b"v3")]
         assert stand.taken == [b"v1v1v2v3"]
-        assert stand.fetches.take(0, b"v3") is None
+        assert stand.fetches.take(certificate_of(b"v3")) is None
 
     run(course)
 

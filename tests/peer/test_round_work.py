@@ -24,6 +24,7 @@ from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.local_count import Counters
 from peer.merge import MERGES
+from peer.missed_step import missed_versions
 from peer.model import build_model, loss
 from peer.outer_optimizer import OuterState
 from peer.round_work import RoundWork
@@ -376,7 +377,7 @@ def test_versions_are_followed_step_by_step_while_that_is_less_than_a_state() ->
     state_bytes, step_bytes = 8 * layouts_of(config)[0].elements, work.step_bytes(chain.certificates[0])
     most = state_bytes // step_bytes
     assert 4 < most < 8  # the scales of 8-bit numbers count
-    assert [one.digest for one in work.missed(chain, digests[-1 - most])] == digests[-most:]
-    assert work.missed(chain, digests[-2 - most]) == []
-    assert work.missed(chain, digests[-1]) == [], "nothing is missed"
-    assert work.missed(chain, digest_of(b"another branch")) == []
+    assert [one.digest for one in missed_versions(chain, digests[-1 - most], work, state_bytes)] == digests[-most:]
+    assert missed_versions(chain, digests[-2 - most], work, state_bytes) == []
+    assert missed_versions(chain, digests[-1], work, state_bytes) == [], "nothing is missed"
+    assert missed_versions(chain, digest_of(b"another branch"), work, state_bytes) == []
