@@ -84,6 +84,11 @@ class Fetches:
         """Whether versions follow each other faster than their states arrive here."""
         return any(count >= OUTRUN_MIN for count in self._outrun.values())
 
+    @property
+    def following(self) -> list[int]:
+        """The fragments of which steps are fetched, and not a state."""
+        return sorted(self._running - self._whole.keys())
+
     def _begin(self, fragment: int) -> None:
         if not self._held and fragment not in self._running:
             self._running.add(fragment)

@@ -88,6 +88,10 @@ def note_of(reason: str, pump: Pump) -> str:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
         progress = f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
         return f"{progress}; {OUTRUN}" if pump.fetches.outrun else progress
+    if pump.fetches.following:
+        return (
+            f"fetches the steps of versions that it missed of fragments {', '.join(map(str, pump.fetches.following))}"
+        )
     busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
     core, chains = pump.engine.core, pump.engine.chains

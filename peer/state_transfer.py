@@ -99,11 +99,13 @@ class StateTransfer:
 
         Waits until the line has room for it: only then can a holder be held to a rate.
         """
-        loop = asyncio.get_running_loop()
+        loop, stalled_before = asyncio.get_running_loop(), self.has_stalled(holder)
         async with self._turns:
             await self._turns.wait_for(lambda: self._telling < min(self._shares(loop.time()), HOLDERS_ASKED_MAX))
             self._telling += 1
         try:
+            if self.has_stalled(holder) and not stalled_before:
+                return None  # it has let somebody else wait while we waited for our turn
             return await self._fetch_step(certificate, holder, length_bytes)
         finally:
             self._telling -= 1

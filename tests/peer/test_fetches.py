@@ -117,6 +117,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
             stand.want(digest, holders=(f"holder of {digest.decode()}",))
             await settle()
         assert stand.told == []
+        assert stand.fetches.following == [], "a state is"
         assert stand.offered == ["holder of v2", "holder of v3"], "who has a newer one may have this one"
         stand.arrived.set()
         await settle()
@@ -171,10 +172,12 @@ def test_a_step_that_nobody_tells_is_asked_for_again_when_there_is_a_newer_versi
     async def course(stand: Stand) -> None:
         stand.near, stand.told_steps = [b"v1", b"v2", b"v3"], {b"v2"}
         stand.want(b"v1")
+        assert stand.fetches.following == [0]
         await settle()
         stand.want(b"v3")
         stand.arrived.set()
         await settle()
+        assert stand.fetches.following == []
         assert stand.asked == [b"v1", b"v3"]
         assert stand.taken == [b"v3v3"]
 

@@ -113,7 +113,7 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
         pump: Any = SimpleNamespace(
             transfers=SimpleNamespace(states=states),
             engine=SimpleNamespace(machines=machines),
-            fetches=SimpleNamespace(outrun=False),
+            fetches=SimpleNamespace(outrun=False, following=[]),
         )
         fetching = loop.create_task(states.fetch(certificate_of(state), [PeerId("a")]))
         notes = []
@@ -165,7 +165,7 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
         pump: Any = SimpleNamespace(
             transfers=SimpleNamespace(states=newcomer),
             engine=SimpleNamespace(machines=machines),
-            fetches=SimpleNamespace(outrun=False),
+            fetches=SimpleNamespace(outrun=False, following=[]),
         )
         tasks = [loop.create_task(newcomer.get(one, holders)) for one in wanted]
         notes = []
@@ -177,16 +177,19 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
         pump.fetches.outrun = True
         machines[1].ready = machines[2].ready = True
         notes.append(note_of("", pump))
+        machines[0].ready, pump.fetches.following = True, [1, 2]
+        notes.append(note_of("", pump))
         donor.close()
         newcomer.close()
         return notes
 
-    running, between, last = run_virtual(main())
+    running, between, last, following = run_virtual(main())
     total = quantity.size(sum(held.state_bytes(fragment) for fragment in range(3)))
     assert re.fullmatch(rf"(?!0 )[\d.]+ [kM]B of {total} of states from 2 peers.*", running)
     assert re.fullmatch(rf"(?!0 ).* of {total} of states from 0 peers", between)
     assert f" of {quantity.size(held.state_bytes(0))} of states" in last
     assert last.endswith(OUTRUN)
+    assert following == "fetches the steps of versions that it missed of fragments 1, 2"
 
 
 @pytest.mark.parametrize("fault", ["tampered", "silent", "without it", "another state"])
@@ -426,6 +429,18 @@ def test_a_step_that_stalls_does_not_keep_a_state_from_coming() -> None:
         return took
 
     assert run_virtual(main()) < STALL_SECONDS
+
+
+def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
+    wire = Wire({"mute": state_of(1)}, silent={"mute"})
+
+    async def main() -> float:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        steps = [client.fetch_step(certificate_of(state_of(1)), PeerId("mute"), len(STEP)) for _ in range(8)]
+        assert await asyncio.gather(*steps) == [None] * 8
+        return loop.time()
+
+    assert run_virtual(main()) < 1.1 * STALL_SECONDS
 
 
 def test_a_later_call_for_a_state_of_the_same_fragment_ends_the_one_before() -> None:

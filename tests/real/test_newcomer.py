@@ -17,6 +17,8 @@ from tests.real.conftest import WAIT_SECONDS, Machines, invite_of, version_of
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
+FOLLOWED = 8  # steps of eight bits are longer than a state: until then it would follow them from version 0
+WAIT_SECONDS = 420.0
 LARGER = {"hidden_size = 32": "hidden_size = 256", "fragments = 4": "fragments = 1"}  # one state of 3 MB
 SLOWLY = ("upload_mbit=2",)  # to give it takes one alone 12 s
 PIECE_BYTES = 250_000  # nearly; what else a peer sends meanwhile is less
@@ -88,7 +90,7 @@ def test_a_join_goes_on_when_the_donor_that_gives_is_killed(machines: Machines) 
     host = machines.host()
     first_invite = invite_of(host)
     donors = [host, *(machines.learner(f"peer-{number}", first_invite) for number in (1, 2))]
-    machines.wait(host, lambda now: version_of(now) > 2)
+    machines.wait(host, lambda now: version_of(now) > FOLLOWED)
     for learner in donors[1:]:  # so that the states stay as they are
         ask(learner, "pause")
         machines.wait(learner, lambda now: now.state == "paused" and not now.rounds_in_flight)
