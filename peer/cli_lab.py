@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from peer.lab.session import Comparisons, Show
 
 app = typer.Typer()
+
+LIST_CHARACTERS = 100  # in a line of names
 
 
 class Reunion(StrEnum):
@@ -300,7 +303,9 @@ def _list_names() -> None:
     from peer.lab.options import NAMED_SPEEDS
     from peer.merge import MERGES
 
-    attacks = [f"{name} ({kind.parameter}={kind.default:g})" for name, kind in ATTACKS.items()]
+    attacks = [
+        f"{name} ({kind.parameter}={kind.default:g})" if kind.parameter else name for name, kind in ATTACKS.items()
+    ]
     for heading, names in (
         ("merges", MERGES),
         ("codecs", CODECS),
@@ -310,7 +315,8 @@ def _list_names() -> None:
         ("attacks of `muster swarm` only", PROCESS_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):
-        typer.echo(f"{heading}: {', '.join(names)}")
+        told = f"{heading}: {', '.join(names)}"
+        typer.echo(textwrap.fill(told, LIST_CHARACTERS, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _replay(path: Path) -> None:

@@ -48,13 +48,14 @@ class Scene:
 class Attack:
     """One hostile learner in one life. A new attack is a subclass that overrides what it lies about.
 
-    `strength` is what the attack calls its `parameter`. See `examples/attacks/` for one of your own.
+    `strength` is what the attack calls its `parameter`, if it has one. See `examples/attacks/` for one of your own.
     """
 
-    parameter: ClassVar[str] = "factor"
+    parameter: ClassVar[str] = ""  # none: it is as strong as it is
     default: ClassVar[float] = 1.0
     least: ClassVar[float] = -math.inf  # of the strength; any number beyond makes no sense
     most: ClassVar[float] = math.inf
+    whole: ClassVar[bool] = False  # a number of rounds, say
 
     def __init__(self, strength: float) -> None:
         self.strength = strength

@@ -15,7 +15,9 @@ SLEEPER_FACTOR = 10.0
 
 
 class DeltaReplay(Attack):
-    """A free rider that sends the last accepted aggregate of the fragment again (2604.04611)."""
+    """A free rider that sends the last accepted aggregate of the fragment again, times `factor` (2604.04611)."""
+
+    parameter: ClassVar[str] = "factor"
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
@@ -38,6 +40,7 @@ class Stale(Attack):
     default: ClassVar[float] = 5.0
     least: ClassVar[float] = 1.0
     most: ClassVar[float] = STALE_ROUNDS_MAX
+    whole: ClassVar[bool] = True
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
@@ -55,6 +58,7 @@ class Sleeper(Attack):
     parameter: ClassVar[str] = "every"
     default: ClassVar[float] = 10.0
     least: ClassVar[float] = 1.0
+    whole: ClassVar[bool] = True
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)

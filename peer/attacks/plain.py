@@ -19,6 +19,7 @@ DIRECTION_SEED = 0x5EED
 class SignFlip(Attack):
     """Backwards: −λ times its own outer gradient."""
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
 
     def lie(self, scene: Scene) -> Tensor:
@@ -28,6 +29,7 @@ class SignFlip(Attack):
 class Scaling(Attack):
     """λ times its own outer gradient."""
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 100.0
 
     def lie(self, scene: Scene) -> Tensor:
@@ -44,6 +46,7 @@ class Zero(Attack):
 class RandomNoise(Attack):
     """Gaussian noise, `factor` times as long as honest outer gradients are on average."""
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
 
     def lie(self, scene: Scene) -> Tensor:
@@ -53,6 +56,7 @@ class RandomNoise(Attack):
 class FixedDirection(Attack):
     """One random direction for ever, `factor` times as long as honest outer gradients."""
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
 
     def lie(self, scene: Scene) -> Tensor:
@@ -73,6 +77,7 @@ class TokenLie(Attack):
     Claims at most what a commitment can say. That has no form for fewer than none: such bytes nobody would read.
     """
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 10.0
     least: ClassVar[float] = 0.0
 
@@ -86,6 +91,7 @@ class TokenLie(Attack):
 class WorkLie(Zero):
     """A free rider that claims `factor` times the work: tokens, steps and windows alike, so that nobody refuses it."""
 
+    parameter: ClassVar[str] = "factor"
     default: ClassVar[float] = 1000.0
     least: ClassVar[float] = 0.0
 

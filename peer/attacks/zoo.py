@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from coordinator.virtual.collusion import TRICKS
+from coordinator.virtual.mischief import Mischief
 from dht.errors import UsageError
 from peer.attacks.attack import Attack
 from peer.attacks.data import Backdoor, LabelFlip
 from peer.attacks.memory import DeltaReplay, Sleeper, Stale
+from peer.attacks.messages import MessageAttack
 from peer.attacks.names import MORE_WORK, class_named
 from peer.attacks.omniscient import Alie, Ipm, Mimic, MinMax, MinSum, OptimisedAlie, OptimisedIpm
 from peer.attacks.plain import (
@@ -24,7 +27,7 @@ from peer.attacks.plain import (
     Zero,
     with_work,
 )
-from peer.attacks.protocol import PROCESS_ATTACKS, is_process_attack
+from peer.attacks.protocol import is_process_attack
 
 ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
     {
@@ -53,8 +56,6 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
 
 CLAIMED = 4.0  # times the work: far beyond what truncation leaves of it
 
-ONLY_SWARM = f"`muster swarm` has these, too: {', '.join(PROCESS_ATTACKS)}"
-
 
 @dataclass(frozen=True, slots=True)
 class AttackChoice:
@@ -69,19 +70,23 @@ class AttackChoice:
     @classmethod
     def parse(cls, text: str) -> AttackChoice:
         """`NAME[:PARAMETER=VALUE]` of the command line; raises UsageError with what is wrong."""
-        name, _, setting = text.partition(":")
+        name, colon, setting = text.partition(":")
         kind = attack_named(name)
+        if colon and not kind.parameter:
+            raise UsageError(f"the attack {name} has no parameter; leave out what follows its name and number")
         parameter, _, value = setting.partition("=")
         try:
-            strength = float(value) if setting else kind.default
+            strength = float(value) if colon else kind.default
         except ValueError:
             strength = math.nan
-        if setting and (parameter != kind.parameter or not math.isfinite(strength)):
+        if colon and (parameter != kind.parameter or not math.isfinite(strength)):
             example = f"{kind.parameter}={kind.default:g}"
             raise UsageError(f"the attack {name} has the parameter {kind.parameter}, as in {example}")
         if not kind.least <= strength <= kind.most:
             most = "" if kind.most == math.inf else f" and at most {kind.most:g}"
             raise UsageError(f"{kind.parameter} of the attack {name} is at least {kind.least:g}{most}, not {value}")
+        if kind.whole and strength != int(strength):
+            raise UsageError(f"{kind.parameter} of the attack {name} is a whole number, not {value}")
         return cls(name, strength)
 
     def make(self) -> Attack:
@@ -110,16 +115,24 @@ class AttackOrder:
 def attack_named(name: str) -> type[Attack]:
     """One of ATTACKS, or the class of that dotted name; raises UsageError. With «+work» it also claims more work."""
     if name.endswith(MORE_WORK):
-        return _claiming(attack_named(name.removesuffix(MORE_WORK)))
+        plain = name.removesuffix(MORE_WORK)
+        if plain.endswith(MORE_WORK):
+            raise UsageError(f"{MORE_WORK} stands once behind an attack, not twice as in {name}")
+        return _claiming(attack_named(plain))
     if name in ATTACKS:
         return ATTACKS[name]
     if is_process_attack(name):
         raise UsageError(f"{name} is an attack of real processes: try it with `muster swarm --attack {name}:1`")
-    found = class_named(name)
-    if found is None or not issubclass(found, Attack):
+    if name in TRICKS:
         raise UsageError(
-            f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}, or MODULE.CLASS; {ONLY_SWARM}"
+            f"{name} is an attack that only the simulator has: `python -m coordinator.virtual --attacked` draws it"
+            " among others, and tests/sim has trials of it"
         )
+    found = class_named(name)
+    if found in (Attack, Mischief, MessageAttack):
+        raise UsageError(f"{name} attacks nothing: it is what attacks are made of; name a subclass of it")
+    if found is None or not issubclass(found, Attack):
+        raise UsageError(f"there is no attack {name!r}; choose one of `muster lab --list`, or MODULE.CLASS of your own")
     return found
 
 

@@ -80,6 +80,9 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name in ("rda", "int4", "adamw8bit", "sign_flip", "carry"):
         assert name in shown
+    assert "sign_flip (factor=10)" in shown
+    assert "zero (" not in shown
+    assert max(map(len, shown.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,7 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--attack", "alie_optimised:1:limit=-1"], "limit of the attack alie_optimised is at least 0.001"),
         (["--attack", "alie_optimised:1:limit=1e300"], "at most 1e+06, not 1e300"),
         (["--attack", "sleeper:1:every=0"], "every of the attack sleeper is at least 1, not 0"),
+        (["--attack", "zero:1:factor=3"], "the attack zero has no parameter"),
         (["--attack", "zero:3"], "attackers"),
         (["--batch-tokens", "50"], "--batch-tokens"),
         (["--dp-lr", "fast"], "--dp-lr"),

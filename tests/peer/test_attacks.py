@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import msgpack
 import pytest
@@ -163,7 +164,12 @@ def test_a_commitment_to_fewer_tokens_than_none_is_refused() -> None:
         "stale:1:rounds=65",
         "sleeper:1:every=0.5",
         "backdoor:1:share=-1",
-        "min_sum:1:factor=inf",
+        "alie:1:z=inf",
+        "min_sum:1:factor=3",
+        "label_flip:1:=3",
+        "mimic:1:",
+        "sleeper:1:every=2.5",
+        "frame:1",
     ],
 )
 def test_what_makes_no_sense_is_refused(order: str) -> None:
@@ -253,10 +259,25 @@ def test_every_attack_sends_something_of_the_right_length(name: str, rule: str) 
 
 @given(st.sampled_from(sorted(ATTACKS)), st.integers(1, 31), st.floats(-1e6, 1e6))
 def test_an_order_reads_as_it_is_written(name: str, count: int, strength: float) -> None:
-    strength = min(max(strength, ATTACKS[name].least), ATTACKS[name].most)
-    order = AttackOrder.parse(f"{name}:{count}:{ATTACKS[name].parameter}={strength!r}")
-    assert (order.choice.name, order.count, order.choice.strength) == (name, count, strength)
-    assert AttackOrder.parse(f"{name}:{count}").choice.strength == ATTACKS[name].default
+    kind = ATTACKS[name]
+    if kind.parameter:
+        strength = min(max(strength, kind.least), kind.most)
+        strength = float(round(strength)) if kind.whole else strength
+        order = AttackOrder.parse(f"{name}:{count}:{kind.parameter}={strength!r}")
+        assert (order.choice.name, order.count, order.choice.strength) == (name, count, strength)
+    plain = AttackOrder.parse(f"{name}:{count}")
+    assert (plain.count, plain.choice.strength) == (count, kind.default)
+
+
+@pytest.mark.parametrize("kind", ATTACKS.values())
+def test_a_parameter_is_one_that_changes_something(kind: type[Attack]) -> None:
+    """Whoever gives one may rely on it."""
+    own = [one for one in kind.__mro__ if one is not Attack]
+    assert bool(kind.parameter) == any("strength" in code.co_names for one in own for code in codes_of(one))
+
+
+def codes_of(kind: type) -> list[CodeType]:
+    return [one.__code__ for name, one in vars(kind).items() if isinstance(one, FunctionType) and name != "__init__"]
 
 
 def test_an_attack_of_ones_own_is_found_by_its_dotted_name() -> None:
