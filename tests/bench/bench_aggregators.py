@@ -5,6 +5,7 @@ runs, so that ratios come from one machine in one state. byzfl is not a dependen
 `pip install --no-deps --target FOLDER byzfl==0.0.11`, then run with PYTHONPATH=FOLDER.
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -98,4 +99,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

@@ -8,6 +8,7 @@ every machine. A newcomer asks three donors for all fragments at once; who fails
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
 import random
@@ -327,4 +328,6 @@ def main(joins: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else JOINS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("joins", type=int, nargs="?", default=JOINS)
+    main(parser.parse_args().joins)

@@ -8,6 +8,7 @@ how many processes it had, and the seconds from the last signal until all of the
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -127,4 +128,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

@@ -6,6 +6,7 @@ and nothing else; each goes on where the one before it was killed, at a moment d
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -108,4 +109,6 @@ def main(kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else KILLS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kills", type=int, nargs="?", default=KILLS)
+    main(parser.parse_args().kills)

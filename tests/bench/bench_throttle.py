@@ -7,10 +7,10 @@ take.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -71,4 +71,6 @@ async def measure(mbit: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(measure(2.0, float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", type=float, nargs="?", default=SECONDS)
+    asyncio.run(measure(2.0, parser.parse_args().seconds))
