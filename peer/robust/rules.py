@@ -32,7 +32,7 @@ CHUNK_ELEMENTS = 1 << 13  # of each member at a time, in rules that sort
 
 
 def mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
-    """Σ w_i x_i / W. O(nd). Breaks down with one hostile member; κ = ∞."""
+    """Σ w_i x_i / W (McMahan et al. 1602.05629). O(nd). Breaks down with one hostile member; κ = ∞."""
     stack = Stack.of(vectors, weights)
     return aggregate(stack, vectors, stack.weights)
 
@@ -118,13 +118,17 @@ def krum(vectors: Sequence[Tensor], weights: Sequence[float], byzantine: int | N
     """The one input with the least sum of squared distances to its n − f̂ − 2 nearest (Blanchard et al. 2017). O(n²d).
 
     Weights have no accepted meaning here: they only leave members out. Needs n ≥ 2f̂ + 3 for its bound,
-    κ ≤ 6(1 + f/(n − 2f)). Equal scores, which n < 5 always has, go to the first in the roster.
+    κ ≤ 6(1 + f/(n − 2f)); breaks down with f̂ + 1 hostile members. Equal scores, which n < 5 always has, go to the
+    first in the roster.
     """
     return _best_by_krum(vectors, weights, byzantine, only=True)
 
 
 def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], byzantine: int | None = None) -> Aggregate:
-    """The plain mean of the n − f̂ inputs with the best Krum scores (Blanchard et al. 2017). O(n²d). See `krum`."""
+    """The plain mean of the n − f̂ inputs with the best Krum scores (Blanchard et al. 2017). O(n²d).
+
+    Weights, n and the breakdown point as of `krum`: of f̂ + 1 hostile members one may be among those.
+    """
     return _best_by_krum(vectors, weights, byzantine, only=False)
 
 
