@@ -8,15 +8,27 @@ import pytest
 
 from coordinator.manifest import PaceSpec, RunConfig, TrustSpec
 from coordinator.model_spec import ModelSpec
-from dht.errors import UsageError
+from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.statement import digest_of
+from peer import assembly
 from peer.assembly import check_founders, make_manifest
 from peer.description import OWN_DATA, Description
+from peer.golden import GOLDEN, self_check
 from peer.options import NodeOptions
 from peer.run_state import MANIFEST_FILE, RunDirectory
 
 HOST = Identity(digest_of(b"host"))
+
+
+def test_a_machine_that_computes_other_bytes_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(iter(GOLDEN))
+    monkeypatch.setattr(assembly, "self_check", lambda: self_check({**GOLDEN, name: "0" * 64}))
+    with pytest.raises(LocalError, match=f"other bytes than the run expects in: {name}; it cannot take part"):
+        assembly.prepare(NodeOptions(tmp_path / "data"))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert assembly.prepare(NodeOptions(tmp_path / "data")).peer_id
 
 
 def test_a_run_that_bounds_newcomers_names_who_trains_first() -> None:
