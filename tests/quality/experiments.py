@@ -280,7 +280,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         *_seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
         *_seeded("merges-m8", EIGHT, {f"{rule}-alike": options for rule, options in BOTH_RDA.items()}, "embeddings"),
     ),
-    "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | {"rda": ("--merge", "rda")}),
+    "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | BOTH_RDA),
     "noniid": (
         *_seeded("noniid", OCTAVES, BOTH_RDA),
         *_seeded("noniid", OCTAVES, {"robust_rda-median": BOTH_RDA["robust_rda"]}, "half-more"),
