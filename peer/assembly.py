@@ -160,7 +160,7 @@ def read_invite(text: str, options: NodeOptions) -> Invite:
     if option := next((name for name, value in trials if value is not None), None):
         from peer.hostile import check_among_ourselves
 
-        check_among_ourselves(invite, option)
+        check_among_ourselves(invite, option, options.trial_network)
     return invite
 
 

@@ -74,6 +74,7 @@ def join(
     verbose: Verbose = False,
     fault: Annotated[str | None, typer.Option(hidden=True)] = None,
     attack: Annotated[str | None, typer.Option(hidden=True)] = None,
+    trial_network: Annotated[str, typer.Option(hidden=True)] = "",
     tape: Annotated[bool, typer.Option("--tape", hidden=True)] = False,
     skew_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
     die_with_parent: DieWithParent = None,
@@ -101,6 +102,7 @@ def join(
         fault=fault and str(Fault.parse(fault)),
         chain_kept=chain_kept,
         attack=attack,
+        trial_network=trial_network,
         taped=tape,
         skew_file=skew_file,
     )

@@ -1,6 +1,7 @@
 """A peer that attacks its run (`muster join --attack`), by its outer gradients or by what it says, to see what follows.
 
-For trials among one's own machines: it joins nothing that can be reached from the internet. What an attack would know
+For trials on one's own machine: it joins nothing but what is there alone, or in namespaces or containers that whoever
+started it names. What an attack would know
 of the others it does not: here it sees its own work only, so that those of `peer.attacks.omniscient` are tame.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from ipaddress import ip_address, ip_network
 
 from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
@@ -48,11 +50,22 @@ from peer.transport import Lane, Payload
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
 
 
-def check_among_ourselves(invite: Invite, option: str) -> None:
-    """Raises UsageError if this run can be reached by everybody; `option` is what has no business there."""
-    public = next((address for address in invite.addresses if address.reach is Reach.PUBLIC), None)
-    if public is not None:
-        raise UsageError(f"{option} is for runs in a network of your own, and {public.host} is public")
+def check_among_ourselves(invite: Invite, option: str, trial_network: str = "") -> None:
+    """Raises UsageError if this run is not on this machine alone; `option` is what has no business elsewhere.
+
+    `trial_network` is an IP network or a host's name, never public, that is this machine's own all the same.
+    """
+    for address in invite.addresses:
+        named = address.reach is Reach.PRIVATE and _is_in(address.host, trial_network)
+        if not (named or address.reach is Reach.LOOPBACK):
+            raise UsageError(f"{option} is for runs on this machine alone, and {address.host} may be elsewhere")
+
+
+def _is_in(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network)
+    except ValueError:
+        return host == network
 
 
 class HostileWork(RoundWork):

@@ -49,7 +49,8 @@ class NodeOptions:
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     fault: str | None = None  # tests only: see `peer.points.Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
-    attack: str | None = None  # trials among one's own machines only: see `peer.hostile`
+    attack: str | None = None  # trials on one's own machine only: see `peer.hostile`
+    trial_network: str = ""  # where else trials may be: its namespaces or containers
     taped: bool = False  # a swarm's, which joins the parts (`peer.tape_parts`)
     skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.clock.skewed`)
 

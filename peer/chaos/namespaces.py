@@ -26,6 +26,8 @@ from peer.swarm_processes import PeerProcess
 PREFIX = "muster-"
 PACKAGES = {"ip": "iproute2", "tc": "iproute2"}  # Debian's
 COMMAND_SECONDS_MAX = 10.0
+NETWORK = "10.77.0.0/16"  # of the switch; nobody else is in it
+TRIALS = frozenset({"--attack", "--skew-file"})
 UPLINK = "uplink"  # a peer's end of its cable
 QUEUE_SECONDS = 0.2  # how long a packet may wait for a narrow line
 BURST_BYTES_MIN = 16_384  # one large segment of the sender's kernel
@@ -71,8 +73,10 @@ class Namespaces(Loopback):
         return None if kind in NETWORK_KINDS else super().refusal(kind)
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
-        listening = (*arguments, "--listen", self.address(name))
-        return PeerProcess.start(name, data_directory, listening, temporary, self.inside(name))
+        placed = (*arguments, "--listen", self.address(name))
+        if not TRIALS.isdisjoint(arguments):
+            placed = (*placed, "--trial-network", NETWORK)
+        return PeerProcess.start(name, data_directory, placed, temporary, self.inside(name))
 
     def inside(self, name: str, *command: str) -> list[str]:
         """The command as this machine runs it."""

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from dht.errors import UsageError
 from peer.chaos import namespaces
 from peer.chaos.executor import Link
 from peer.chaos.namespaces import Namespaces, discipline, sweep
+from peer.swarm_processes import PeerProcess
 
 NAMES = ("host", "peer-1", "peer-2")
 needs_root = pytest.mark.skipif(
@@ -63,6 +65,17 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda command: None if command == "tc" else "/sbin/ip")
     with pytest.raises(UsageError, match="apt install iproute2"):
         Namespaces().open(NAMES)
+
+
+def test_trials_are_allowed_in_the_network_of_the_switch_and_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(PeerProcess, "start", lambda name, folder, words, temporary, inside: started.append(words))
+    place = Namespaces()
+    place._addresses["peer-1"] = "10.77.0.2"
+    for words in (("join", "-"), ("join", "-", "--attack", "zero"), ("join", "-", "--skew-file", "skew")):
+        place.start("peer-1", Path(), words, temporary=True)
+    named = ("--trial-network", namespaces.NETWORK)
+    assert [one[-2:] for one in started] == [("--listen", "10.77.0.2"), named, named]
 
 
 @pytest.fixture

@@ -233,24 +233,32 @@ def test_the_last_peers_of_a_swarm_attack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "public"),
+    ("place", "network", "ours"),
     [
-        ("ip4/127.0.0.1", False),
-        ("ip4/10.77.0.1", False),
-        ("dns4/host", False),
-        ("ip4/8.8.8.8", True),
-        ("dns4/muster.example.org", True),
+        ("ip4/127.0.0.1", "", True),
+        ("ip6/::1", "", True),
+        ("ip4/10.77.0.1", "", False),
+        ("ip4/192.168.1.7", "", False),
+        ("ip4/100.64.0.9", "", False),
+        ("dns4/host", "", False),
+        ("ip4/10.77.0.1", "10.77.0.0/16", True),
+        ("ip4/10.78.0.1", "10.77.0.0/16", False),
+        ("dns4/host", "host", True),
+        ("dns4/nas.local", "host", False),
+        ("ip4/8.8.8.8", "", False),
+        ("ip4/8.8.8.8", "8.8.8.0/24", False),
+        ("dns4/muster.example.org", "muster.example.org", False),
     ],
 )
-def test_only_runs_of_our_own_are_attacked(place: str, public: bool, tmp_path: Path) -> None:
+def test_only_runs_of_this_machine_are_attacked(place: str, network: str, ours: bool, tmp_path: Path) -> None:
     organiser = Identity(bytes(32)).peer_id
     places = ("ip4/127.0.0.1", place)
     addresses = tuple(PeerAddress.parse(f"/{one}/tcp/7400/p2p/{organiser}") for one in places)
     invite = Invite(bytes(32), organiser, addresses)
-    if not public:
-        check_among_ourselves(invite, "--attack")
+    if ours:
+        check_among_ourselves(invite, "--attack", network)
         return
     for trial in (NodeOptions(tmp_path, attack="zero"), NodeOptions(tmp_path, skew_file=tmp_path / "skew")):
-        with pytest.raises(UsageError, match="network of your own"):
-            asyncio.run(Node.join(str(invite), trial))
+        with pytest.raises(UsageError, match="runs on this machine alone"):
+            asyncio.run(Node.join(str(invite), replace(trial, trial_network=network)))
     assert list(tmp_path.iterdir()) == []
