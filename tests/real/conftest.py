@@ -26,28 +26,9 @@ from dht.identity import PeerId
 ROOT = Path(__file__).resolve().parents[2]
 ENDING_SECONDS = 120.0
 WAIT_SECONDS = 420.0
-# So small that starting the processes is most of the work; paced, so that cores do not decide who is fast.
-RUN = """
-versions = {versions}
-[model]
-hidden_size = 32
-layers = 1
-heads = 2
-intermediate_size = 64
-[data]
-context_tokens = 32
-sequences_per_step = 2
-evaluation_tokens = 2048
-[inner]
-optimizer = "{optimizer}"
-warmup_steps = 4
-[pace]
-fragments = 4
-steps_per_version = 16
-presence_seconds = 1.0
-presence_lifetime_seconds = 3.0
-round_seconds = 4.0
-"""
+# Paced, so that cores do not decide who is fast.
+RUN_FILE = Path(__file__).with_name("run.toml")
+RUN = RUN_FILE.read_text().replace("= 16\n[model]", "= {versions}\n[model]").replace('"adamw"', '"{optimizer}"')
 
 
 class Swarm:
