@@ -97,6 +97,7 @@ class Exchange:
         if not self.suffices(inputs.peers):
             return []
         self.inputs = inputs
+        self.waits.give_up(self.group.contributors.difference(inputs.peers))
         return self._take_up(range(self.group.partitions), 0, gone)
 
     def suffices(self, peers: Collection[PeerId]) -> bool:

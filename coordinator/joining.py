@@ -17,7 +17,7 @@ from coordinator.group import Group, leader_of, read_join
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import NETWORKS_MAX, Join
 from coordinator.quorum import quorum_size
-from coordinator.tardiness import LEADING, round_number
+from coordinator.tardiness import LEADING, RESULT, Stage, round_number
 from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
 from dht.errors import PeerError
@@ -79,25 +79,34 @@ class Joining:
         return has_ticket(self.chain.beacon(), peer, known, self.core.presence.population(now))
 
     def open(self, contributes: bool, now: float) -> list[Action]:
-        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
+        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can.
+
+        Of these we pass by who let us wait for its results, but not more than a third: of more some may be honest, and
+        those whom they did not let wait would ask elsewhere than we.
+        """
         coming = range(self.attempt_number, self.attempt_number + len(self.chain.leaders()))
         able = [attempt for attempt in coming if self._can_lead(leader_of(self.chain, attempt), now)]
         reached = [attempt for attempt in able if self.core.is_dialable(leader_of(self.chain, attempt))]
-        self.attempt_number = next(iter(reached + able), self.attempt_number)
+        prompt = [attempt for attempt in reached if not self._is_hurried(leader_of(self.chain, attempt), RESULT)]
+        preferred = prompt if 3 * len(prompt) >= 2 * len(reached) else reached
+        self.attempt_number = next(iter(preferred + able), self.attempt_number)
         self.since = now
         return self.ask(contributes, now)
 
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        number = round_number(self.chain.fragment, self.chain.version)
-        if leader in presence.unheard or self.core.tardiness.hurried({leader}, LEADING, number):
+        if leader in presence.unheard or self._is_hurried(leader, LEADING):
             return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
         if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
             return False  # it may get no seat in its own roster
         if leader == self.core.me or presence.is_training(leader, now):
             return True
         return presence.is_live(leader, now) and self.core.witnesses_needed(self.chain.active_set(), now)
+
+    def _is_hurried(self, peer: PeerId, stage: Stage) -> bool:
+        """Whether this version is one in which we expect nothing of a peer at this stage (docs/adr/0043)."""
+        return bool(self.core.tardiness.hurried({peer}, stage, round_number(self.chain.fragment, self.chain.version)))
 
     def ask(self, contributes: bool, now: float) -> list[Action]:
         """Send our join, to more leaders once an attempt was void."""

@@ -8,22 +8,23 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.group import Group
-from coordinator.tardiness import Stage, Tardiness, round_number
+from coordinator.tardiness import COMMIT, RESULT, Stage, Tardiness, round_number
 from coordinator.timeline import PROBATION_SHARE, Timeline
 from dht.identity import PeerId
 
 
 @dataclass(slots=True)
 class Patience:
-    """Of one stage: everybody has until its end, who is `hurried` only a moment more than the others take.
+    """Of one stage: everybody has until its end, who is `hurried` or `late` only a moment more than the others take.
 
     Keys cost nothing; if each could hold a stage up until its end by silence, new ones would slow every round down.
     """
 
     timeline: Timeline
     hurried: Set[PeerId]
-    tell_late: Callable[[Set[PeerId]], None] | None = None  # once, of the others who were still awaited at the end
-    spent: set[PeerId] = field(default_factory=set)  # have had their moment in this group, at whatever stage
+    tell_late: Callable[[Set[PeerId]], None] | None = None  # once, of the others who were awaited in vain
+    spent: set[PeerId] = field(default_factory=set)  # had their time in this group: no second moment for the hurried
+    late: Set[PeerId] = frozenset()  # were awaited in vain at an earlier stage of this group
     since: float | None = None  # when we began to wait
     alone_since: float | None = None  # when nobody else was waited for any more
 
@@ -42,15 +43,14 @@ class Patience:
         if not awaited:
             return False
         self.since = now if self.since is None else self.since
-        if now >= end:
-            self._tell(awaited - self.hurried, end)
-            return False
-        if awaited - self.hurried:
-            return True
-        self.alone_since = now if self.alone_since is None else self.alone_since
-        if now < self.moment_ends:
-            return True
-        self.spent |= awaited
+        if now < end:
+            if awaited - self.hurried - self.late:
+                return True
+            self.alone_since = now if self.alone_since is None else self.alone_since
+            if now < self.moment_ends:
+                return True
+        self._tell(awaited - self.hurried, end)
+        self.spent |= awaited & self.hurried
         return False
 
     def _tell(self, late: Set[PeerId], end: float) -> None:
@@ -79,13 +79,29 @@ class Waits:
         """Our patience at a stage, from when we first ask for it."""
         if (stage, partition) not in self.stages:
             hurried = self.group.probation | self.hurried(stage)
-            self.stages[stage, partition] = Patience(timeline, hurried, partial(self.miss, stage), self.spent)
+            late = frozenset[PeerId]() if stage[0] == "part" else self.spent  # whose part does not count loses work
+            tell_late = partial(self._miss_in_turn, stage)
+            self.stages[stage, partition] = Patience(timeline, hurried, tell_late, self.spent, late)
         return self.stages[stage, partition]
+
+    def for_commits(self, timeline: Timeline) -> Patience:
+        """A leader's: slow machines have until the end, but for those of whom no results have come either."""
+        hurried = self.group.probation | self.hurried(RESULT)
+        self.stages[COMMIT, 0] = patience = Patience(timeline, hurried, spent=self.spent)
+        return patience
+
+    def give_up(self, peers: Set[PeerId]) -> None:
+        """These let us wait in vain: they have a moment at later stages, and we note it where they miss that, too."""
+        self.spent |= peers - {self.me}
 
     def come(self, stage: Stage, peer: PeerId) -> None:
         """What we awaited of a member is here, in time or not: it is waited for again."""
         self.spent.discard(peer)
         self.tardiness.come(peer, stage)
+
+    def _miss_in_turn(self, stage: Stage, peers: Set[PeerId]) -> None:
+        self.miss(stage, peers)
+        self.give_up(peers)
 
     def miss(self, stage: Stage, peers: Set[PeerId]) -> None:
         """The stage is at its end, and these did not come."""

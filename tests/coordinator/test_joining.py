@@ -14,6 +14,7 @@ from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join
+from coordinator.tardiness import LEADING, RESULT, Stage
 from coordinator.timeline import JOIN_SHARE
 from coordinator.virtual.keys import virtual_peer_id
 from dht.errors import PeerError
@@ -27,6 +28,7 @@ from tests.coordinator.rigs import (
     chain_of,
     core,
     group_of,
+    grown,
     join,
     presence,
 )
@@ -86,6 +88,21 @@ def test_a_leader_that_was_silent_towards_us_is_skipped_until_it_speaks() -> Non
     again.core.presence.heard(first)
     again.open(True, 0.0)
     assert again.leader == first
+
+
+@pytest.mark.parametrize(("stage", "skipped"), [(LEADING, True), (RESULT, True), (("part", 0), False)])
+def test_a_leader_that_did_not_lead_or_return_its_results_is_skipped_until_all_try_it_again(
+    stage: Stage, skipped: bool
+) -> None:
+    for versions in range(1, 5):  # the fourth is one in which it is tried
+        own = core(5)
+        for peer in FIVE:
+            own.presence.see(peer, presence(), 0.0)
+        asking = Joining(own, grown(chain_of(own), versions, FIVE), 0)
+        first, second = asking.chain.leaders()[:2]
+        own.tardiness.miss([first], stage)
+        asking.open(True, 0.0)
+        assert asking.leader == (second if skipped and versions < 4 else first)
 
 
 def test_a_leader_that_everybody_can_call_goes_before_one_that_few_can() -> None:

@@ -84,10 +84,53 @@ def test_one_moment_is_all_that_somebody_tardy_has_in_a_round_until_it_comes() -
     assert tardiness.hurried({SLOW}, PART, 1) == frozenset()
 
 
-def test_who_is_tardy_at_another_stage_only_has_all_its_time_at_this_one() -> None:
+def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_there_if_it_misses_that() -> None:
     tardiness = Tardiness()
-    tardiness.miss([SLOW], PART)
     waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
-    assert waits.at(PART, TIMELINE).lasts({SLOW}, END, 101.0)
-    assert not waits.at(PART, TIMELINE).lasts({SLOW}, END, 101.0 + MOMENT)
-    assert waits.at(RESULT, TIMELINE).lasts({SLOW}, END, END - 0.01)
+    parts, results = waits.at(PART, TIMELINE), waits.at(RESULT, TIMELINE)
+    assert parts.lasts({SLOW}, END, 100.0)
+    assert not parts.lasts({SLOW}, END, END)
+    assert results.lasts({SLOW, OTHER}, TIMELINE.end, END)
+    assert results.lasts({SLOW}, TIMELINE.end, END + 0.1)
+    assert results.lasts({SLOW}, TIMELINE.end, END + 0.1 + MOMENT - 0.01)
+    assert not results.lasts({SLOW}, TIMELINE.end, END + 0.1 + MOMENT)
+    assert tardiness.misses == {(SLOW, PART): 1, (SLOW, RESULT): 1}
+    waits.come(PART, SLOW)
+    assert tardiness.misses == {(SLOW, RESULT): 1}
+
+
+def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_comes_have_all_their_time() -> None:
+    tardiness = Tardiness()
+    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    waits.give_up({SLOW, OTHER, PEERS[0]})
+    waits.come(RESULT, OTHER)
+    assert waits.at(RESULT, TIMELINE, 0).lasts({PEERS[0]}, END, 101.0)
+    assert waits.at(RESULT, TIMELINE, 0).lasts({PEERS[0]}, END, END - 0.01)
+    assert waits.at(RESULT, TIMELINE, 1).lasts({OTHER}, END, 101.0)
+    assert waits.at(RESULT, TIMELINE, 1).lasts({OTHER}, END, END - 0.01)
+    assert waits.at(RESULT, TIMELINE, 2).lasts({SLOW}, END, 101.0)
+    assert not waits.at(RESULT, TIMELINE, 2).lasts({SLOW}, END, 101.0 + MOMENT)
+
+
+def test_parts_have_all_their_time_whatever_else_was_late() -> None:
+    """A part that does not come in time is work that does not count."""
+    tardiness = Tardiness()
+    tardiness.miss([SLOW], RESULT)
+    waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
+    assert waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0)
+    assert not waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0 + MOMENT)
+    assert waits.at(("part", 1), TIMELINE).lasts({SLOW}, END, 102.0)
+    assert waits.at(("part", 1), TIMELINE).lasts({SLOW}, END, END - 0.01)
+
+
+def test_a_leader_gives_a_moment_to_the_commitments_of_those_whose_results_have_not_come() -> None:
+    tardiness = Tardiness()
+    tardiness.miss([OTHER], PART)
+    tardiness.miss([SLOW], RESULT)
+    commits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE).for_commits(TIMELINE)
+    assert commits.lasts({SLOW, OTHER}, END, 101.0)
+    assert commits.lasts({OTHER}, END, END - 1.0)
+    commits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE).for_commits(TIMELINE)
+    assert commits.lasts({SLOW}, END, 101.0)
+    assert not commits.lasts({SLOW}, END, 101.0 + MOMENT)
+    assert tardiness.misses == {(OTHER, PART): 1, (SLOW, RESULT): 1}

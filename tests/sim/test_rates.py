@@ -29,6 +29,7 @@ OTHERS = (
     "vote_for_all",
 )
 SILENT_AT_ONE_STAGE = ("never_scatter", "never_return", "never_check", "never_bundle")
+SILENT_FROM_A_STAGE_ON = ("silent_from_commit", "silent_from_part", "silent_from_check")
 SILENT_SOMEWHERE = ("never_gather", "never_commit", "never_open", "never_propose", "shun_half", "starve_half")
 
 
@@ -46,12 +47,12 @@ def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> 
     check(attack)
 
 
-@pytest.mark.parametrize("attack", SILENT_AT_ONE_STAGE)
+@pytest.mark.parametrize("attack", [*SILENT_AT_ONE_STAGE, *SILENT_FROM_A_STAGE_ON])
 def test_so_they_do_at_the_shipped_pace(attack: str) -> None:
     check(attack, FOUR, range(1))
 
 
-@pytest.mark.parametrize("attack", ["never_return", "never_check"])
+@pytest.mark.parametrize("attack", ["never_return", "never_check", "silent_from_commit", "silent_from_part"])
 def test_so_they_do_with_two_of_seven(attack: str) -> None:
     check(attack, SEVEN, range(1))
 
