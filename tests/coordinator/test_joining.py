@@ -105,6 +105,17 @@ def test_a_leader_that_did_not_lead_or_return_its_results_is_skipped_until_all_t
         assert asking.leader == (second if skipped and versions < 4 else first)
 
 
+def test_where_more_than_a_third_of_the_leaders_returned_no_results_none_is_skipped_for_that() -> None:
+    own = core(5)
+    for peer in FIVE:
+        own.presence.see(peer, presence(), 0.0)
+    asking = Joining(own, grown(chain_of(own), 1, FIVE), 0)
+    first, second = asking.chain.leaders()[:2]
+    own.tardiness.miss([first, second], RESULT)
+    asking.open(True, 0.0)
+    assert asking.leader == first
+
+
 def test_a_leader_that_everybody_can_call_goes_before_one_that_few_can() -> None:
     first, second, third = joining().chain.leaders()[:3]
     asking = joining()
