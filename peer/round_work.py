@@ -21,7 +21,6 @@ from torch import Tensor
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
 from coordinator.certificate import Certificate
 from coordinator.committed import ReduceInput
-from coordinator.chain import Chain
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import OuterSpec, RunConfig

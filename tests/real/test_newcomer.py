@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(1500)]
 
 KEPT = 12
 FOLLOWED = 8  # steps of eight bits are longer than a state: until then it would follow them from version 0
-WAIT_SECONDS = 420.0
 LARGER = {"hidden_size = 32": "hidden_size = 256", "fragments = 4": "fragments = 1"}  # one state of 3 MB
 SLOWLY = ("upload_mbit=2",)  # to give it takes one alone 12 s
 PIECE_BYTES = 250_000  # nearly; what else a peer sends meanwhile is less
