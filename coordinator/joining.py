@@ -6,7 +6,7 @@ whether they leave us free, and takes over once a roster with us in it has come.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, RoundKey
@@ -79,34 +79,23 @@ class Joining:
         return has_ticket(self.chain.beacon(), peer, known, self.core.presence.population(now))
 
     def open(self, contributes: bool, now: float) -> list[Action]:
-        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can.
-
-        Of these we pass by who let us wait for its results, but not more than a third: of more some may be honest, and
-        those whom they did not let wait would ask elsewhere than we.
-        """
+        """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
         coming = range(self.attempt_number, self.attempt_number + len(self.chain.leaders()))
         able = [attempt for attempt in coming if self._can_lead(leader_of(self.chain, attempt), now)]
-        reached = [attempt for attempt in able if self.core.is_dialable(leader_of(self.chain, attempt))]
-        prompt = [attempt for attempt in reached if not self._is_hurried(leader_of(self.chain, attempt), RESULT)]
-        preferred = prompt if 3 * len(prompt) >= 2 * len(reached) else reached
-        self.attempt_number = next(iter(preferred + able), self.attempt_number)
+        self.attempt_number = next(iter(_preferred(able, self.core, self.chain) + able), self.attempt_number)
         self.since = now
         return self.ask(contributes, now)
 
     def _can_lead(self, leader: PeerId, now: float) -> bool:
         """Whether we believe this peer to be there, and to take part."""
         presence = self.core.presence
-        if leader in presence.unheard or self._is_hurried(leader, LEADING):
+        if leader in presence.unheard or _is_hurried(self.core, self.chain, leader, LEADING):
             return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
         if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
             return False  # it may get no seat in its own roster
         if leader == self.core.me or presence.is_training(leader, now):
             return True
         return presence.is_live(leader, now) and self.core.witnesses_needed(self.chain.active_set(), now)
-
-    def _is_hurried(self, peer: PeerId, stage: Stage) -> bool:
-        """Whether this version is one in which we expect nothing of a peer at this stage (docs/adr/0043)."""
-        return bool(self.core.tardiness.hurried({peer}, stage, round_number(self.chain.fragment, self.chain.version)))
 
     def ask(self, contributes: bool, now: float) -> list[Action]:
         """Send our join, to more leaders once an attempt was void."""
@@ -307,3 +296,18 @@ def _next_attempt(attempt: int, asked: Set[int]) -> int:
     if len(asked) < ATTEMPTS_TRIED:
         return attempt + 1
     return min((one for one in asked if one > attempt), default=min(asked))
+
+
+def _preferred(attempts: Sequence[int], core: Core, chain: Chain) -> list[int]:
+    """Those whose leader can be called, without who let us wait for its results; or with them if they are many.
+
+    Of more than a third some may be honest, and those whom they did not let wait would ask elsewhere than we.
+    """
+    reached = [attempt for attempt in attempts if core.is_dialable(leader_of(chain, attempt))]
+    prompt = [attempt for attempt in reached if not _is_hurried(core, chain, leader_of(chain, attempt), RESULT)]
+    return prompt if 3 * len(prompt) >= 2 * len(reached) else reached
+
+
+def _is_hurried(core: Core, chain: Chain, peer: PeerId, stage: Stage) -> bool:
+    """Whether this version is one in which we expect nothing of a peer at this stage (docs/adr/0043)."""
+    return bool(core.tardiness.hurried({peer}, stage, round_number(chain.fragment, chain.version)))

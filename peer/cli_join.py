@@ -58,9 +58,7 @@ def join(
     compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
-    step_seconds: Annotated[
-        float, typer.Option(min=0, help="Pace: inner steps come this far apart, or further.")
-    ] = 0.0,
+    step_seconds: Annotated[float, typer.Option(min=0, help="Pace: inner steps are at least this far apart.")] = 0.0,
     limit: Limit = None,
     name: Name = "",
     team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",

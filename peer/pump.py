@@ -174,7 +174,7 @@ class Pump:
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
         leaf_bytes, root = _leaf_bytes(message, self.work), None
-        if leaf_bytes is not None and 0 < len(payload) <= self.work.payload_bytes_max:
+        if leaf_bytes is not None and len(payload) <= self.work.payload_bytes_max:
             self.blobs.needed = frozenset[bytes]().union(*map(roots_needed, self.engine.machines))
             root = self.blobs.add(payload, leaf_bytes, sender)
         self.feed(Received(sender, message, root))

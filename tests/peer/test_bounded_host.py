@@ -14,6 +14,7 @@ from coordinator.events import PresenceSeen
 from dht import identity
 from dht.identity import Identity
 from dht.statement import digest_of
+from peer import inflow
 from peer.credit_book import CreditBook
 from peer.run_state import Captured, RunDirectory
 from peer.virtual_loop import run_virtual
@@ -70,6 +71,7 @@ async def host_of(swarm: Swarm) -> Peer:
 def test_nothing_in_a_host_grows_with_the_versions_that_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr(identity, "VERIFIED_KEPT", CHAIN_KEPT)  # or it would fill up for longer than this lasts
+    monkeypatch.setattr(inflow, "RATE_SECONDS", 1.0)  # so would this
 
     async def main() -> tuple[Counter[str], Counter[str]]:
         swarm = Swarm(config_of(fragments=1, steps_per_version=1, quorum=1), 1, tmp_path, chain_kept=CHAIN_KEPT)
