@@ -34,6 +34,13 @@ def rough(seconds: float) -> str:
     return f"{math.ceil(seconds / 60)} min" if seconds < 60 * SHOWN_MAX else f"{math.ceil(seconds / 3600)} h"
 
 
+def bar(share: float) -> str:
+    """How much of something is done: `███▌░░░░░░`, in halves of a tenth; full or empty only if it is."""
+    halves = 20 * min(max(share, 0.0), 1.0)
+    whole, half = divmod(math.ceil(halves) if halves < 1 else math.floor(halves), 2)
+    return ("█" * whole + "▌" * half).ljust(10, "░")
+
+
 def versions(numbers: Iterable[int]) -> str:
     """How many fragments are at which version, newest first: `5×12 3×11`."""
     found = sorted(Counter(numbers).items(), reverse=True)

@@ -86,7 +86,8 @@ def note_of(reason: str, pump: Pump) -> str:
     done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(lacking, pump.now)
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
-        progress = f"{quantity.size(done_bytes)} of {quantity.size(total_bytes)} of states from {sources} peers{left}"
+        done = f"{quantity.bar(done_bytes / total_bytes)} {quantity.size(done_bytes)} of {quantity.size(total_bytes)}"
+        progress = f"{done} of states from {sources} peers{left}"
         return f"{progress}; {OUTRUN}" if pump.fetches.outrun else progress
     if pump.fetches.following:
         return (

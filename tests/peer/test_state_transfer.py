@@ -128,6 +128,7 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
         return notes, expected, loop.time()
 
     notes, expected, ended = run_virtual(main())
+    assert notes[0].startswith("░░░░░░░░░░ 0 B of ")
     assert notes[0].endswith(" of states from 1 peers"), "nothing has come yet"
     assert re.search(r" of states from 1 peers, about \d+ s left$", notes[1])
     assert expected == pytest.approx(ended, abs=2.0)
@@ -185,8 +186,8 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
 
     running, between, last, following = run_virtual(main())
     total = quantity.size(sum(held.state_bytes(fragment) for fragment in range(3)))
-    assert re.fullmatch(rf"(?!0 )[\d.]+ [kM]B of {total} of states from 2 peers.*", running)
-    assert re.fullmatch(rf"(?!0 ).* of {total} of states from 0 peers", between)
+    assert re.fullmatch(rf"[█▌][█▌░]{{9}} [\d.]+ [kM]B of {total} of states from 2 peers.*", running)
+    assert re.fullmatch(rf"[█▌].* of {total} of states from 0 peers", between)
     assert f" of {quantity.size(held.state_bytes(0))} of states" in last
     assert last.endswith(OUTRUN)
     assert following == "fetches the steps of versions that it missed of fragments 1, 2"

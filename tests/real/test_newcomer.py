@@ -98,7 +98,7 @@ def test_a_join_goes_on_when_the_donor_that_gives_is_killed(machines: Machines) 
 
     sent = {donor: snapshot(donor).bytes_sent for donor in donors}
     newcomer = machines.learner("newcomer", invite_of(host))
-    machines.wait(newcomer, lambda now: "of states from" in now.note and not now.note.startswith("0 "))
+    machines.wait(newcomer, lambda now: "of states from" in now.note and " 0 B of " not in now.note)
     given = {donor: snapshot(donor).bytes_sent - sent[donor] for donor in donors}
     victim = max(donors, key=lambda donor: given[donor])
     assert given[victim] > PIECE_BYTES, given
