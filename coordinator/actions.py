@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from coordinator.bans import Ban
 from coordinator.certificate import Certificate
 from coordinator.committed import ReduceInput
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput
+from coordinator.weights import limit_of
 from dht.identity import PeerId
 
 
@@ -50,8 +52,15 @@ class Reduce:
     partition: int
     partitions: int
     turn: int
-    inputs: tuple[ReduceInput, ...]
+    inputs: tuple[ReduceInput, ...]  # with weights as they are claimed
     inputs_min: int  # with fewer admissible ones the partition is void
+    members: int  # of the group
+
+    def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
+        """Of the inputs those that are admissible, weighted for a sum of just these."""
+        counted = [one for one in self.inputs if one.member in admitted]
+        limit = limit_of([one.weight for one in counted], self.members)
+        return tuple(replace(one, weight=min(one.weight, limit)) for one in counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from coordinator.messages import Bundle, Commit
-from coordinator.weights import weights_of
+from coordinator.weights import contribution_weight, weights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,19 @@ class Committed:
 
     def partition(self, partition: int, merged: Collection[int]) -> tuple[ReduceInput, ...]:
         """What these committed for one partition, in order, weighted for a sum of just these."""
-        weights = self._weights(merged)
+        return self._inputs(partition, merged, self._weights(merged))
+
+    def claimed(self, partition: int, places: Collection[int]) -> tuple[ReduceInput, ...]:
+        """What these committed for one partition, in order, each with all the weight that it claims."""
+        weights = [contribution_weight(one.tokens_counted, one.steps) for one in self.commits]
+        return self._inputs(partition, places, weights)
+
+    def _inputs(self, partition: int, places: Collection[int], weights: Sequence[float]) -> tuple[ReduceInput, ...]:
         return tuple(
             ReduceInput(
                 place, self.commits[place].part_roots[partition], weights[place], self.commits[place].squared_norms
             )
-            for place in sorted(merged)
+            for place in sorted(places)
         )
 
     def _weights(self, merged: Collection[int]) -> tuple[float, ...]:

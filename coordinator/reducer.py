@@ -59,8 +59,9 @@ class ReducerDuty:
             partition=self.partition,
             partitions=self.group.partitions,
             turn=self.turn,
-            inputs=self.inputs.partition(self.partition, self.arrived),
+            inputs=self.inputs.claimed(self.partition, self.arrived),
             inputs_min=self._needed,
+            members=self.inputs.members,
         )
 
     @property

@@ -31,13 +31,18 @@ def weights_of(counters: Sequence[tuple[int, int]], members: int, merged: Collec
     median of the rest, nor so heavy that these, if they all were, would tip the balance (docs/adr/0046).
     """
     plain = [contribution_weight(tokens, steps) for tokens, steps in counters]
-    counted = sorted(plain[place] for place in merged if plain[place] > 0)
+    limit = limit_of([plain[place] for place in merged], members)
+    return tuple(min(weight, limit) for weight in plain)
+
+
+def limit_of(merged: Sequence[float], members: int) -> float:
+    """The most that one may weigh where these, of a group's members, are summed; see `weights_of`."""
+    counted = sorted(weight for weight in merged if weight > 0)
     if not counted:
-        return (0.0,) * len(plain)
+        return 0.0
     hostile = min(most_hostile(members), len(counted) - 1)
     rest = counted[: len(counted) - hostile]
-    limit = min(TRUNCATION * median_low(rest), _balanced(rest, hostile))
-    return tuple(min(weight, limit) for weight in plain)
+    return min(TRUNCATION * median_low(rest), _balanced(rest, hostile))
 
 
 def _balanced(rest: Sequence[float], hostile: int) -> float:

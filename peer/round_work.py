@@ -344,7 +344,7 @@ def _reduced(
     action: Reduce, vectors: Mapping[int, Tensor], rule: MergeRule, partitioning: Partitioning, codec: Codec
 ) -> ReducedPartition | None:
     """None if too few are admissible, or the run's rule makes nothing of them that members can take."""
-    members = {one.member: one for one in action.inputs}
+    members = {one.member: one for one in action.weighed(vectors.keys())}
     if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
         return None
     try:

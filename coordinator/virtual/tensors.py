@@ -213,8 +213,8 @@ class VirtualTensors:
         shown = tuple((one.member, leaf) for one in action.inputs if one.root == spoilt)
         if len(good) < action.inputs_min:
             return Reduced(action.key, action.partition, action.turn, None, (), garbage=shown)
-        root = merged_root(action.partition, good)
         included = tuple(one.member for one in good)
+        root = merged_root(action.partition, action.weighed(included))
         return Reduced(action.key, action.partition, action.turn, root, included, (), (1.0,), 0.0, shown)
 
     def open(self, action: Open) -> Opened:

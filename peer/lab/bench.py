@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
 from coordinator.certificate import Certificate, Outcome
 from coordinator.committed import ReduceInput
 from coordinator.events import Encoded
-from coordinator.weights import weights_of
+from coordinator.weights import contribution_weight, weights_of
 from dht.errors import LocalError, UsageError
 from peer.anchors import Anchors
 from peer.lab.workshop import Workshop
@@ -50,9 +49,12 @@ class Bench:
         merged = outcome.partitions[partition]
         if merged is None:
             return None
-        members = _inputs(outcome, encoded, merged.included)
-        inputs = tuple(replace(members[at], root=encoded[at].part_roots[partition]) for at in merged.included)
-        reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1))
+        inputs = tuple(
+            ReduceInput(at, one.part_roots[partition], contribution_weight(one.tokens, one.steps), one.squared_norms)
+            for at, one in enumerate(encoded)
+            if at in merged.included
+        )
+        reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1, len(outcome.roster)))
         if reduced.root != merged.root:
             raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
         return PartitionResult(merged.root, merged.included)
@@ -66,12 +68,10 @@ class Bench:
         raise UsageError(f"the tape lacks the version before version {outcome.version} of fragment {outcome.fragment}")
 
 
-def _inputs(
-    outcome: Outcome, encoded: Sequence[Encoded], merged: Sequence[int] | None = None
-) -> tuple[ReduceInput, ...]:
-    """All members' contributions, weighted for a sum of those at these places; without roots."""
-    places = range(len(encoded)) if merged is None else merged
-    weights = weights_of([(one.tokens, one.steps) for one in encoded], len(outcome.roster), places)
+def _inputs(outcome: Outcome, encoded: Sequence[Encoded]) -> tuple[ReduceInput, ...]:
+    """All members' contributions, without roots."""
+    counters = [(one.tokens, one.steps) for one in encoded]
+    weights = weights_of(counters, len(outcome.roster), range(len(encoded)))
     return tuple(
         ReduceInput(place, b"", weight, one.squared_norms)
         for place, (weight, one) in enumerate(zip(weights, encoded, strict=True))

@@ -102,7 +102,7 @@ def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     assert make_pump.func is HostilePump  # type: ignore[attr-defined]
     encoded = honest.encode(gradient())
     one = ReduceInput(0, encoded.part_roots[0], 1.0, encoded.squared_norms)
-    action = Reduce(KEY, 0, 1, 0, (one,), 1)
+    action = Reduce(KEY, 0, 1, 0, (one,), 1, 3)
     true, false = (work.reduce(action) for work in (honest.work, cheat))
     assert false == replace(true, root=false.root)
     codec, elements = CODECS["fp32"], len(honest.anchors.current(0).anchor)
@@ -121,8 +121,8 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
     work, _ = disguise("drop_one", core, one.anchors, one.blobs, ThreadPoolExecutor(1))
     inputs = (ReduceInput(0, first.part_roots[0], 1.0, first.squared_norms),)
     inputs += (ReduceInput(1, second.part_roots[0], 1.0, second.squared_norms),)
-    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1)).included == (1,)
-    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2)).included == (0, 1), "nobody takes a result of too few"
+    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1, 3)).included == (1,)
+    assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2, 3)).included == (0, 1), "nobody takes a result of too few"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_forged_result_has_norms_that_fit_it(name: str, largest: float | None)
     sent = [one.encode(factor * truth) for factor in (1.0, 1.1, 1.2, -10.0)]
     inputs = tuple(ReduceInput(at, own.part_roots[0], 1.0, own.squared_norms) for at, own in enumerate(sent))
     work, _ = disguise(name, core, one.anchors, one.blobs, ThreadPoolExecutor(1))
-    true, false = (each.reduce(Reduce(KEY, 0, 1, 0, inputs, 4)) for each in (one.work, work))
+    true, false = (each.reduce(Reduce(KEY, 0, 1, 0, inputs, 4, 3)) for each in (one.work, work))
     cut, codec = Partitioning.of(one.anchors.layouts[0], 1), CODECS["fp32"]
     found = [admit(one.blobs.get(each.root or b"") or b"", each.squared_norms, cut, 0, codec) for each in (true, false)]
     honest, forged = (each.vector for each in found if isinstance(each, Admitted))

@@ -69,7 +69,7 @@ class Round:
         )
 
     def reduce(self, partition: int, skip: frozenset[int] = frozenset(), inputs_min: int = 1) -> Reduced:
-        action = Reduce(KEY, partition, self.partitions, 0, self.inputs(partition, skip), inputs_min)
+        action = Reduce(KEY, partition, self.partitions, 0, self.inputs(partition, skip), inputs_min, 3)
         return self.members[partition % len(self.members)].reduce(action)
 
     def apply(self, member: int, reduced: list[Reduced | None]) -> Applied:

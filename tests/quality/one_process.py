@@ -67,7 +67,7 @@ def merge_round(members: Sequence[Member], key: RoundKey) -> None:
         )
 
     reduced = [
-        member.work.reduce(Reduce(key, partition, partitions, 0, inputs(partition), 1))
+        member.work.reduce(Reduce(key, partition, partitions, 0, inputs(partition), 1, partitions))
         for partition, member in enumerate(members)
     ]
     results = tuple(PartitionResult(one.root, one.included) for one in reduced if one.root)
