@@ -37,7 +37,7 @@ class Chair:
     announced_at: float | None = None  # when we first waited for a refutation that a check announced
 
     def __post_init__(self) -> None:
-        self.for_commits = self.exchange.waits.for_commits(self.timeline)
+        self.for_commits = Patience(self.timeline, self.group.probation)
 
     @property
     def leads(self) -> bool:

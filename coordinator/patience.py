@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.group import Group
-from coordinator.tardiness import COMMIT, RESULT, Stage, Tardiness, round_number
+from coordinator.tardiness import Stage, Tardiness, round_number
 from coordinator.timeline import PROBATION_SHARE, Timeline
 from dht.identity import PeerId
 
@@ -83,12 +83,6 @@ class Waits:
             tell_late = partial(self._miss_in_turn, stage)
             self.stages[stage, partition] = Patience(timeline, hurried, tell_late, self.spent, late)
         return self.stages[stage, partition]
-
-    def for_commits(self, timeline: Timeline) -> Patience:
-        """A leader's: slow machines have until the end, but for those of whom no results have come either."""
-        hurried = self.group.probation | self.hurried(RESULT)
-        self.stages[COMMIT, 0] = patience = Patience(timeline, hurried, spent=self.spent)
-        return patience
 
     def give_up(self, peers: Set[PeerId]) -> None:
         """These let us wait in vain: they have a moment at later stages, and we note it where they miss that, too."""

@@ -14,7 +14,6 @@ Stage = tuple[str, int]
 """What was awaited, and in which turn: 1 after a redo."""
 
 LEADING: Stage = ("lead", 0)
-COMMIT: Stage = ("commit", 0)
 RESULT: Stage = ("result", 0)
 OPENING: Stage = ("opening", 0)
 

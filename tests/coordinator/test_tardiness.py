@@ -121,16 +121,3 @@ def test_parts_have_all_their_time_whatever_else_was_late() -> None:
     assert not waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0 + MOMENT)
     assert waits.at(("part", 1), TIMELINE).lasts({SLOW}, END, 102.0)
     assert waits.at(("part", 1), TIMELINE).lasts({SLOW}, END, END - 0.01)
-
-
-def test_a_leader_gives_a_moment_to_the_commitments_of_those_whose_results_have_not_come() -> None:
-    tardiness = Tardiness()
-    tardiness.miss([OTHER], PART)
-    tardiness.miss([SLOW], RESULT)
-    commits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE).for_commits(TIMELINE)
-    assert commits.lasts({SLOW, OTHER}, END, 101.0)
-    assert commits.lasts({OTHER}, END, END - 1.0)
-    commits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE).for_commits(TIMELINE)
-    assert commits.lasts({SLOW}, END, 101.0)
-    assert not commits.lasts({SLOW}, END, 101.0 + MOMENT)
-    assert tardiness.misses == {(OTHER, PART): 1, (SLOW, RESULT): 1}
