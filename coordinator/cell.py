@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Apply, PartitionResult, Send
 from coordinator.cell_group import CellGroup
 from coordinator.chain import Chain
+from coordinator.committed import bundle_of
 from coordinator.core import Core
 from coordinator.early import Early
 from coordinator.events import Encoded, Inspected, Opened, Reduced
@@ -18,7 +19,7 @@ from coordinator.exchange import Exchange
 from coordinator.group import read_commit
 from coordinator.harvest import Harvest
 from coordinator.inspection import Inspection
-from coordinator.messages import AgainNote, Bundle, CellYield, NeedNote, PartNote
+from coordinator.messages import AgainNote, CellYield, NeedNote, PartNote
 from coordinator.opener import Opener
 from coordinator.openings import OpeningNote, OpenNote
 from coordinator.outcome import contributor
@@ -214,8 +215,7 @@ class Cell:
         if len(self.commits) < self.core.pace.min_group:
             self.failed = now >= self.commit_by
             return []
-        commits = tuple(self.commits[peer] for peer in self.group.members if peer in self.commits)
-        body = Bundle(commits=commits, members=len(self.group.members))
+        body = bundle_of(self.group.members, self.commits)
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 

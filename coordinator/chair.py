@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send
 from coordinator.certificate import is_void
+from coordinator.committed import bundle_of
 from coordinator.core import Core
 from coordinator.exchange import Exchange
 from coordinator.group import Group, InputSet
-from coordinator.messages import Bundle, Proposal, Redo
+from coordinator.messages import Proposal, Redo
 from coordinator.outcome import Checked, agreed_results, missed_partitions, partitions_to_redo
 from coordinator.patience import Patience
 from coordinator.refutations import Refutations
@@ -97,8 +98,7 @@ class Chair:
             return []
         if not self.exchange.suffices(self.commits):
             return []
-        commits = tuple(self.commits[peer] for peer in self.group.members if peer in self.commits)
-        body = Bundle(commits=commits, members=len(self.group.members))
+        body = bundle_of(self.group.members, self.commits)
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.messages import Bundle, Commit
 from coordinator.weights import contribution_weight, weights_of
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+def bundle_of(members: Sequence[PeerId], commits: Mapping[PeerId, Statement]) -> Bundle:
+    """What a leader says of a group: the commitments that have come, in the order of its members."""
+    come = tuple(commits[peer] for peer in members if peer in commits)
+    return Bundle(commits=come, members=len(members))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from pydantic import Field
 from coordinator.certificate import MemberIndex
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.merkle import leaf_digest, node_digest
+from coordinator.weights import most_hostile
 from dht.statement import Digest, digest_of
 from dht.wire import Wire
 
@@ -165,7 +166,7 @@ def leaves_per_voter(voters: int, partitions: int, bytes_each: int, butterfly_by
     `LOOKS_WANTED` by voters who are neither the reducer nor its accomplices, if every tolerated one is; as far as it
     costs no more than a share of the traffic. `bytes_each`: of one opened leaf in one input, with its proof.
     """
-    lookers = max(voters - max(1, (voters - 1) // 3), 1)
+    lookers = max(voters - max(1, most_hostile(voters)), 1)
     per_leaf = max(voters - 1, 1) * bytes_each
     of_round = max(CHECK_BYTES_MIN, int(CHECK_SHARE_MAX * butterfly_bytes)) // (max(partitions - 1, 1) * per_leaf)
     return max(1, min(-(-LOOKS_WANTED // lookers), of_round, OPENING_BYTES_MAX // per_leaf))

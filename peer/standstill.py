@@ -23,7 +23,7 @@ PATIENCE_STEPS = 10.0  # as long as so many steps take
 FIRST_STEPS_SECONDS = 600.0  # until we know how long one takes: the first ones compile, and fit the batch
 HANGS_MAX = 3  # within `HANGS_SECONDS`; then starting it again does not help
 HANGS_SECONDS = 3600.0
-ADVICE_HANGS = "should that come again, look at its GPU's driver, its disk and the system's log"
+ADVICE_HANGS = "look at its GPU's driver, its disk and the system's log"
 
 
 def patience_seconds(step_seconds: float | None) -> float:
@@ -56,7 +56,7 @@ class Standstill:
         if len(self._hangs) == HANGS_MAX and self._hangs[-1] - self._hangs[0] <= HANGS_SECONDS:
             raise LocalError(
                 f"the learner made no steps {HANGS_MAX} times within {HANGS_SECONDS / 60:.0f} minutes, each time until "
-                "it was started again; look at its GPU's driver, its disk and the system's log"
+                f"it was started again; {ADVICE_HANGS}"
             )
 
 
@@ -80,5 +80,5 @@ def hang_advice(book: Book) -> str:
         return ""
     return (
         f"the learner made no step for {book.hang_seconds:.0f} s, so it is started again from what it saved last; "
-        f"{ADVICE_HANGS}"
+        f"should that come again, {ADVICE_HANGS}"
     )
