@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, Encode, Send
 from coordinator.chain import Chain
+from coordinator.committed import ReduceInput
 from coordinator.core import Core
 from coordinator.events import Encoded, Reduced
 from coordinator.group import Group, InputSet, read_input_set
@@ -89,12 +90,13 @@ class Exchange:
     def on_bundle(self, statement: Statement, gone: Set[PeerId]) -> list[Action]:
         """Accept the first valid input set: scatter our parts, take up our reducer's duties.
 
-        None follows from one that is valid and lacks too many: nobody honest makes such a one.
+        None follows from one that is valid and lacks too many, or that fewer than a third could outweigh: no result of
+        it could be taken.
         """
         if self.inputs is not None:
             return []
         inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
-        if not self.suffices(inputs.peers):
+        if not self.suffices(inputs.peers) or self._outweighed(inputs.whole()):
             return []
         self.inputs = inputs
         self.waits.give_up(self.group.contributors.difference(inputs.peers))
@@ -108,13 +110,12 @@ class Exchange:
     def _counted_min(self, inputs: InputSet) -> int:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
-    def _outweighed(self, result: Result) -> bool:
+    def _outweighed(self, merged: Sequence[ReduceInput]) -> bool:
         """Where the leader has left somebody out: whether fewer than a third of all could have half of the weight."""
-        if not self.left_out or self.inputs is None:
+        if not self.left_out:
             return False
         everybody = max(len(self.group.members) + self.left_out, len(self.group.active))
-        weights = [one.weight for one in self.inputs.partition(result.partition, result.included)]
-        return outweighed(weights, most_hostile(everybody))
+        return outweighed([one.weight for one in merged], most_hostile(everybody))
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again, by others."""
@@ -200,7 +201,8 @@ class Exchange:
             raise PeerError("a result of inputs that do not exist")
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
         few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
-        if few or len(indices) != len(result.included) or self._outweighed(result):
+        merged = self.inputs.partition(result.partition, result.included)
+        if few or len(indices) != len(result.included) or self._outweighed(merged):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

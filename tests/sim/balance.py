@@ -1,0 +1,127 @@
+"""`python -m tests.sim.balance`: how much of a merge fewer than a third of a group get, and where that turns it around.
+
+The figures of docs/adr/0046. First, in the simulator, the largest share of a partition's weight that hostile peers have
+while they claim eight times their work and their leaders leave honest ones out; then where the merge points if they
+have what they can at most and send the honest mean with its sign turned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import sqrt
+
+import torch
+
+from coordinator.certificate import Certificate
+from coordinator.virtual.collusion import mischief_of
+from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.lies import CLAIMED
+from coordinator.virtual.simulation import World
+from coordinator.weights import TRUNCATION, weights_of
+from dht.identity import PeerId
+from peer.robust.rules import robust_rda
+from tests.sim.worlds import INTERVAL_SECONDS, machine, swarm
+
+ELEMENTS, DRAWS = 20_000, 5
+LEFT_OUT = ("pass_over", "shut_out")  # of the commitments, of the roster
+STEPS = (1, 1)  # tokens and steps of an honest contribution: their scale does not matter
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Of `peers` so many are hostile, and as many honest ones can be missing from a merge."""
+
+    peers: int
+    hostile: int
+
+
+BANDS = (Band(10, 3), Band(7, 2), Band(16, 5))
+MERGES = ((Band(10, 3), 7), (Band(8, 2), 5), (Band(16, 5), 11), (Band(10, 3), 10), (Band(8, 2), 8))  # and merged of all
+AGREEMENTS = (0.8, 0.5, 0.31)  # cosine of two honest contributions
+
+
+def claiming(band: Band, trick: str, seed: int) -> World:
+    """A swarm whose last peers claim more work, and whose leaders, where they are of the band, do `trick`."""
+    world = swarm(band.peers, seed=seed)
+    honest, hostile = world.peers[: -band.hostile], world.peers[-band.hostile :]
+    ids = frozenset(peer.me for peer in hostile)
+    for peer in hostile:
+        mischief = mischief_of(peer.signer, [trick, "claim_more"], {one.me for one in honest[: band.hostile]})
+        peer.mischief = replace(mischief, accomplices=ids - {peer.me})
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile |= ids
+    return world
+
+
+def largest_share(certificate: Certificate, hostile: set[PeerId]) -> float:
+    """The most of any partition's weight that these had, 0 to 1."""
+    outcome, most = certificate.outcome, 0.0
+    counters = [(one.tokens, one.steps) for one in outcome.contributors]
+    for partition in filter(None, outcome.partitions):
+        weights = weights_of(counters, len(outcome.roster), partition.included)
+        theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in hostile]
+        most = max(most, sum(weights[at] for at in theirs) / sum(weights[at] for at in partition.included))
+    return most
+
+
+def turned(band: Band, merged: int, agreement: float, weight: float) -> float:
+    """Cosine of the merge with the honest mean, each hostile one weighing so much, honest ones 1; mean of draws."""
+    honest, cosines = merged - band.hostile, []
+    for draw in range(DRAWS):
+        random = torch.Generator().manual_seed(draw)
+        common, own = torch.randn(1, ELEMENTS, generator=random), torch.randn(honest, ELEMENTS, generator=random)
+        vectors = sqrt(agreement) * common + sqrt(1 - agreement) * own
+        mean = vectors.mean(dim=0)
+        weights = [1.0] * honest + [weight] * band.hostile
+        merge = robust_rda([*vectors, *[-mean] * band.hostile], weights).vector
+        cosines.append(float(torch.cosine_similarity(merge, mean, dim=0)))
+    return sum(cosines) / DRAWS
+
+
+def most_of(band: Band, merged: int) -> float:
+    """What each of the hostile weighs at most, in an honest one's weight."""
+    claims = [(STEPS[0] * CLAIMED, STEPS[1])] * band.hostile
+    return weights_of([*claims, *[STEPS] * (merged - band.hostile)], band.peers, range(merged))[0]
+
+
+def _shares(seeds: int, intervals: int) -> None:
+    for band, trick, seed in product(BANDS, LEFT_OUT, range(seeds)):
+        world = claiming(band, trick, seed)
+        world.run(intervals * INTERVAL_SECONDS)
+        hostile = {peer.me for peer in world.peers[-band.hostile :]}
+        certificates = machine(world.peers[0]).chain.certificates
+        full = [largest_share(one, hostile) for one in certificates if not one.outcome.minor]
+        minor = [largest_share(one, hostile) for one in certificates if one.outcome.minor]
+        of_minor = f"; {len(minor)} minor, {max(minor):.1%}" if minor else ""
+        line = f"{band.hostile} of {band.peers}  {trick:10} seed {seed}  {len(full):3} full, {max(full):.1%}{of_minor}"
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _turns() -> None:
+    for band, merged in MERGES:
+        most = most_of(band, merged)
+        now = "  ".join(f"{turned(band, merged, agreement, most):5.2f}" for agreement in AGREEMENTS)
+        before = "  ".join(f"{turned(band, merged, agreement, TRUNCATION):5.2f}" for agreement in AGREEMENTS)
+        line = f"{band.hostile}, {merged} of {band.peers}: weight {most:.2f}, {now}; {TRUNCATION}: {before}"
+        sys.stdout.write(line + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.balance", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--intervals", type=int, default=42)
+    chosen = parser.parse_args(arguments)
+    sys.stdout.write(f"cosine with the honest mean, of honest that agree by {AGREEMENTS}\n")
+    _turns()
+    _shares(chosen.seeds, chosen.intervals)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
