@@ -93,7 +93,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     )
     with (
         _disk_errors(f"no checkpoint can be written to {directory} (earlier ones are untouched)"),
-        _empty_folder(directory / _UNFINISHED) as folder,
+        empty_folder(directory / _UNFINISHED) as folder,
     ):
         earlier = _checkpoints(directory)
         for path in earlier[:-KEPT]:  # left by a crash between the last two steps of a save
@@ -214,11 +214,16 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def _empty_folder(path: Path) -> Iterator[Path]:
-    """A folder of our own for as long as the block runs, without what an earlier crash left in it."""
+def clear_folder(path: Path) -> None:
+    """Have a folder without what an earlier crash left in it; raises OSError."""
     shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def empty_folder(path: Path) -> Iterator[Path]:
+    """A folder of our own for as long as the block runs, without what an earlier crash left in it."""
+    clear_folder(path)
     try:
         yield path
     finally:

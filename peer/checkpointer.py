@@ -107,6 +107,8 @@ class Checkpointer:
         """End the learner, for whose answers adoptions wait."""
         training, self.training, self._pump.learner = self.training, None, None
         if training is not None:
+        if self.training is not None:
+            await asyncio.to_thread(self._directory.make_room)
             await training.client.kill()
         return await self.capture()
 

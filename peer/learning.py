@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,12 +100,9 @@ class Learning:
                 standstill.check_hope()
                 await self._replace(self.training)
 
-    def _sign_of_life(self, training: Training) -> tuple[int, int]:
+    def _sign_of_life(self, training: Training) -> tuple[int, ...]:
         """Another one after everything that the learner says, and while it writes what it saves."""
-        written_bytes = 0
-        with suppress(OSError):
-            written_bytes = self._directory.learner_file.stat().st_size
-        return training.client.heard, written_bytes
+        return training.client.heard, *self._directory.written()
 
     async def _replace(self, old: Training) -> None:
         """As after a crash: what the old one has learned and not contributed is lost."""

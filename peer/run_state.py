@@ -7,6 +7,7 @@ states, and whoever joins later asks for them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,15 @@ from dht.statement import Digest
 from dht.wire import Wire
 from peer.anchors import Anchors, layouts_of
 from peer.certificate_log import CertificateLog
-from peer.checkpoint import RECORDS_KEPT, Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.checkpoint import (
+    RECORDS_KEPT,
+    Checkpoint,
+    VoteLog,
+    clear_folder,
+    empty_folder,
+    load_latest,
+    save_checkpoint,
+)
 from peer.evidence_shelf import EvidenceShelf
 from peer.genesis import load_genesis
 from peer.outer_optimizer import OuterState, state_digest
@@ -204,7 +213,9 @@ class RunDirectory:
             return None
         path = self.path / "learner.safetensors"
         try:
-            save_file(tensors, path)
+            with empty_folder(self.path / "learner-unpacked") as folder:
+                save_file(tensors, folder / path.name)
+                (folder / path.name).replace(path)
         except (OSError, SafetensorError) as error:
             raise LocalError(f"{path} cannot be written: {error}") from None
         return path
@@ -214,7 +225,23 @@ class RunDirectory:
     @property
     def learner_file(self) -> Path:
         """Where the learner writes its part of a checkpoint before it is packed with the rest."""
-        return self.path / "learner-new.safetensors"
+        return self.path / "learner-new" / "learner.safetensors"
+
+    def make_room(self) -> None:
+        """Remove what a learner that was ended in the middle has left where it writes; raises LocalError."""
+        try:
+            clear_folder(self.learner_file.parent)
+        except OSError as error:
+            raise LocalError(f"{self.learner_file.parent} cannot be written: {error.strerror}") from None
+
+    def written(self) -> tuple[int, ...]:
+        """Another one whenever more of the learner's part is written, which has another name and its full size then."""
+        found: list[int] = []
+        with suppress(OSError):  # files come and go meanwhile
+            for file in sorted(self.learner_file.parent.iterdir()):
+                about = file.stat()
+                found += [about.st_ino, about.st_size, about.st_blocks, about.st_mtime_ns]
+        return tuple(found)
 
     def save(self, captured: Captured, learner_file: Path | None) -> None:
         """Write certificates, then states and learner together; raises LocalError, and then the old ones remain."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from dht.errors import LocalError
 from peer.checkpointer import CHECKPOINT_SECONDS, Checkpointer
 from peer.node_status import advice_of
 from peer.run_state import RunDirectory
+from peer.training import Training
 from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Swarm, config_of
 
@@ -53,6 +57,34 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
         assert advice_of(pump) == ""
         assert pump.book.events["checkpoint_failed"] == 2
         saving.cancel()
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_saves(tmp_path: Path) -> None:
+    """Safetensors leaves a file as large as all that it was to write, under a name of its own."""
+    found: list[list[str]] = []
+
+    async def save(path: Path) -> int:
+        found.append([file.name for file in path.parent.iterdir()])
+        save_file({"theta": torch.zeros(3)}, path)
+        (path.parent / ".tmp6Xq2Bd").touch()
+        return 1
+
+    async def main() -> None:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        pump = swarm.peers[0].pump
+        directory = RunDirectory(tmp_path, pump.engine.core.manifest.run_id)
+        checkpointer = Checkpointer(directory, pump, swarm.peers[0].presence)
+        checkpointer.training = cast(Training, SimpleNamespace(client=SimpleNamespace(save=save)))
+        for _ in range(2):
+            await checkpointer.save_now()
+        assert found == [[], []]
+        assert directory.saved_learner() is not None
+        assert not list(directory.path.glob(".tmp*"))
         await swarm.close()
 
     run_virtual(main())

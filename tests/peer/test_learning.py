@@ -266,6 +266,28 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
     run_virtual(main())
 
 
+def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Path) -> None:
+    """It says nothing meanwhile; safetensors writes a file of another name, which has its full size at once."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2)
+        learner = await house.begin()
+        await house.train(24)
+        assert house.stage.state == "training"
+        learner.hang()
+        folder = RunDirectory(tmp_path, house.peer.pump.engine.core.manifest.run_id).learner_file.parent
+        folder.mkdir(exist_ok=True)
+        with (folder / ".tmp6Xq2Bd").open("wb", buffering=0) as file:
+            file.truncate(1 << 20)
+            for _ in range(8):
+                file.write(bytes(1 << 16))
+                await asyncio.sleep(PATIENCE_SECONDS / 2)
+            assert house.peer.pump.book.events["learner_hangs"] == 0
+        await house.close()
+
+    run_virtual(main())
+
+
 @pytest.mark.usefixtures("_no_threads")
 def test_nothing_is_measured_against_what_an_earlier_learner_brought(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

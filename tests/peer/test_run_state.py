@@ -116,6 +116,7 @@ def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest)
     assert directory.saved_learner() is None
     for versions in (2, 5):  # the second save appends to the certificate logs
         chains, states = advanced(manifest, versions)
+        directory.make_room()
         learner = directory.learner_file
         save_file({"theta": torch.arange(3.0)}, learner)
         directory.save(captured(chains, states), learner)

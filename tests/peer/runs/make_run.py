@@ -43,6 +43,7 @@ async def keep(peer: Peer, directory: RunDirectory, votes: VoteLog) -> None:
     directory.keep_manifest(peer.pump.engine.core.manifest)
     directory.vote_log.append(*votes.read())
     captured = await Checkpointer(directory, peer.pump, peer.presence).capture()
+    directory.make_room()
     save_file(peer.learner.learner.export_state(), directory.learner_file)
     directory.save(captured, directory.learner_file)
 
