@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from coordinator.chain import Chain
 from coordinator.credit import CreditReport
@@ -21,6 +22,16 @@ from peer.training import Training
 CHECKPOINT_SECONDS = 30.0
 LEARNER_SECONDS = 6.0  # beyond a step, for the learner's part of what is saved last
 LEARNER_SECONDS_MAX = 12.0  # of the time in which a peer has to end
+
+
+async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
+    """Wait for a thread, which nobody can end, also when cancelled: what is written next must not meet it."""
+    task = asyncio.get_running_loop().create_task(writing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class Checkpointer:
@@ -87,13 +98,17 @@ class Checkpointer:
                 if self._learner_seconds is None:
                     raise
                 captured, learner_file = await self._capture_rest(), None
-            chains = self._follow_credit()
-            await asyncio.to_thread(self._directory.save, captured, learner_file)
-            await asyncio.to_thread(self._credit.save, chains)
-            await asyncio.to_thread(give_back_freed)
+            await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
             return self._directory.path
 
+    def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
+        self._directory.save(captured, learner_file)
+        self._credit.save(chains)
+        give_back_freed()
+
     async def _capture_all(self) -> tuple[Captured, Path | None]:
+        if self.training is not None:
+            await asyncio.to_thread(self._directory.make_room)
         captured = await self.capture()
         if self.training is None:
             return captured, None
@@ -107,8 +122,6 @@ class Checkpointer:
         """End the learner, for whose answers adoptions wait."""
         training, self.training, self._pump.learner = self.training, None, None
         if training is not None:
-        if self.training is not None:
-            await asyncio.to_thread(self._directory.make_room)
             await training.client.kill()
         return await self.capture()
 

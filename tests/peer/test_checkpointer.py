@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from dht.errors import LocalError
 from peer.checkpointer import CHECKPOINT_SECONDS, Checkpointer
+from peer.chores import Chores
 from peer.node_status import advice_of
 from peer.run_state import RunDirectory
 from peer.training import Training
@@ -88,6 +90,39 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
         await swarm.close()
 
     run_virtual(main())
+
+
+def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be ended, and two that write at once would take each other's files."""
+    written, going_on = threading.Event(), list[int]()
+    save = RunDirectory.save
+
+    def slowly(directory: RunDirectory, *arguments: Any) -> None:
+        going_on.append(1)
+        assert len(going_on) == 1, "two at once"
+        written.wait(10.0)
+        save(directory, *arguments)
+        going_on.pop()
+
+    async def main() -> None:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        pump = swarm.peers[0].pump
+        directory = RunDirectory(tmp_path, pump.engine.core.manifest.run_id)
+        checkpointer = Checkpointer(directory, pump, swarm.peers[0].presence)
+        monkeypatch.setattr(RunDirectory, "save", slowly)
+        chores = Chores(lambda error: None)
+        chores.spawn(checkpointer.save())
+        while not going_on:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, written.set)
+        await chores.end()
+        await checkpointer.save_last()
+        assert "checkpoint_failed" not in pump.book.events
+        await swarm.close()
+
+    asyncio.run(main())
 
 
 def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
