@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.identity import PeerId
+from peer.donations import ASKERS_MAX
 
 IDLE_SECONDS = 60.0  # as long as a fetcher waits for a holder
 PIN_SECONDS_MAX = 7200.0  # whoever asks for ever keeps nobody else from having a state kept for ever
@@ -15,10 +16,10 @@ PIN_SECONDS_MAX = 7200.0  # whoever asks for ever keeps nobody else from having 
 
 @dataclass(slots=True)
 class Pin:
-    """A state by its certificate, who asked for it last, and when it was asked for first and last."""
+    """A state by its certificate, who asks for it, and when it was asked for first and last."""
 
     certificate: bytes
-    asker: PeerId
+    askers: set[PeerId]  # no more than have a line at a donor; who goes on says so, who vanishes does not
     since: float
     asked_at: float
 
@@ -36,15 +37,20 @@ class Pins:
 
     def keep(self, fragment: int, certificate: bytes, asker: PeerId, now: float) -> None:
         """This one is fetched now, piece by piece; it is kept unless somebody else fetches another one."""
+        if self.find(fragment) != certificate:
+            self.release(fragment, asker)
         pin = self._pins.get(fragment)
-        over = pin is None or now >= min(pin.asked_at + IDLE_SECONDS, pin.since + PIN_SECONDS_MAX)
-        if pin is None or over or (pin.asker == asker and pin.certificate != certificate):
-            self._pins[fragment] = Pin(certificate, asker, now, now)
+        if pin is None or now >= min(pin.asked_at + IDLE_SECONDS, pin.since + PIN_SECONDS_MAX):
+            self._pins[fragment] = Pin(certificate, {asker}, now, now)
         elif pin.certificate == certificate:
-            pin.asker, pin.asked_at = asker, now
+            pin.asked_at = now
+            if len(pin.askers) < ASKERS_MAX:
+                pin.askers.add(asker)
 
     def release(self, fragment: int, asker: PeerId) -> None:
         """This peer goes on from what it has fetched."""
         pin = self._pins.get(fragment)
-        if pin is not None and pin.asker == asker:
-            del self._pins[fragment]
+        if pin is not None and asker in pin.askers:
+            pin.askers.remove(asker)
+            if not pin.askers:
+                del self._pins[fragment]

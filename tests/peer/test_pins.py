@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dht.identity import PeerId
 from dht.statement import digest_of
+from peer.donations import ASKERS_MAX
 from peer.pins import IDLE_SECONDS, PIN_SECONDS_MAX, Pins
 
 OLD, NEW = digest_of(b"old"), digest_of(b"new")
@@ -33,6 +34,30 @@ def test_who_goes_on_lets_go() -> None:
     pins.keep(0, NEW, ASKER, 1.0)
     assert pins.find(0) == NEW
     pins.release(0, ASKER)
+    assert pins.find(0) is None
+
+
+def test_what_several_fetch_is_kept_until_the_last_of_them_goes_on() -> None:
+    """Else whoever asks for a piece, and then for a step, has taken the state from all others."""
+    pins = Pins()
+    pins.keep(0, OLD, ASKER, 0.0)
+    pins.keep(0, OLD, OTHER, 1.0)
+    pins.release(0, OTHER)
+    assert pins.find(0) == OLD
+    pins.keep(0, OLD, OTHER, 2.0)
+    pins.keep(0, NEW, OTHER, 3.0)
+    assert pins.find(0) == OLD
+    pins.release(0, ASKER)
+    assert pins.find(0) is None
+
+
+def test_whoever_asks_is_remembered_but_not_everybody() -> None:
+    pins = Pins()
+    for number in range(2 * ASKERS_MAX):
+        pins.keep(0, OLD, PeerId(str(number)), 0.0)
+    for number in range(ASKERS_MAX):
+        assert pins.find(0) == OLD
+        pins.release(0, PeerId(str(number)))
     assert pins.find(0) is None
 
 
