@@ -53,12 +53,16 @@ class Downloads:
     def __init__(self) -> None:
         self._downloads: dict[int, Download] = {}  # with those that wait for another try
         self._holders: OrderedDict[PeerId, Holder] = OrderedDict()  # those in reserve last
+        self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
 
     # -- what to get, and from whom
 
     def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId]) -> None:
         """Get this state instead of another one of the fragment; what an earlier try has left of it counts."""
         download = self._downloads.get(wanted.fragment)
+        if not self._downloads:
+            self._taken.clear()
+        self._taken.pop(wanted.fragment, None)
         if download is None or download.name != wanted.name:
             if download is not None:
                 self._forgive_all(download)
@@ -97,6 +101,7 @@ class Downloads:
 
     def has_begun(self, fragment: int) -> bool:
         """Whether some of a state that is not whole yet is here or under way."""
+        self._taken[fragment] = download.bytes_total
         return fragment in self._downloads and self._downloads[fragment].begun
 
     def seconds_owed(self) -> float:
@@ -104,10 +109,14 @@ class Downloads:
         return max((len(one.owed) * one.answer_seconds for one in self._holders.values()), default=0.0)
 
     def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
-        """Of these fragments: bytes that have arrived and bytes in all; and from how many holders more are to come."""
+        """Bytes that have arrived and bytes in all; and from how many holders more are to come.
+
+        Of these fragments, and of those whose states came since one of these was begun: a share of both only grows.
+        """
         states = [one for fragment, one in self._downloads.items() if fragment in lacking]
         sources = sum(bool(holder.owed) for holder in self._holders.values())
-        return sum(one.bytes_done for one in states), sum(one.bytes_total for one in states), sources
+        taken = sum(self._taken.values()) if states else 0
+        return taken + sum(one.bytes_done for one in states), taken + sum(one.bytes_total for one in states), sources
 
     # -- whom to ask
 

@@ -166,7 +166,7 @@ class StateTransfer:
     # -- states
 
     def progress(self, lacking: Collection[int], now: float) -> tuple[int, int, int, float | None]:
-        """Bytes that have arrived, bytes in all, holders asked and seconds left, of these fragments' states."""
+        """Bytes that have arrived, bytes in all, holders asked and seconds left, until these fragments' are here."""
         done, total, sources = self._downloads.progress(lacking)
         return done, total, sources, self._inflow.seconds_left(total - done, now)
 

@@ -444,6 +444,54 @@ def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
     assert run_virtual(main()) < 1.1 * STALL_SECONDS
 
 
+def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
+    """Else the share of it would fall at every fragment, as states come one after the other."""
+    config = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=3))
+    states, layouts = genesis_states(config), layouts_of(config)
+    held = Anchors(layouts, states)
+    names = [digest_of(b"name", bytes([fragment])) for fragment in range(3)]
+    for fragment, name in enumerate(names):
+        held.install(fragment, name, states[fragment])
+
+    async def main() -> None:
+        loop, free_at = asyncio.get_running_loop(), 0.0
+
+        def give(to: PeerId, piece: StateAsk | StatePiece, data: bytes | memoryview) -> None:
+            nonlocal free_at
+            free_at = max(free_at, loop.time()) + 0.5
+            loop.call_at(free_at, newcomer.receive, to, piece, bytes(data))
+
+        donor = StateTransfer(held, give)
+        newcomer = StateTransfer(
+            Anchors(layouts, states), lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None
+        )
+        lacking, shown = {0, 1, 2}, list[tuple[int, int]]()
+
+        async def get(fragment: int) -> None:
+            digest = state_digest(states[fragment].anchor, states[fragment].momentum)
+            await newcomer.get(Wanted(fragment, 3, names[fragment], digest), [PeerId("a")])
+            lacking.discard(fragment)
+
+        for fragments in ([0, 1, 2], [1]):
+            lacking.update(fragments)
+            tasks = [loop.create_task(get(fragment)) for fragment in fragments]
+            total = sum(held.state_bytes(fragment) for fragment in fragments)
+            await asyncio.sleep(0)
+            shown.clear()
+            while lacking:
+                shown.append(newcomer.progress(lacking, loop.time())[:2])
+                await asyncio.sleep(0.1)
+            assert shown == sorted(shown)
+            assert {whole for _, whole in shown} == {total}
+            assert shown[-1][0] > 0.9 * total > 0 == shown[0][0]
+            assert newcomer.progress(lacking, loop.time())[:2] == (0, 0)
+            await asyncio.gather(*tasks)
+        donor.close()
+        newcomer.close()
+
+    run_virtual(main())
+
+
 def test_a_later_call_for_a_state_of_the_same_fragment_ends_the_one_before() -> None:
     state = state_of(1)
     wire = Wire({"a": state})
