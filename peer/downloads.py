@@ -86,6 +86,11 @@ class Downloads:
             self._forgive_all(download)
 
     def is_over(self, fragment: int) -> bool:
+    def forget(self, fragment: int) -> None:
+        """Nothing is left of a state that nobody waits for."""
+        if fragment in self._downloads and not self._downloads[fragment].running:
+            del self._downloads[fragment]
+
         """Whether the state is here, or nobody is left to ask for it."""
         download = self._downloads[fragment]
         return download.done or not any(download.name in holder.serves for holder in self._holders.values())

@@ -77,6 +77,7 @@ class Fetches:
         if reached is None or reached.digest != certificate.digest:
             return None
         del self._reached[certificate.fragment], self._outrun[certificate.fragment]
+        self._states.forget(certificate.fragment)
         return reached.state
 
     @property

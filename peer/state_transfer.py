@@ -204,6 +204,10 @@ class StateTransfer:
         finally:
             newest = self._waiting.get(fragment) is waiting
             if newest:
+    def forget(self, fragment: int) -> None:
+        """Nothing is left of a state that nobody waits for; it would take as much memory as the whole."""
+        self._downloads.forget(fragment)
+
                 del self._waiting[fragment]
                 self._downloads.pause(fragment)
                 self._go_on()

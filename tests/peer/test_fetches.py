@@ -24,6 +24,7 @@ class Stand:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
         self.offered: list[bytes] = []
+        self.forgotten: list[int] = []
         self.arrived = asyncio.Event()
         self.given_up = False
         self.begun = True
@@ -64,6 +65,9 @@ class Stand:
 
     async def fetch_step(self, certificate: Any, holder: str, length_bytes: int) -> bytes | None:
         return b"step" if certificate.digest in self.told_steps else None
+
+    def forget(self, fragment: int) -> None:
+        self.forgotten.append(fragment)
 
     def offer(self, fragment: int, holders: Any) -> None:
         self.offered += holders
@@ -124,6 +128,7 @@ def test_a_state_under_way_comes_to_its_end_and_newer_versions_are_followed_from
         assert stand.asked == [b"v1"]
         assert stand.told == [StateFetched(0, b"v3")]
         assert stand.taken == [b"v1v1v2v3"]
+        assert stand.forgotten == [0], "what an earlier try had left"
         assert stand.fetches.take(certificate_of(b"v3")) is None
 
     run(course)

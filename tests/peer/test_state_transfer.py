@@ -492,6 +492,27 @@ def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
     run_virtual(main())
 
 
+def test_nothing_is_left_of_a_state_that_was_not_needed_in_the_end() -> None:
+    state = state_of(1)
+    wire = Wire({"a": state}, delay_seconds=0.5)
+
+    async def main() -> None:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        fetching = loop.create_task(client.fetch(certificate_of(state), [PeerId("a")]))
+        await asyncio.sleep(1.3)
+        client.forget(0)
+        assert client.has_begun(0), "somebody waits for it"
+        client.gone(PeerId("a"))
+        with pytest.raises(NetworkError):
+            await fetching
+        assert client.has_begun(0), "for another try"
+        client.forget(0)
+        assert not client.has_begun(0)
+        client.forget(0)
+
+    run_virtual(main())
+
+
 def test_a_later_call_for_a_state_of_the_same_fragment_ends_the_one_before() -> None:
     state = state_of(1)
     wire = Wire({"a": state})
