@@ -12,10 +12,11 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import median_low
 
 from dht.identity import PeerId
 from peer.download import Download, Piece
-from peer.holder import STALL_SECONDS, Holder, Wish
+from peer.holder import ANSWER_SECONDS, STALL_SECONDS, Holder, Wish
 from peer.outer_optimizer import OuterState
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
@@ -52,17 +53,17 @@ class Downloads:
 
     def __init__(self) -> None:
         self._downloads: dict[int, Download] = {}  # with those that wait for another try
-        self._holders: OrderedDict[PeerId, Holder] = OrderedDict()  # those in reserve last
         self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
+        self._holders: OrderedDict[PeerId, Holder] = OrderedDict()  # those in reserve last
 
     # -- what to get, and from whom
 
     def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId]) -> None:
         """Get this state instead of another one of the fragment; what an earlier try has left of it counts."""
-        download = self._downloads.get(wanted.fragment)
         if not self._downloads:
             self._taken.clear()
         self._taken.pop(wanted.fragment, None)
+        download = self._downloads.get(wanted.fragment)
         if download is None or download.name != wanted.name:
             if download is not None:
                 self._forgive_all(download)
@@ -85,12 +86,12 @@ class Downloads:
             download.running = False
             self._forgive_all(download)
 
-    def is_over(self, fragment: int) -> bool:
     def forget(self, fragment: int) -> None:
         """Nothing is left of a state that nobody waits for."""
         if fragment in self._downloads and not self._downloads[fragment].running:
             del self._downloads[fragment]
 
+    def is_over(self, fragment: int) -> bool:
         """Whether the state is here, or nobody is left to ask for it."""
         download = self._downloads[fragment]
         return download.done or not any(download.name in holder.serves for holder in self._holders.values())
@@ -100,18 +101,23 @@ class Downloads:
         if not self._downloads[fragment].done:
             return None
         download = self._downloads.pop(fragment)
+        self._taken[fragment] = download.bytes_total
         for holder in self._holders.values():
             holder.serves.discard(download.name)
         return download.state()
 
     def has_begun(self, fragment: int) -> bool:
         """Whether some of a state that is not whole yet is here or under way."""
-        self._taken[fragment] = download.bytes_total
         return fragment in self._downloads and self._downloads[fragment].begun
 
     def seconds_owed(self) -> float:
         """How long what holders owe still takes, as far as we can tell."""
         return max((len(one.owed) * one.answer_seconds for one in self._holders.values()), default=0.0)
+
+    def answer_seconds(self) -> float:
+        """How long those that have given something take for a piece, in the middle; at least the usual time."""
+        known = [holder.answer_seconds for holder in self._holders.values() if holder.proven]
+        return max(median_low(known or [ANSWER_SECONDS]), ANSWER_SECONDS)
 
     def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
         """Bytes that have arrived and bytes in all; and from how many holders more are to come.

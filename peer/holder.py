@@ -22,6 +22,11 @@ Wish = tuple[bytes, Piece]
 """The name of a state, and a piece of it."""
 
 
+def patience_seconds(answer_seconds: float) -> float:
+    """How long somebody whose answers take so long may be silent."""
+    return min(max(STALL_SECONDS, STALL_ANSWERS * answer_seconds), PATIENCE_SECONDS)
+
+
 @dataclass(slots=True)
 class Holder:
     """Somebody who may hold states."""
@@ -61,8 +66,7 @@ class Holder:
 
     def overdue_at(self) -> float:
         """From when on it is asked for nothing more until it answers, and what it owes is asked of others."""
-        patience = min(max(STALL_SECONDS, STALL_ANSWERS * self.answer_seconds), PATIENCE_SECONDS)
-        return self.since + patience if self.owed else math.inf
+        return self.since + patience_seconds(self.answer_seconds) if self.owed else math.inf
 
     def leave_at(self) -> float:
         """When we lose patience; infinite while nothing is asked."""

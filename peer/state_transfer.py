@@ -16,11 +16,11 @@ from peer.anchors import Anchors
 from peer.downloads import HOLDERS_ASKED_MAX, HOLDERS_KNOWN_MAX, Downloads, Wanted
 from peer.frames import StateAsk, StatePiece
 from peer.giving import Giving, first_of_step
-from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
+from peer.holder import ANSWER_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS, patience_seconds
 from peer.inflow import Inflow
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState
 
-STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none
+STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none, where others are quicker
 
 Post = Callable[[PeerId, StateAsk | StatePiece, bytes | memoryview], None]
 
@@ -41,6 +41,12 @@ class _Steps:
         before_bytes = (piece - self.wanted.start) * STATE_PIECE_BYTES
         whole = len(payload) == min(STATE_PIECE_BYTES, self.length_bytes - before_bytes)
         self.found[piece] = payload if whole else b""
+        self.come.set()
+
+    def break_off(self) -> None:
+        """Nothing more will come."""
+        for piece in self.wanted:
+            self.found.setdefault(piece, b"")
         self.come.set()
 
 
@@ -73,6 +79,9 @@ class StateTransfer:
         """Our streams to this peer have broken: what it asked for would not reach it, what we asked will not come."""
         self._giving.gone(peer)
         self._downloads.gone(peer)
+        for (holder, _), arrivals in self._steps.items():
+            if holder == peer:
+                arrivals.break_off()
         self._go_on()
 
     def close(self) -> None:
@@ -115,7 +124,15 @@ class StateTransfer:
 
     def _shares(self, now: float) -> int:
         """How many steps may come at once: one, and more where all then still come faster than they must."""
-        return 1 + int((self._inflow.rate(now) or 0.0) / (2 * STEP_BYTES_PER_SECOND_MIN))
+        return 1 + int((self._inflow.rate(now) or 0.0) / (2 * self._step_rate_min()))
+
+    def _step_rate_min(self) -> float:
+        """Bytes a second, at which a step has to come.
+
+        Where most holders take longer than usual for a piece, the line is slow or they have many askers. The state as a
+        whole, for which they are given as long as they take, would come no faster then, and begin anew for ever.
+        """
+        return STEP_BYTES_PER_SECOND_MIN * ANSWER_SECONDS / self._downloads.answer_seconds()
 
     def _leaves_room(self, now: float) -> bool:
         """Whether more of whole states may be asked for: steps, which are short, come first, unless that is in vain."""
@@ -129,10 +146,11 @@ class StateTransfer:
     async def _fetch_step(self, certificate: Certificate, holder: PeerId, length_bytes: int) -> bytes | None:
         first, wanted = first_of_step(self.anchors, certificate.fragment), leaf_count(length_bytes, STATE_PIECE_BYTES)
         arrivals = self._steps[holder, certificate.digest] = _Steps(range(first, first + wanted), length_bytes)
-        stall_seconds = STALL_SECONDS + min(self._downloads.seconds_owed(), STALL_SECONDS)
+        stall_seconds = patience_seconds(self._downloads.answer_seconds())
+        stall_seconds += min(self._downloads.seconds_owed(), STALL_SECONDS)
         self._stalled.pop(holder, None)
         try:
-            async with asyncio.timeout(stall_seconds + length_bytes / STEP_BYTES_PER_SECOND_MIN):
+            async with asyncio.timeout(stall_seconds + length_bytes / self._step_rate_min()):
                 told = await self._gather_step(certificate, holder, arrivals, stall_seconds)
             self._step_stalled = self._step_stalled and told is None
             return told
@@ -186,6 +204,10 @@ class StateTransfer:
         """Whether some of a state that is not whole yet is here or under way."""
         return self._downloads.has_begun(fragment)
 
+    def forget(self, fragment: int) -> None:
+        """Nothing is left of a state that nobody waits for; it would take as much memory as the whole."""
+        self._downloads.forget(fragment)
+
     def give_up(self, fragment: int) -> None:
         """Whoever waits for a state of this fragment gets none; what has come stays."""
         waiting = self._waiting.get(fragment)
@@ -204,10 +226,6 @@ class StateTransfer:
         finally:
             newest = self._waiting.get(fragment) is waiting
             if newest:
-    def forget(self, fragment: int) -> None:
-        """Nothing is left of a state that nobody waits for; it would take as much memory as the whole."""
-        self._downloads.forget(fragment)
-
                 del self._waiting[fragment]
                 self._downloads.pause(fragment)
                 self._go_on()

@@ -1,16 +1,19 @@
-"""Newcomers of a swarm that goes on while they download: `python tests/bench/bench_catching_up.py`.
+"""Newcomers of a swarm that goes on while they download: `python tests/bench/bench_catching_up.py [BEGINS]`.
 
-Prints how long one takes until it has been at the newest version of every fragment, where a state takes as long as some
-versions. Donors and newcomer, network and time are as in `tests/bench/bench_donors.py`. Every version is a real outer
-step from the one before, with its real digest; only who agreed on it is left out.
+Prints how long they take until they have been at the newest version of every fragment, where a state takes as long as
+some versions; then where lines are slow, where newcomers come one after the other and so begin with different versions,
+and where many come at once. Donors and newcomers, network and time are as in `tests/bench/bench_donors.py`. Every
+version is a real outer step from the one before, with its real digest; only who agreed on it is left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +27,7 @@ import torch
 
 from coordinator.events import Event, StateFetched
 from coordinator.manifest import RunConfig
+from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.anchors import HeldState, genesis_states, layouts_of
 from peer.codec import CODECS
@@ -41,36 +45,53 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A line from each of three donors, and how often each fragment has a new version."""
+    """Three donors, how often each fragment has a new version, and newcomers one after the other."""
 
-    name: str
     config: RunConfig
-    line_mbit: float
+    line_mbit: float  # from each donor to each newcomer
     interval_seconds: float
+    newcomers: int = 1
+    apart_seconds: float = 0.0  # after so long comes the next
+    given_mbit: float = math.inf  # by each donor, to all
     versions_max: int = 60
 
     @property
+    def needed_bytes(self) -> int:
+        """One version of all fragments, for each newcomer."""
+        return self.newcomers * sum(8 * layout.elements for layout in layouts_of(self.config))
+
+    @property
     def ideal_seconds(self) -> float:
-        """For one version of all fragments."""
-        return sum(8 * layout.elements for layout in layouts_of(self.config)) / (len(DONORS) * self.line_mbit * 1e6 / 8)
+        """For one version of all fragments, for all newcomers at once."""
+        rate_mbit = len(DONORS) * min(self.newcomers * self.line_mbit, self.given_mbit)
+        return self.needed_bytes / (rate_mbit * 1e6 / 8)
 
 
-SWARMS = (
-    Moving("a state takes half a version", CONFIG, 20.0, 4.0),
-    Moving("a state takes two versions", CONFIG, 2.0, 9.0),
-    Moving("a state takes four versions", CONFIG, 2.0, 4.5),
-    Moving("a state takes sixteen versions", CONFIG, 2.0, 1.1),
-)
+SWARMS = {
+    "a state takes half a version": Moving(CONFIG, 20.0, 4.0),
+    "a state takes two versions": Moving(CONFIG, 2.0, 9.0),
+    "a state takes four versions": Moving(CONFIG, 2.0, 4.5),
+    "a state takes sixteen versions": Moving(CONFIG, 2.0, 1.1),
+    "a state takes two versions, 0.3 Mbit/s": Moving(CONFIG, 0.3, 60.0),
+    "a state takes four versions, 0.3 Mbit/s": Moving(CONFIG, 0.3, 30.0),
+    "two, a version apart, a state takes four": Moving(CONFIG, 2.0, 4.5, 2, 4.5),
+    "four, a version apart, a state takes four": Moving(CONFIG, 2.0, 4.5, 4, 4.5),
+    "eight, a version apart, a state takes four": Moving(CONFIG, 2.0, 4.5, 8, 4.5),
+    "four at once, donors give 1 Mbit/s": Moving(CONFIG, 20.0, 71.0, 4, 0.0, 1.0),
+    "eight at once, donors give 1 Mbit/s": Moving(CONFIG, 20.0, 142.0, 8, 0.0, 1.0),
+    "eight at once, donors give 0.5 Mbit/s": Moving(CONFIG, 20.0, 284.0, 8, 0.0, 0.5),
+    "eight at once, donors give 0.5 Mbit/s, a state takes four": Moving(CONFIG, 20.0, 142.0, 8, 0.0, 0.5),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Catching:
     """How it went."""
 
-    seconds: float  # until every fragment had been at its newest version, infinite if that never was
+    seconds: tuple[float, ...]  # of those newcomers that have been at the newest version of every fragment
     versions: int  # that came meanwhile, of each fragment
     sent_bytes: int  # by all donors
-    outrun: bool  # at the end: the newcomer says that it cannot catch up
+    outrun: int  # how many newcomers say at the end that they cannot catch up
 
 
 class InlineWork(RoundWork):
@@ -111,21 +132,19 @@ class Course:
         return step
 
 
-class Swarm:
-    """Three donors that go on, and a newcomer that wants the newest of every fragment until it is there."""
+class Newcomer:
+    """Wants the newest of every fragment until it is there."""
 
-    def __init__(self, moving: Moving) -> None:
-        config = self._config = moving.config
-        line = replace(LINE, bytes_per_second=moving.line_mbit * 1e6 / 8)
-        network = MemoryNetwork(1, line)
-        self._moving = moving
-        self._courses = [Course(config, place, state) for place, state in enumerate(genesis_states(config))]
-        self._donors = [Peer(network, donor, (), config=config) for donor in DONORS]
-        self._newcomer = Peer(network, NEWCOMER, (), config=config)
-        work = InlineWork(config, self._newcomer.anchors, Any, Any)  # type: ignore[arg-type]
-        chains: Any = [course.chain for course in self._courses]
-        loop = asyncio.get_running_loop()
-        self.fetches = Fetches(self._newcomer.states, work, lambda: chains, loop.create_task, self._hear)
+    def __init__(self, network: MemoryNetwork, name: PeerId, config: RunConfig, courses: Sequence[Course]) -> None:
+        self._courses = courses
+        self.peer = Peer(network, name, (), config=config)
+        work = InlineWork(config, self.peer.anchors, Any, Any)  # type: ignore[arg-type]
+        chains: Any = [course.chain for course in courses]
+        loop = self._loop = asyncio.get_running_loop()
+        self.fetches = Fetches(self.peer.states, work, lambda: chains, loop.create_task, self._hear)
+        self._began_at = math.inf
+        self._held = set[int]()
+        self.seconds = math.inf  # until it had been at the newest version of every fragment
 
     def _hear(self, event: Event) -> None:
         """As the core: what is the newest is installed."""
@@ -136,44 +155,87 @@ class Swarm:
         state = self.fetches.take(course.chain.certificates[-1])
         if state is not None:
             assert state_digest(state.anchor, state.momentum) == course.chain.certificates[-1].state
-            self._newcomer.anchors.install(event.fragment, course.newest.digest, state)
+            self.peer.anchors.install(event.fragment, course.newest.digest, state)
         return True
 
-    def _fetch(self, course: Course) -> None:
-        """The newest version, as the core asks for it: of every fragment from others first."""
-        first = course.chain.fragment % len(DONORS)
-        action: Any = SimpleNamespace(
-            certificate=course.chain.certificates[-1], holders=(*DONORS[first:], *DONORS[:first])
-        )
-        self.fetches.start(action)
+    @property
+    def here(self) -> bool:
+        """Whether it has begun and not caught up yet."""
+        return self._began_at < math.inf == self.seconds
 
-    def _holds(self, course: Course) -> bool:
-        return self._newcomer.anchors.newest(course.chain.fragment) == course.newest.digest
+    def begin(self) -> None:
+        """It joins."""
+        self._began_at = self._loop.time()
+        self.follow()
+
+    def follow(self) -> None:
+        """The newest versions, as the core asks for them: of every fragment from others first."""
+        for course in self._courses:
+            first = course.chain.fragment % len(DONORS)
+            action: Any = SimpleNamespace(
+                certificate=course.chain.certificates[-1], holders=(*DONORS[first:], *DONORS[:first])
+            )
+            self.fetches.start(action)
+
+    def look(self) -> None:
+        """Whether it has caught up."""
+        newest = self.peer.anchors.newest
+        self._held |= {one.chain.fragment for one in self._courses if newest(one.chain.fragment) == one.newest.digest}
+        if len(self._held) == len(self._courses):
+            self.seconds = self._loop.time() - self._began_at
+
+
+class Swarm:
+    """Three donors that go on, and newcomers that do not give to each other."""
+
+    def __init__(self, moving: Moving) -> None:
+        config = moving.config
+        line = replace(LINE, bytes_per_second=moving.line_mbit * 1e6 / 8)
+        network = MemoryNetwork(1, line)
+        self._moving = moving
+        self._courses = [Course(config, place, state) for place, state in enumerate(genesis_states(config))]
+        self._donors = [Peer(network, donor, (), config=config) for donor in DONORS]
+        names = [NEWCOMER, *(PeerId(f"{NEWCOMER} {place}") for place in range(1, moving.newcomers))]
+        self._newcomers = [Newcomer(network, name, config, self._courses) for name in names]
+        self._peers = [*self._donors, *(one.peer for one in self._newcomers)]
 
     async def play(self) -> Catching:
-        for peer in (*self._donors, self._newcomer):
+        moving, loop = self._moving, asyncio.get_running_loop()
+        for peer in self._peers:
+            peer.states.give_at_most(moving.given_mbit * 1e6 / 8)
             await peer.start()
-        loop = asyncio.get_running_loop()
-        began, held = loop.time(), set[int]()
-        for version in range(1, self._moving.versions_max + 1):
-            for course in self._courses:
-                step = course.step()
-                for donor in self._donors:
-                    donor.anchors.install(course.chain.fragment, course.newest.digest, course.newest.state, step)
-                self._fetch(course)
-            ends_at = began + version * self._moving.interval_seconds
+        began, coming = loop.time(), list(self._newcomers)
+        for version in range(1, moving.versions_max + 1):
+            self._step()
+            ends_at = began + version * moving.interval_seconds
             while loop.time() < ends_at:
+                if coming and loop.time() >= began + (moving.newcomers - len(coming)) * moving.apart_seconds:
+                    coming.pop(0).begin()
+                    continue
                 await asyncio.sleep(0.1)
-                held |= {course.chain.fragment for course in self._courses if self._holds(course)}
-                if len(held) == len(self._courses):
-                    return await self._end(loop.time() - began, version)
-        return await self._end(float("inf"), self._moving.versions_max)
+                for newcomer in self._newcomers:
+                    if newcomer.here:
+                        newcomer.look()
+                if not (coming or any(one.here for one in self._newcomers)):
+                    return await self._end(version)
+        return await self._end(moving.versions_max)
 
-    async def _end(self, seconds: float, versions: int) -> Catching:
+    def _step(self) -> None:
+        """Everybody goes on to the next version of every fragment."""
+        for course in self._courses:
+            step = course.step()
+            for donor in self._donors:
+                donor.anchors.install(course.chain.fragment, course.newest.digest, course.newest.state, step)
+        for newcomer in self._newcomers:
+            if newcomer.here:
+                newcomer.follow()
+
+    async def _end(self, versions: int) -> Catching:
         sent_bytes = sum(donor.sent_bytes for donor in self._donors)
-        for peer in (*self._donors, self._newcomer):
+        for peer in self._peers:
             await peer.close()
-        return Catching(seconds, versions, sent_bytes, self.fetches.outrun)
+        seconds = [one.seconds for one in self._newcomers if one.seconds < math.inf]
+        return Catching(tuple(seconds), versions, sent_bytes, sum(one.fetches.outrun for one in self._newcomers))
 
 
 def catching(moving: Moving) -> Catching:
@@ -185,17 +247,24 @@ def catching(moving: Moving) -> Catching:
     return run_virtual(play())
 
 
-def main() -> None:
+def main(begins: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    print("| the swarm | seconds (one version alone) | versions meanwhile | given, MB (one version) | says |")
-    print("| --- | --- | --- | --- | --- |")
-    for moving in SWARMS:
-        found, needed = catching(moving), sum(8 * layout.elements for layout in layouts_of(moving.config))
-        seconds = f"{found.seconds:.0f} ({moving.ideal_seconds:.0f})"
-        says = "cannot catch up" if found.outrun else "–"
-        given = f"{found.sent_bytes / 1e6:.0f} ({needed / 1e6:.0f})"
-        print(f"| {moving.name} | {seconds} | {found.versions} | {given} | {says} |", flush=True)
+    print("| the swarm | caught up | seconds, longest (one version) | versions | given, MB (one version) | cannot |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, moving in SWARMS.items():
+        if not name.startswith(begins):
+            continue
+        found = catching(moving)
+        seconds = f"{max(found.seconds, default=math.inf):.0f} ({moving.ideal_seconds:.0f})"
+        given = f"{found.sent_bytes / 1e6:.0f} ({moving.needed_bytes / 1e6:.0f})"
+        print(
+            f"| {name} | {len(found.seconds)} of {moving.newcomers} | {seconds} | {found.versions} "
+            f"| {given} | {found.outrun} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("begins", nargs="?", default="", help="only swarms whose names begin so")
+    main(parser.parse_args().begins)

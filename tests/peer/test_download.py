@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coordinator.merkle import leaf_count
 from dht.identity import PeerId
 from peer.downloads import HOLDERS_ASKED_MAX, TURN_SECONDS, Ask, Downloads, Wanted
-from peer.holder import PATIENCE_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS
+from peer.holder import ANSWER_SECONDS, PATIENCE_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_digest, state_tree
 
 ELEMENTS = 3 * STATE_PIECE_BYTES // 4 + 17  # four pieces per half, the last one short
@@ -209,6 +209,18 @@ def test_a_holder_is_asked_for_as_much_as_it_gives_in_a_while() -> None:
     receive(slow, PeerId("one"), asks.pop(0).piece, answer_of(1, 0), STALL_SECONDS - 0.1)
     assert slow.asks(STALL_SECONDS - 0.1) == []
     assert len(asks) > 1, "what it owes it still owes"
+
+
+def test_how_long_a_piece_takes_is_told_by_neither_the_slowest_nor_the_quickest() -> None:
+    assert begun("abc").answer_seconds() == ANSWER_SECONDS
+    download, asks = proven("slow", "slower", "slowest", "quick")
+    assert download.answer_seconds() == ANSWER_SECONDS
+    for holder, seconds in (("quick", 0.1), ("slow", 2.0), ("slower", 3.0), ("slowest", 40.0)):
+        piece = next(ask.piece for ask in asks if ask.holder == holder)
+        receive(download, PeerId(holder), piece, answer_of(1, piece), seconds)
+    assert download.answer_seconds() == 2.0
+    download.gone(PeerId("quick"))
+    assert download.answer_seconds() == 3.0
 
 
 def test_what_is_owed_for_long_is_asked_of_others() -> None:

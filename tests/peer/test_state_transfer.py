@@ -366,6 +366,44 @@ def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
     assert run_virtual(main()) is None
 
 
+def test_a_step_may_take_longer_where_the_state_did() -> None:
+    """On a slow line, or from donors with many askers, no step would else be told, and states begin anew for ever."""
+    state, piece_seconds = state_of(1), 2 * STALL_SECONDS
+
+    async def main() -> None:
+        wire = Wire({"a": state})
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        donor, free_at = wire.servers["a"], 0.0
+
+        def slowly(sender: PeerId, ask: StateAsk) -> None:
+            nonlocal free_at
+            free_at = max(free_at, loop.time()) + (0.0 if ask.piece is None else piece_seconds)
+            loop.call_at(free_at, StateTransfer.serve, donor, sender, ask)
+
+        donor.serve = slowly  # type: ignore[method-assign]
+        assert await client.fetch_step(certificate_of(state), PeerId("a"), len(STEP)) is None, "not known to be slow"
+        assert client.has_stalled(PeerId("a"))
+        await asyncio.sleep(free_at - loop.time())
+        await client.fetch(certificate_of(state), [PeerId("a")])
+        assert await client.fetch_step(certificate_of(state), PeerId("a"), len(STEP)) == STEP
+
+    run_virtual(main())
+
+
+def test_who_is_gone_is_not_waited_for_with_a_step() -> None:
+    wire = Wire({"a": state_of(1)}, silent={"a"})
+
+    async def main() -> None:
+        client, loop = wire.fetcher(), asyncio.get_running_loop()
+        loop.call_later(0.1, client.gone, PeerId("b"))
+        loop.call_later(0.2, client.gone, PeerId("a"))
+        assert await client.fetch_step(certificate_of(state_of(1)), PeerId("a"), len(STEP)) is None
+        assert loop.time() == pytest.approx(0.2)
+        assert not client.has_stalled(PeerId("a"))
+
+    run_virtual(main())
+
+
 def test_who_does_not_tell_a_step_is_not_waited_for() -> None:
     assert fetch_step(Wire({"a": None})) is None
     assert fetch_step(Wire({"a": state_of(1)}, silent={"a"})) is None
