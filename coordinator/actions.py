@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from coordinator.bans import Ban
 from coordinator.certificate import Certificate
-from coordinator.committed import ReduceInput
+from coordinator.committed import ReduceInput, weighed
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput
-from coordinator.weights import limit_of
 from dht.identity import PeerId
 
 
@@ -58,9 +57,7 @@ class Reduce:
 
     def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
         """Of the inputs those that are admissible, weighted for a sum of just these."""
-        counted = [one for one in self.inputs if one.member in admitted]
-        limit = limit_of([one.weight for one in counted], self.members)
-        return tuple(replace(one, weight=min(one.weight, limit)) for one in counted)
+        return weighed(self.inputs, admitted, self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,12 @@ class Apply:
 
     key: RoundKey
     results: tuple[PartitionResult | None, ...]
-    members: tuple[ReduceInput, ...]  # `root` unused; weights and norms of the whole input set
+    inputs: tuple[ReduceInput, ...]  # the whole input set, with weights as they are claimed; `root` unused
+    members: int  # of the group
+
+    def weighed(self, merged: Collection[int]) -> tuple[ReduceInput, ...]:
+        """Of the inputs those that some results include, weighted for a sum of just these."""
+        return weighed(self.inputs, merged, self.members)
 
 
 @dataclass(frozen=True, slots=True)

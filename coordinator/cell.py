@@ -254,7 +254,8 @@ class Cell:
         members = sorted(set[int]().union(*(result.included for result in results)))
         contributors = tuple(contributor(inputs.peers[one], inputs.commits[one]) for one in members)
         applied = tuple(PartitionResult(one.root, one.included) for one in results)
-        return Harvest(CellYield(contributors=contributors), Apply(self.group.key, applied, inputs.whole()))
+        merged = Apply(self.group.key, applied, inputs.whole(), inputs.members)
+        return Harvest(CellYield(contributors=contributors), merged)
 
     # -- time
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coordinator.messages import Bundle, Commit
-from coordinator.weights import contribution_weight, weights_of
+from coordinator.weights import contribution_weight, limit_of
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -27,6 +27,13 @@ class ReduceInput:
     squared_norms: tuple[float, ...]  # every segment of the contribution
 
 
+def weighed(claimed: Iterable[ReduceInput], merged: Collection[int], members: int) -> tuple[ReduceInput, ...]:
+    """Those at the places `merged`, of a group of so many members, weighted for a sum of just these (docs/adr/0046)."""
+    counted = [one for one in claimed if one.member in merged]
+    limit = limit_of([one.weight for one in counted], members)
+    return tuple(replace(one, weight=min(one.weight, limit)) for one in counted)
+
+
 @dataclass(frozen=True)
 class Committed:
     """The commitments of an input set in order, and how many members their group has."""
@@ -40,29 +47,23 @@ class Committed:
         return cls(tuple(commit.read(Commit) for commit in bundle.commits), bundle.members)
 
     def whole(self) -> tuple[ReduceInput, ...]:
-        """Everybody's, without the bytes of any partition."""
-        weights = self._weights(range(len(self.commits)))
+        """Everybody's, without the bytes of any partition, each with all the weight that it claims."""
         return tuple(
-            ReduceInput(place, b"", weight, commit.squared_norms)
-            for place, (weight, commit) in enumerate(zip(weights, self.commits, strict=True))
+            ReduceInput(place, b"", _claim(commit), commit.squared_norms) for place, commit in enumerate(self.commits)
         )
 
     def partition(self, partition: int, merged: Collection[int]) -> tuple[ReduceInput, ...]:
         """What these committed for one partition, in order, weighted for a sum of just these."""
-        return self._inputs(partition, merged, self._weights(merged))
+        return weighed(self.claimed(partition, merged), merged, self.members)
 
     def claimed(self, partition: int, places: Collection[int]) -> tuple[ReduceInput, ...]:
         """What these committed for one partition, in order, each with all the weight that it claims."""
-        weights = [contribution_weight(one.tokens_counted, one.steps) for one in self.commits]
-        return self._inputs(partition, places, weights)
-
-    def _inputs(self, partition: int, places: Collection[int], weights: Sequence[float]) -> tuple[ReduceInput, ...]:
+        chosen = [(place, self.commits[place]) for place in sorted(places)]
         return tuple(
-            ReduceInput(
-                place, self.commits[place].part_roots[partition], weights[place], self.commits[place].squared_norms
-            )
-            for place in sorted(places)
+            ReduceInput(place, commit.part_roots[partition], _claim(commit), commit.squared_norms)
+            for place, commit in chosen
         )
 
-    def _weights(self, merged: Collection[int]) -> tuple[float, ...]:
-        return weights_of([(one.tokens_counted, one.steps) for one in self.commits], self.members, merged)
+
+def _claim(commit: Commit) -> float:
+    return contribution_weight(commit.tokens_counted, commit.steps)

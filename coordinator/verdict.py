@@ -182,7 +182,8 @@ class Verdict:
         )
         self.ballot.know(self.outcome)
         applied = tuple(None if one is None else _partition_result(held[one]) for one in self.proposal.results)
-        return [Apply(self.group.key, applied, self.exchange.inputs.whole())]
+        inputs = self.exchange.inputs
+        return [Apply(self.group.key, applied, inputs.whole(), inputs.members)]
 
     def _missing(self) -> list[int]:
         if self.proposal is None:

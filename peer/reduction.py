@@ -8,7 +8,7 @@ and that order is the order of every sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,6 +39,10 @@ class Member(Protocol):
 
     @property
     def squared_norms(self) -> tuple[float, ...]: ...
+
+
+Weighed = Callable[[Collection[int]], Sequence[Member]]
+"""Members of the input set in order, weighted for a sum of just these: what one weighs depends on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,20 +254,20 @@ def merge_plan(
 
 
 def merged_gradients(
-    partitioning: Partitioning, results: Sequence[HeldResult | None], members: Mapping[int, Member], rule: MergeRule
+    partitioning: Partitioning, results: Sequence[HeldResult | None], weighed: Weighed, rule: MergeRule
 ) -> tuple[list[Tensor | None], Singles]:
     """The merged outer gradient by partition, None where it is void, and what each tensor was multiplied by.
 
-    That gives a tensor its length; the vectors of `results` are scaled in place. `members` is the whole input set; a
-    length counts members that some live partition includes. Lengths of merged directions are those found here, not
-    those that the reducers tell: `squared_norm` is the same on every machine, and nobody can tell two members two
-    numbers.
+    That gives a tensor its length; the vectors of `results` are scaled in place. A length counts members that some live
+    partition of the tensor includes, weighted for just these: whom a reducer leaves out must not make the heavy ones
+    the most of what is left (docs/adr/0046). Lengths of merged directions are those found here, not those that the
+    reducers tell: `squared_norm` is the same on every machine, and nobody can tell two members two numbers.
     """
     scales = np.ones(len(partitioning.layout.tensors), np.float32)
     found = _found_norms(partitioning, results)
     for index, tensor in enumerate(partitioning.layout.tensors):
         if rule.is_directional(tensor):
-            scales[index] = _tensor_scale(index, partitioning, (results, found), members, rule)
+            scales[index] = _tensor_scale(index, partitioning, (results, found), weighed, rule)
     gradients = [
         None if one is None else _scaled(one.admitted.vector, scales, partitioning, partition)
         for partition, one in enumerate(results)
@@ -355,7 +359,7 @@ def _tensor_scale(
     tensor: int,
     partitioning: Partitioning,
     held: tuple[Sequence[HeldResult | None], Sequence[float]],
-    members: Mapping[int, Member],
+    weighed: Weighed,
     rule: MergeRule,
 ) -> np.float32:
     """What gives a tensor's merged direction its length: `tensor_radius` of the inputs' norms.
@@ -367,7 +371,7 @@ def _tensor_scale(
     own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
     live = [(at, segment) for at, segment in own if results[segment.partition] is not None]
     kept = [result for _, segment in own if (result := results[segment.partition]) is not None]
-    counted = [members[index] for index in sorted({index for result in kept for index in result.included})]
+    counted = weighed({index for result in kept for index in result.included})
     weights = [member.weight for member in counted]
     squares = [sum(member.squared_norms[at] for at, _ in own) for member in counted]
     share = 1.0

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
 from coordinator.certificate import Certificate
-from coordinator.committed import ReduceInput
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.evidence import OpenedLeaf
 from coordinator.manifest import OuterSpec, RunConfig
@@ -237,7 +236,7 @@ class RoundWork:
         """None as in `apply`."""
         partitioning = self._partitioning(action.key.fragment, len(action.results))
         included = {member for result in action.results if result is not None for member in result.included}
-        if any(len(action.members[member].squared_norms) != len(partitioning.segments) for member in included):
+        if any(len(action.inputs[member].squared_norms) != len(partitioning.segments) for member in included):
             return None
         parts = [b"" if result is None else self._blobs.get(result.root) for result in action.results]
         held: list[HeldResult | None] = []
@@ -245,8 +244,7 @@ class RoundWork:
             held.append(None if result is None else self._held(result, part, partitioning, partition))
             if held[-1] is None and result is not None:
                 return None
-        members: dict[int, ReduceInput] = {one.member: one for one in action.members}
-        gradients, scales = merged_gradients(partitioning, held, members, self.rule)
+        gradients, scales = merged_gradients(partitioning, held, action.weighed, self.rule)
         return _Merged(gradients, scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts))
 
     def _held(

@@ -8,7 +8,7 @@ from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
 from coordinator.certificate import Certificate, Outcome
 from coordinator.committed import ReduceInput
 from coordinator.events import Encoded
-from coordinator.weights import contribution_weight, weights_of
+from coordinator.weights import contribution_weight
 from dht.errors import LocalError, UsageError
 from peer.anchors import Anchors
 from peer.lab.workshop import Workshop
@@ -36,7 +36,7 @@ class Bench:
         key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
         self._anchors.install(outcome.fragment, outcome.parent, self._parent(outcome))
         results = tuple(self._result(key, outcome, at, encoded) for at in range(len(outcome.partitions)))
-        applied = self._work.apply(Apply(key, results, _inputs(outcome, encoded)))
+        applied = self._work.apply(Apply(key, results, _inputs(encoded), len(outcome.roster)))
         if applied is None or applied.state != certificate.state:
             raise LocalError(f"the state of version {outcome.version} came out differently")
         self._work.adopt(Adopt(certificate, applied=key, snapshot=None), None)
@@ -49,11 +49,7 @@ class Bench:
         merged = outcome.partitions[partition]
         if merged is None:
             return None
-        inputs = tuple(
-            ReduceInput(at, one.part_roots[partition], contribution_weight(one.tokens, one.steps), one.squared_norms)
-            for at, one in enumerate(encoded)
-            if at in merged.included
-        )
+        inputs = tuple(one for one in _inputs(encoded, partition) if one.member in merged.included)
         reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1, len(outcome.roster)))
         if reduced.root != merged.root:
             raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
@@ -68,11 +64,9 @@ class Bench:
         raise UsageError(f"the tape lacks the version before version {outcome.version} of fragment {outcome.fragment}")
 
 
-def _inputs(outcome: Outcome, encoded: Sequence[Encoded]) -> tuple[ReduceInput, ...]:
-    """All members' contributions, without roots."""
-    counters = [(one.tokens, one.steps) for one in encoded]
-    weights = weights_of(counters, len(outcome.roster), range(len(encoded)))
+def _inputs(encoded: Sequence[Encoded], partition: int = 0) -> tuple[ReduceInput, ...]:
+    """All members' contributions, with the roots of one partition."""
     return tuple(
-        ReduceInput(place, b"", weight, one.squared_norms)
-        for place, (weight, one) in enumerate(zip(weights, encoded, strict=True))
+        ReduceInput(at, one.part_roots[partition], contribution_weight(one.tokens, one.steps), one.squared_norms)
+        for at, one in enumerate(encoded)
     )

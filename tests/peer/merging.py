@@ -108,7 +108,7 @@ def merged_gradients(
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
         assert not isinstance(admitted, str), admitted
         held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
-    return reduction.merged_gradients(cut, held, members, rule)[0]
+    return reduction.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
 
 
 def merge_all(

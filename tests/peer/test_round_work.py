@@ -17,6 +17,7 @@ from coordinator.committed import ReduceInput
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
+from coordinator.weights import contribution_weight
 from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.anchors import Anchors, HeldState, genesis_states, layouts_of
@@ -76,7 +77,7 @@ class Round:
         results = tuple(
             None if one is None or one.root is None else PartitionResult(one.root, one.included) for one in reduced
         )
-        applied = self.members[member].apply(Apply(KEY, results, self.inputs(0)))
+        applied = self.members[member].apply(Apply(KEY, results, self.inputs(0), len(self.members)))
         assert applied is not None
         return applied
 
@@ -151,6 +152,28 @@ def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
     reduced = [world.reduce(0), world.reduce(1)]
     lie = [replace(one, squared_norms=tuple(2 * norm for norm in one.squared_norms)) for one in reduced]
     assert world.apply(0, reduced).state == world.apply(1, lie).state
+
+
+def test_who_claims_more_gives_no_merge_its_length_where_others_are_left_out() -> None:
+    """Three of ten, a thousand times as long as the others, and a reducer of theirs that merges four of the honest.
+
+    Weighted for a sum of all ten (docs/adr/0046), they had more than half of those that are in it: a step of 525
+    where honest ones are below 1.
+    """
+    config = config_of(merge="robust_rda", learning_rate=1.0, momentum=0.0)
+    anchor, vectors, _ = stepped(config, 4)
+    far = [anchor - 1000 * (anchor - vector) for vector in vectors[:3]]
+    world = Round(config, [*vectors[:3], *vectors, *far], 1)
+    claimed = tuple(
+        replace(one, weight=contribution_weight(tokens=800 if one.member > 6 else 100, steps=1))
+        for one in world.inputs(0)
+    )
+    reduced = world.members[9].reduce(Reduce(KEY, 0, 1, 0, claimed[3:], 7, 10))
+    assert reduced.root is not None
+    applied = world.members[0].apply(Apply(KEY, (PartitionResult(reduced.root, reduced.included),), claimed, 10))
+    assert applied is not None
+    state, _ = world.members[0]._applied[KEY]
+    assert (state.anchor - anchor).norm() <= 1.1 * max((vector - anchor).norm() for vector in vectors)
 
 
 def adopt_action(**fields: Any) -> Adopt:
@@ -343,7 +366,7 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
     for cell in cells:
         results = [cell.reduce(partition) for partition in range(3)]
         told = tuple(PartitionResult(one.root or b"", one.included) for one in results)
-        merged = Apply(KEY, told, cell.inputs(0))
+        merged = Apply(KEY, told, cell.inputs(0), 3)
         upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 2, merged)
         encoded = cell.members[0].encode_merged(upper)
         assert encoded is not None

@@ -21,7 +21,7 @@ from torch import Tensor
 from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
 from coordinator.committed import ReduceInput
 from coordinator.manifest import RunConfig
-from coordinator.weights import weights_of
+from coordinator.weights import contribution_weight
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.blobs import BlobStore
 from peer.corpus import TokenData
@@ -58,12 +58,13 @@ def merge_round(members: Sequence[Member], key: RoundKey) -> None:
         vector = torch.empty(member.learner.fragments[key.fragment].elements)
         counters = member.learner.snapshot(key.fragment, vector)
         encoded.append(member.work.encode(Encode(key, partitions), vector, counters))
-    weights = weights_of([(one.tokens, one.steps) for one in encoded], len(encoded), range(len(encoded)))
 
     def inputs(partition: int) -> tuple[ReduceInput, ...]:
         return tuple(
-            ReduceInput(number, one.part_roots[partition], weight, one.squared_norms)
-            for number, (one, weight) in enumerate(zip(encoded, weights, strict=True))
+            ReduceInput(
+                number, one.part_roots[partition], contribution_weight(one.tokens, one.steps), one.squared_norms
+            )
+            for number, one in enumerate(encoded)
         )
 
     reduced = [
@@ -71,7 +72,7 @@ def merge_round(members: Sequence[Member], key: RoundKey) -> None:
         for partition, member in enumerate(members)
     ]
     results = tuple(PartitionResult(one.root, one.included) for one in reduced if one.root)
-    states = {member.work.apply(Apply(key, results, inputs(0))) for member in members}
+    states = {member.work.apply(Apply(key, results, inputs(0), partitions)) for member in members}
     assert len(states) == 1
 
 
