@@ -96,7 +96,8 @@ class Exchange:
         if self.inputs is not None:
             return []
         inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
-        if not self.suffices(inputs.peers) or self._outweighed(inputs.whole()):
+        everybodys = inputs.partition(0, range(len(inputs.peers)))  # weights are the same in every partition
+        if not self.suffices(inputs.peers) or self._outweighed(inputs, everybodys):
             return []
         self.inputs = inputs
         self.waits.give_up(self.group.contributors.difference(inputs.peers))
@@ -110,12 +111,18 @@ class Exchange:
     def _counted_min(self, inputs: InputSet) -> int:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
-    def _outweighed(self, merged: Sequence[ReduceInput]) -> bool:
-        """Where the leader has left somebody out: whether fewer than a third of all could have half of the weight."""
+    def _outweighed(self, inputs: InputSet, merged: Sequence[ReduceInput]) -> bool:
+        """Where somebody is left out: whether its leader and others, fewer than a third, could have half of the weight.
+
+        Only a hostile leader leaves out: beside an honest one that somebody asked is no reason to refuse anything, or
+        who asks a moment too late on purpose would stop a swarm of unlike machines (docs/adr/0046).
+        """
         if not self.left_out:
             return False
         everybody = max(len(self.group.members) + self.left_out, len(self.group.active))
-        return outweighed([one.weight for one in merged], most_hostile(everybody))
+        weights = {inputs.peers[one.member]: one.weight for one in merged}
+        its = weights.pop(self.group.leader, 0.0)
+        return outweighed(its, weights.values(), most_hostile(everybody))
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again, by others."""
@@ -202,7 +209,7 @@ class Exchange:
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
         few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
         merged = self.inputs.partition(result.partition, result.included)
-        if few or len(indices) != len(result.included) or self._outweighed(merged):
+        if few or len(indices) != len(result.included) or self._outweighed(self.inputs, merged):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

@@ -63,10 +63,10 @@ def most_hostile(members: int) -> int:
     return max(members - 1, 0) // 3
 
 
-def outweighed(weights: Sequence[float], hostile: int) -> bool:
-    """Whether so many of these, if they are the heaviest, hold half of the weight."""
-    heaviest = sorted(weights, reverse=True)[:hostile]
-    return 2 * sum(heaviest) >= sum(weights)
+def outweighed(its: float, others: Collection[float], hostile: int) -> bool:
+    """Whether so many, who weighs `its` and the heaviest of the others, hold half of what all weigh together."""
+    heaviest = sorted(others, reverse=True)[: max(hostile - 1, 0)]
+    return hostile > 0 and 2 * fsum((its, *heaviest)) >= fsum((its, *others))
 
 
 def truncated(values: Sequence[float]) -> tuple[float, ...]:

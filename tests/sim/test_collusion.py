@@ -12,7 +12,7 @@ from coordinator.certificate import Certificate, Vote
 from coordinator.engine import Engine
 from coordinator.group import leader_of
 from coordinator.manifest import TrustSpec
-from coordinator.messages import EvidenceNote, PartNote, Proposal
+from coordinator.messages import EvidenceNote, Join, PartNote, Proposal, Roster
 from coordinator.places import place_of
 from coordinator.virtual.collusion import TRICKS, draw_band, draw_names, mischief_of
 from coordinator.virtual.invariants import InvariantError, Watcher
@@ -113,6 +113,34 @@ def test_three_of_ten_that_claim_more_and_leave_others_out_never_tip_the_balance
 def test_a_group_that_its_leader_has_made_too_small_is_over_at_once_and_nobody_is_blamed_for_it() -> None:
     """Members waited for results that they refused, took the reducers for silent, and two camps met after 187 s."""
     run_to_version(claiming(Band(16, 5), "shut_out", seed=2), 1, 1.5 * PACE.round_seconds)
+
+
+def test_who_asks_a_moment_too_late_does_not_stop_a_swarm_of_unlike_machines() -> None:
+    """With one that never commits, so that the latecomer has time: only who leads can have left it out on purpose.
+
+    As long as any two of those that had come were suspected, two of seven left no version at all.
+    """
+    world = swarm(7, rates=[1.0, 2.0, 3.0, 4.0, 5.0, 2.0, 2.0])
+    run_to_version(world, 4)
+    *honest, idler, late = world.peers
+    world.watcher.hostile |= {idler.me, late.me}
+    idler.mischief = mischief_of(idler.signer, ["never_commit"], ())
+    world.network.filter = lambda by, to, message: by != late.me
+
+    def ask_late(peer: VirtualPeer, action: object) -> None:
+        told = action.message if isinstance(action, Send) and isinstance(action.message, Statement) else None
+        if told is None or told.context.kind != "roster" or told.sender != peer.me:
+            return
+        first, *_ = told.read(Roster).joins
+        join = make_statement(late.signer, first.context, first.read(Join))
+        world.clock.after(
+            0.06, lambda: [world.network._arrive(late.me, one.me, join, None) for one in honest if one is not peer]
+        )
+
+    world.listener = ask_late
+    before = version(honest[0])
+    world.run(60.0)
+    assert version(honest[0]) >= before + 4
 
 
 def test_a_leader_that_picks_the_checks_for_its_coin_needs_enough_of_them() -> None:
