@@ -366,6 +366,7 @@ def _tensor_scale(
 
     A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
     they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
+    Sums are exact ones, rounded once: what `sum` makes of floats depends on the version of Python.
     """
     results, found = held
     own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
@@ -373,15 +374,15 @@ def _tensor_scale(
     kept = [result for _, segment in own if (result := results[segment.partition]) is not None]
     counted = weighed({index for result in kept for index in result.included})
     weights = [member.weight for member in counted]
-    squares = [sum(member.squared_norms[at] for at, _ in own) for member in counted]
+    squares = [math.fsum(member.squared_norms[at] for at, _ in own) for member in counted]
     share = 1.0
     if len(live) < len(own):
-        living = [sum(member.squared_norms[at] for at, _ in live) for member in counted]
+        living = [math.fsum(member.squared_norms[at] for at, _ in live) for member in counted]
         shares = [part / square if square > 0 else 0.0 for part, square in zip(living, squares, strict=True)]
         share = weighted_median(shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)])
     norms = tuple(math.sqrt(square) for square in squares)
     radius = tensor_radius(rule.name, TensorInputs(norms, tuple(weights), embedding=False)) if counted else 0.0
-    squared_length = sum(found[at] for at, _ in live)
+    squared_length = math.fsum(found[at] for at, _ in live)
     return direction_scale(radius, squared_length, share)
 
 

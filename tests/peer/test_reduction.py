@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,11 +10,14 @@ from hypothesis import strategies as st
 
 from coordinator.merkle import merkle_root, merkle_tree, verify_leaf
 from dht.errors import LocalError
+from peer import reduction
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MERGES, combine, reference_mean, reference_rda, squared_norm
 from peer.outer_optimizer import OuterState, outer_step
 from peer.reduction import (
+    Admitted,
+    HeldResult,
     admit,
     apply_merged,
     encode_contribution,
@@ -24,6 +30,7 @@ from peer.robust.segments import merge_segment
 from tests.peer.merging import (
     FP32,
     LAYOUT,
+    Committed,
     Made,
     contribute,
     draws,
@@ -224,6 +231,19 @@ def test_cancelling_and_zero_inputs_stay_finite_and_zero():
         assert not merged.any()
     merged = merge_all([vector, -vector, vector * 0], [0.1 + 0.2, 0.3, 1.0], RDA, cut)
     assert not merged[embedding.stop :].any(), "rounding noise must not be blown up to full length"
+
+
+def test_a_length_is_the_same_under_every_python() -> None:
+    """From 3.12 on `sum` makes good what rounding takes from floats: two of these squares would count there alone.
+
+    Their exact sum and the one from left to right have roots that round to two float32 values.
+    """
+    cut = Partitioning.of(FragmentLayout(0, (TensorSpec("a", (3, 1)),)), 3)
+    square = float.fromhex("0x1.2000018000008p+1")
+    member = Committed(1.0, (square, math.ulp(square) / 2, math.ulp(square) / 2))
+    held = [HeldResult(Admitted(torch.ones(1), (one,)), (0,)) for one in (1.0, 0.0, 0.0)]
+    _, scales = reduction.merged_gradients(cut, held, lambda merged: [member], RDA)
+    assert scales[0] == np.float32(math.sqrt(math.nextafter(square, math.inf))) != np.float32(math.sqrt(square))
 
 
 class TestVoidPartitions:
