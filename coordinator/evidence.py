@@ -237,6 +237,8 @@ def _judge_false_result(evidence: Evidence, court: Court) -> Guilt:
         raise PeerError("a leaf of another result")
     committed = Committed.of(bundle.read(Bundle))
     commits = committed.commits
+    if len(commits) > committed.members:  # else what an older muster weighted otherwise would convict (docs/adr/0046)
+        raise PeerError("an input set that no honest member accepts")
     forms = {(commit.codec, len(commit.part_roots)) for commit in commits}
     if forms != {(court.codec, len(commits[0].part_roots))} or result.partition >= len(commits[0].part_roots):
         raise PeerError("an input set that no honest member accepts")

@@ -15,8 +15,9 @@ from coordinator.evidence import EVIDENCE_BYTES_MAX, Evidence, UnknownChargeErro
 from coordinator.group import InputSet, read_input_set
 from coordinator.manifest import OuterSpec
 from coordinator.merkle import merkle_tree
+from coordinator.messages import Bundle
 from coordinator.openings import OpenedInput, Refutation, sibling_places
-from coordinator.weights import weights_of
+from coordinator.weights import contribution_weight, truncated, weights_of
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -104,10 +105,10 @@ class Round:
         return verify(Evidence.parse(evidence.to_wire()), CLUB.rules, self.court).peer
 
 
-def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor]) -> Round:
+def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor], tokens: Sequence[int] = (100, 107, 114, 121)) -> Round:
     """Commitments of these contributions, and the reduction of one partition of them."""
     rule, codecs = merge_rule(outer), (outer.contribution_codec, outer.result_codec)
-    counters = [(100 + 7 * member, 10) for member in range(MEMBERS)]
+    counters = [(own, 10) for own in tokens]
     weights = weights_of(counters, MEMBERS, range(MEMBERS))
     reduction = Reduction(LAYOUT, vectors, rule, codecs, MEMBERS, PARTITION, weights)
     made = contribute(vectors, reduction.cut, reduction.contribution)
@@ -115,13 +116,13 @@ def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor]) -> Round:
         CLUB.commit(
             member,
             GROUP,
-            tokens=tokens,
+            tokens=own,
             steps=steps,
             codec=outer.contribution_codec,
             part_roots=one.part_roots,
             squared_norms=one.squared_norms,
         )
-        for member, (one, (tokens, steps)) in enumerate(zip(made, counters, strict=True))
+        for member, (one, (own, steps)) in enumerate(zip(made, counters, strict=True))
     ]
     bundle = CLUB.bundle(GROUP, commits)
     return Round(outer, reduction, read_input_set(bundle, GROUP, outer.contribution_codec, CHAIN))
@@ -282,6 +283,21 @@ def test_results_of_nothing_and_input_sets_in_no_form_convict_nobody() -> None:
         exhibit = of.shown(lie, 0, result).to_wire()
         with pytest.raises(PeerError, match="its bundle and one leaf"):
             of.convicted(Evidence(charge="false_result", statements=statements, exhibit=exhibit))
+
+
+def test_an_honest_result_of_before_bundles_said_their_size_convicts_nobody() -> None:
+    """A run goes on when its peers are updated, and anybody may have kept what was weighted by an older rule.
+
+    That cut the heaviest at 1.5 × the median of the whole input set, also where others were not merged.
+    """
+    outer = OuterSpec(merge="mean")
+    of = round_of(outer, alike(LAYOUT, MEMBERS, 0.5, 1), tokens=(100, 110, 120, 200))
+    weights = truncated([contribution_weight(one.tokens, one.steps) for one in of.inputs.commits])
+    then = replace(of.reduction, weights=weights)
+    bundle = CLUB.say(CLUB.number(GROUP.leader), "bundle", Bundle(commits=of.inputs.signed), **CLUB.in_group(GROUP))
+    old = Round(outer, then, replace(of.inputs, digest=bundle.digest, statement=bundle))
+    with pytest.raises(PeerError, match="no honest member accepts"):
+        old.convicted(old.evidence(then.honest((0, 2, 3)), 0))
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 1e300, -1e300, 5e-324])
