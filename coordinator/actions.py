@@ -35,12 +35,14 @@ class Send:
 class Encode:
     """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`
 
-    With `merged`, encode instead what that step would apply: what a cell brings (docs/adr/0011).
+    With `merged`, encode instead what that step would apply: what a cell brings (docs/adr/0011). `expected`: how many
+    the group would have if nobody were missing; weights follow from it, so who replays the round has to know.
     """
 
     key: RoundKey
     partitions: int
     merged: Apply | None = None
+    expected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Reduce:
     turn: int
     inputs: tuple[ReduceInput, ...]  # with weights as they are claimed
     inputs_min: int  # with fewer admissible ones the partition is void
-    members: int  # of the group
+    members: int  # of the group, if nobody were missing
 
     def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
         """Of the inputs those that are admissible, weighted for a sum of just these."""
@@ -125,7 +127,7 @@ class Apply:
     key: RoundKey
     results: tuple[PartitionResult | None, ...]
     inputs: tuple[ReduceInput, ...]  # the whole input set, with weights as they are claimed; `root` unused
-    members: int  # of the group
+    members: int  # of the group, if nobody were missing
 
     def weighed(self, merged: Collection[int]) -> tuple[ReduceInput, ...]:
         """Of the inputs those that some results include, weighted for a sum of just these."""

@@ -60,6 +60,7 @@ class Attempt:
     moment: float = math.inf  # when a stage ends for members that have only a moment
     gone: dict[PeerId, float] = field(init=False)
     heard: set[PeerId] = field(default_factory=set)  # members that said anything here
+    deserted: bool = False  # others have gone on without it, who may never have been shown its roster
 
     def __post_init__(self) -> None:
         presence = self.core.presence
@@ -91,8 +92,8 @@ class Attempt:
 
     @property
     def silent(self) -> frozenset[PeerId]:
-        """Members that have said nothing here."""
-        return self.group.voters - self.heard - {self.core.me}
+        """Members that have said nothing here, though they knew of it."""
+        return frozenset() if self.deserted else self.group.voters - self.heard - {self.core.me}
 
     def locked(self, now: float) -> bool:
         """We voted here and a certificate may still come of it: no other attempt yet (step 9)."""

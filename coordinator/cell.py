@@ -215,7 +215,7 @@ class Cell:
         if len(self.commits) < self.core.pace.min_group:
             self.failed = now >= self.commit_by
             return []
-        body = bundle_of(self.group.members, self.commits)
+        body = bundle_of(self.group.members, self.group.expected, self.commits)
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 

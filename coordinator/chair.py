@@ -98,7 +98,7 @@ class Chair:
             return []
         if not self.exchange.suffices(self.commits):
             return []
-        body = bundle_of(self.group.members, self.commits)
+        body = bundle_of(self.group.members, self.group.expected, self.commits)
         self.bundle = self.core.say("bundle", self.group.key, self.group.key.roster_id, body)
         return list(self.core.to_all(self.group.members, self.bundle))
 

@@ -11,10 +11,9 @@ from dht.identity import PeerId
 from dht.statement import Statement
 
 
-def bundle_of(members: Sequence[PeerId], commits: Mapping[PeerId, Statement]) -> Bundle:
+def bundle_of(members: Sequence[PeerId], expected: int, commits: Mapping[PeerId, Statement]) -> Bundle:
     """What a leader says of a group: the commitments that have come, in the order of its members."""
-    come = tuple(commits[peer] for peer in members if peer in commits)
-    return Bundle(commits=come, members=len(members))
+    return Bundle(commits=tuple(commits[peer] for peer in members if peer in commits), members=expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def weighed(claimed: Iterable[ReduceInput], merged: Collection[int], members: in
 
 @dataclass(frozen=True)
 class Committed:
-    """The commitments of an input set in order, and how many members their group has."""
+    """The commitments of an input set in order, and how many members their group should have (`Bundle`)."""
 
     commits: tuple[Commit, ...]
     members: int

@@ -65,7 +65,7 @@ class Exchange:
         """Ask for our contribution, if we bring one: of our own, or what a cell of ours brings."""
         if self.core.me not in self.group.contributors:
             return []
-        return [Encode(self.group.key, self.group.partitions, merged)]
+        return [Encode(self.group.key, self.group.partitions, merged, self.group.expected)]
 
     def on_encoded(self, event: Encoded) -> list[Action]:
         """Commit to what was encoded."""

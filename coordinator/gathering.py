@@ -40,11 +40,13 @@ class Gathering:
     core: Core
     chain: Chain
     attempt: int
+    not_before: float = 0.0  # others whose last attempt was void, as ours was, do not ask before
     joins: dict[PeerId, tuple[Statement, Join]] = field(default_factory=dict)
     first_at: float | None = None
     quorum_at: float | None = None
     roster: Statement | None = None
     members: tuple[PeerId, ...] = ()  # of `roster`
+    passed_over: Set[PeerId] = frozenset()  # by `roster`, since they were silent in the attempt before
     revision: int = -1
     insisted: int = -1  # the newest revision of another's roster that we have shown what it lacks
     summoned: bool = False
@@ -173,11 +175,13 @@ class Gathering:
         """When the quorum was reached, or when it is no longer waited for: K says when grace starts, not who may go on.
 
         Without that, a peer that is live and does not join (bound by a vote, or deaf) would stop a swarm of K peers.
+        After a void attempt it begins when others are free again, though some had been shown no roster and ask already.
         """
         if self.first_at is None:
             return math.inf
         patience_until = self.first_at + QUORUM_SHARE * self.core.pace.round_seconds
-        return patience_until if self.quorum_at is None else min(self.quorum_at, patience_until)
+        since = patience_until if self.quorum_at is None else min(self.quorum_at, patience_until)
+        return max(since, self.not_before)
 
     def due_at(self) -> float:
         """When the grace window ends."""
@@ -196,10 +200,10 @@ class Gathering:
         Whoever was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
         """
         if self.roster is not None:
-            changed = self.lacking(frozenset(self.members), silent) or any(
+            changed = self.lacking(frozenset(self.members), self.passed_over) or any(
                 peer in self.core.bans for peer in self.members
             )
-            return self._issue(silent, now) if changed and self.revision < REVISIONS_MAX else []
+            return self._issue(self.passed_over, now) if changed and self.revision < REVISIONS_MAX else []
         self._drop_expired(now)
         for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):
             closing, self.reason = close_roster(self._gathered(expected, left_out, minor_allowed), self.core.pace, now)
@@ -227,7 +231,7 @@ class Gathering:
 
     def _issue(self, left_out: Set[PeerId], now: float) -> list[Action]:
         self.revision += 1
-        self.members = self._order(left_out)
+        self.members, self.passed_over = self._order(left_out), left_out
         joins = tuple(self.joins[peer][0] for peer in self.members)
         body = Roster(
             attempt=self.attempt,

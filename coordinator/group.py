@@ -10,6 +10,7 @@ from coordinator.actions import RoundKey
 from coordinator.certificate import Conviction, are_convictions, enough_votes, is_minor, votes_needed
 from coordinator.chain import Chain, Rules, beacon_order
 from coordinator.committed import Committed
+from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Bundle, Commit, Join, Roster
 from coordinator.weights import is_plausible
 from dht.errors import PeerError
@@ -49,6 +50,11 @@ class Group:
     def voters(self) -> frozenset[PeerId]:
         """Roster members with trust > 0."""
         return frozenset(self.members)
+
+    @property
+    def expected(self) -> int:
+        """How many members it would have if nobody of the active set were missing (docs/adr/0046)."""
+        return max(len(self.members), min(len(self.active), PEERS_PER_GROUP_MAX))
 
     @property
     def partitions(self) -> int:
@@ -246,7 +252,7 @@ def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain)
     if statement.sender != group.leader or not statement.verify(rules.verifier):
         raise PeerError("is not signed by the leader")
     bundle = statement.read(Bundle)
-    if bundle.members != len(group.members):
+    if bundle.members != group.expected:
         raise PeerError("says that the group has another size")
     commits: dict[PeerId, Commit] = {}
     for signed in bundle.commits:

@@ -162,6 +162,8 @@ class Joining:
         self.attempt_number = _next_attempt(self.attempt_number, self.said.keys() - self.spoken.keys())
         self.voids += 1
         self.not_before = now + VOID_BACKOFF_SHARE * self.core.pace.round_seconds
+        for gathering in self.gatherings.values():
+            gathering.not_before = self.not_before
 
     def use_up(self, attempt: int) -> None:
         """This attempt and earlier ones are over for good: we no longer remember what we said there."""
@@ -215,7 +217,7 @@ class Joining:
         if attempt not in self.gatherings:
             if len(self.gatherings) >= GATHERINGS_MAX and not self._make_room_to_listen(attempt):
                 return None
-            self.gatherings[attempt] = Gathering(self.core, self.chain, attempt)
+            self.gatherings[attempt] = Gathering(self.core, self.chain, attempt, self.not_before)
         return self.gatherings[attempt]
 
     def _make_room_to_listen(self, attempt: int) -> bool:

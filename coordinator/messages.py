@@ -96,7 +96,8 @@ class Commit(Wire):
 class Bundle(Wire):
     """All commitments of a round, signed by the leader: the input set. Its digest names the group from here on.
 
-    `members`: how many the group has, so that what weighs how much can be told from here alone (docs/adr/0046).
+    `members`: how many the group would have if nobody of the active set were missing, so that what weighs how much can
+    be told from here alone (docs/adr/0046).
     """
 
     commits: tuple[Statement, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)

@@ -115,7 +115,7 @@ class Rounds:
         asked = may_join and self.core.me in gathering.joins
         if not asked or busy or not leads or self._awaits_cell(gathering, now):
             return []
-        silent, minor = self._silent(gathering.attempt), self.tempo.minor_allowed(self.chain, now)
+        silent, minor = _silent(self, gathering.attempt), self.tempo.minor_allowed(self.chain, now)
         return self.joining.close(gathering, silent, minor, now)
 
     def _awaits_cell(self, gathering: Gathering, now: float) -> bool:
@@ -125,11 +125,6 @@ class Rounds:
 
     def _is_over(self, attempt: int) -> bool:
         return attempt < self.joining.first_attempt or any(one.group.attempt == attempt for one in self.past)
-
-    def _silent(self, attempt: int) -> frozenset[PeerId]:
-        """Members of the void attempts just before this one that said nothing there."""
-        recent = [one for one in self.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
-        return frozenset[PeerId]().union(*(one.silent for one in recent))
 
     def _on_roster(self, statement: Statement, now: float) -> list[Action]:
         """A leader fixed a group with us in it."""
@@ -148,7 +143,7 @@ class Rounds:
             return [*self._show(group, banned), *self._decline(group)]
         if not self._may_enter(group, now):
             return self._decline(group)
-        lacking = self.joining.lacking(group, self._silent(group.attempt))
+        lacking = self.joining.lacking(group, _silent(self, group.attempt))
         if lacking:
             return [Send(group.leader, join) for join in lacking]
         return self._enter(group, now)
@@ -245,9 +240,13 @@ class Rounds:
 
     def leave_pointless(self, now: float) -> list[Action]:
         """Leave the attempt that we are in if nothing can come of it."""
-        if self.attempt is None or not self.attempt.pointless(now):
+        attempt = self.attempt
+        if attempt is None:
             return []
-        return self._give_up(self.attempt, "nothing can come of it", now)
+        attempt.deserted = _deserted(attempt, self.joining)
+        if not (attempt.deserted or attempt.pointless(now)):
+            return []
+        return self._give_up(attempt, "nothing can come of it", now)
 
     def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
         actions = attempt.give_up()
@@ -289,4 +288,19 @@ class Rounds:
 def _left_out(rounds: Rounds, group: Group) -> int:
     """How many have asked in vain for a place in this group, as far as we know by now."""
     gathering = rounds.joining.gatherings.get(group.attempt)
-    return 0 if gathering is None else gathering.left_out(group, rounds._silent(group.attempt))
+    return 0 if gathering is None else gathering.left_out(group, _silent(rounds, group.attempt))
+
+
+def _silent(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
+    """Members of the void attempts just before this one that said nothing there."""
+    recent = [one for one in rounds.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
+    return frozenset[PeerId]().union(*(one.silent for one in recent))
+
+
+def _deserted(attempt: Attempt, joining: Joining) -> bool:
+    """Whether too many of its members ask for later attempts: its leader may have shown them no roster.
+
+    Whoever waited for its input set meanwhile would be missing from the next group (docs/adr/0046).
+    """
+    ahead = {peer for peer, number in joining.announced.items() if number > attempt.group.attempt}
+    return attempt.exchange.inputs is None and not attempt.group.more_than_two_thirds(attempt.group.voters - ahead)

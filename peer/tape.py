@@ -84,6 +84,7 @@ def snapshot_line(peer: PeerId, action: Encode, step: int, honest_steps: Mapping
         "version": action.key.version,
         "roster": action.key.roster_id.hex(),
         "partitions": action.partitions,
+        "expected": action.expected,
         "honest_steps": dict(honest_steps),
     }
 

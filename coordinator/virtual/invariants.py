@@ -69,6 +69,7 @@ class Watcher(Observer):
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
     learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # in the rosters that somebody voted in
+    sizes: dict[bytes, int] = field(default_factory=dict)  # of these groups, if nobody had been missing
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     freed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # see `_excuses`
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
@@ -139,6 +140,7 @@ class Watcher(Observer):
         earlier.append(CastVote(record, until, active))
         if attempt is not None:
             self.learners[record.roster_id] = attempt.group.contributors
+            self.sizes[record.roster_id] = attempt.group.expected
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
 
     def _may_certify(self, vote: CastVote, without: Set[PeerId] = NOBODY) -> bool:
@@ -178,7 +180,7 @@ class Watcher(Observer):
         for partition in outcome.partitions:
             if partition is None:
                 continue
-            weights = weights_of(counters, len(outcome.roster), partition.included)
+            weights = weights_of(counters, self.sizes[outcome.roster_id], partition.included)
             theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in self.hostile]
             if 2 * sum(weights[at] for at in theirs) >= sum(weights[at] for at in partition.included):
                 raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
 from coordinator.certificate import Certificate, Outcome
@@ -27,16 +28,18 @@ class Bench:
         for fragment, (digest, state) in enumerate(zip(genesis, shop.genesis, strict=True)):
             self._anchors.install(fragment, digest, state)
 
-    def make(self, certificate: Certificate, encoded: Sequence[Encoded]) -> None:
+    def make(self, certificate: Certificate, encoded: Sequence[Encoded], expected: int) -> None:
         """From the contributions of all members; raises LocalError unless it is the certified version bit for bit.
 
-        Raises UsageError if the version before it is not here.
+        `expected`: how many members its group would have had if nobody had been missing. Raises UsageError if the
+        version before it is not here.
         """
         outcome = certificate.outcome
         key = RoundKey(outcome.fragment, outcome.version - 1, outcome.roster_id)
         self._anchors.install(outcome.fragment, outcome.parent, self._parent(outcome))
-        results = tuple(self._result(key, outcome, at, encoded) for at in range(len(outcome.partitions)))
-        applied = self._work.apply(Apply(key, results, _inputs(encoded), len(outcome.roster)))
+        apply = Apply(key, (), _inputs(encoded), expected)
+        results = tuple(self._result(apply, outcome, at, encoded) for at in range(len(outcome.partitions)))
+        applied = self._work.apply(replace(apply, results=results))
         if applied is None or applied.state != certificate.state:
             raise LocalError(f"the state of version {outcome.version} came out differently")
         self._work.adopt(Adopt(certificate, applied=key, snapshot=None), None)
@@ -44,13 +47,13 @@ class Bench:
         self._shop.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
 
     def _result(
-        self, key: RoundKey, outcome: Outcome, partition: int, encoded: Sequence[Encoded]
+        self, apply: Apply, outcome: Outcome, partition: int, encoded: Sequence[Encoded]
     ) -> PartitionResult | None:
         merged = outcome.partitions[partition]
         if merged is None:
             return None
         inputs = tuple(one for one in _inputs(encoded, partition) if one.member in merged.included)
-        reduced = self._work.reduce(Reduce(key, partition, len(outcome.partitions), 0, inputs, 1, len(outcome.roster)))
+        reduced = self._work.reduce(Reduce(apply.key, partition, len(outcome.partitions), 0, inputs, 1, apply.members))
         if reduced.root != merged.root:
             raise LocalError(f"partition {partition} of version {outcome.version} came out differently")
         return PartitionResult(merged.root, merged.included)

@@ -84,6 +84,7 @@ class Replay:
         self._manifest = manifest
         self._disks: dict[PeerId, SavedTensors] = {}
         self._encoded: dict[tuple[bytes, PeerId], Encoded] = {}
+        self._expected: dict[bytes, int] = {}  # members of a roster, if nobody had been missing
         self._certificates: dict[str, Certificate] = {}
         self._bench = Bench(self.shop, manifest.genesis)
         self._parts: Mapping[str, Callable[[TapeLine], None]] = {
@@ -164,6 +165,7 @@ class Replay:
     def _snapshot(self, line: TapeLine) -> None:
         key = RoundKey(line["fragment"], line["version"], bytes.fromhex(line["roster"]))
         honest = {PeerId(peer): step for peer, step in line["honest_steps"].items()}
+        self._expected[key.roster_id] = line["expected"]
         encoded = self._tensors(line).encode_at(Encode(key, line["partitions"]), line["step"], honest)
         if encoded is not None:  # else an attacker's, that nothing could carry
             self._encoded[key.roster_id, PeerId(line["peer"])] = encoded
@@ -172,7 +174,8 @@ class Replay:
         certificate = Certificate.from_wire(bytes.fromhex(line["certificate"]))
         outcome = certificate.outcome
         members = [(outcome.roster_id, PeerId(one.peer)) for one in outcome.contributors]
-        self._bench.make(certificate, [self._encoded[member] for member in members])
+        encoded = [self._encoded[member] for member in members]
+        self._bench.make(certificate, encoded, self._expected[outcome.roster_id])
         self._certificates[line["digest"]] = certificate
         self.versions += 1
 

@@ -138,7 +138,7 @@ def needs(actions: list[Action]) -> set[tuple[PeerId, str, int]]:
 
 def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
     member = Member(2)
-    assert member.attempt.start(0.0) == [Encode(member.group.key, 5)]
+    assert member.attempt.start(0.0) == [Encode(member.group.key, 5, expected=5)]
     assert [to for to, _ in sent(member.attempt.on_encoded(member.encoded(), 0.5), "commit")] == [member.group.leader]
     parts = [action for action in member.hear_bundle() if isinstance(action, Send)]
     assert [(send.to, send.payload) for send in parts] == [

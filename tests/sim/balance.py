@@ -1,8 +1,8 @@
 """`python -m tests.sim.balance`: how much of a merge fewer than a third of a group get, and where that turns it around.
 
 The figures of docs/adr/0046. First, in the simulator, the largest share of a partition's weight that hostile peers have
-while they claim eight times their work and their leaders leave honest ones out; then where the merge points if they
-have what they can at most and send the honest mean with its sign turned.
+while they claim eight times their work and their leaders leave honest ones out or keep them away; then where the merge
+points if they have what they can at most and send the honest mean with its sign turned.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from coordinator.virtual.simulation import World
 from coordinator.weights import TRUNCATION, weights_of
 from dht.identity import PeerId
 from peer.robust.rules import robust_rda
-from tests.sim.worlds import INTERVAL_SECONDS, machine, swarm
+from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm
 
 ELEMENTS, DRAWS = 20_000, 5
-LEFT_OUT = ("pass_over", "shut_out")  # of the commitments, of the roster
+HIDING = {  # leaders that come to nothing, and from whom they hide their rosters
+    "keep_busy": lambda victim: not victim,  # so that victims still wait there while the others form the next group
+    "hide": lambda victim: victim,  # so that the others take victims for silent
+}
+TRICKS = ("pass_over", "shut_out", *HIDING)  # the first two leave victims out of the commitments, of the roster
 STEPS = (1, 1)  # tokens and steps of an honest contribution: their scale does not matter
 
 
@@ -48,22 +52,27 @@ def claiming(band: Band, trick: str, seed: int) -> World:
     """A swarm whose last peers claim more work, and whose leaders, where they are of the band, do `trick`."""
     world = swarm(band.peers, seed=seed)
     honest, hostile = world.peers[: -band.hostile], world.peers[-band.hostile :]
-    ids = frozenset(peer.me for peer in hostile)
+    ids, victims = frozenset(peer.me for peer in hostile), frozenset(one.me for one in honest[: band.hostile])
+    hides = HIDING.get(trick)
     for peer in hostile:
-        mischief = mischief_of(peer.signer, [trick, "claim_more"], {one.me for one in honest[: band.hostile]})
-        peer.mischief = replace(mischief, accomplices=ids - {peer.me})
+        names = ["never_bundle" if hides else trick, "claim_more"]
+        peer.mischief = replace(mischief_of(peer.signer, names, victims), accomplices=ids - {peer.me})
+    if hides:
+        world.network.filter = lambda by, to, message: (
+            not (by in ids and to not in ids and statement_of(message, "roster") and hides(to in victims))
+        )
     assert isinstance(world.watcher, Watcher)
     world.watcher.hostile |= ids
     return world
 
 
-def largest_share(certificate: Certificate, hostile: set[PeerId]) -> float:
-    """The most of any partition's weight that these had, 0 to 1."""
+def largest_share(certificate: Certificate, watcher: Watcher) -> float:
+    """The most of any partition's weight that the hostile had, 0 to 1."""
     outcome, most = certificate.outcome, 0.0
     counters = [(one.tokens, one.steps) for one in outcome.contributors]
     for partition in filter(None, outcome.partitions):
-        weights = weights_of(counters, len(outcome.roster), partition.included)
-        theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in hostile]
+        weights = weights_of(counters, watcher.sizes[outcome.roster_id], partition.included)
+        theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in watcher.hostile]
         most = max(most, sum(weights[at] for at in theirs) / sum(weights[at] for at in partition.included))
     return most
 
@@ -89,13 +98,13 @@ def most_of(band: Band, merged: int) -> float:
 
 
 def _shares(seeds: int, intervals: int) -> None:
-    for band, trick, seed in product(BANDS, LEFT_OUT, range(seeds)):
+    for band, trick, seed in product(BANDS, TRICKS, range(seeds)):
         world = claiming(band, trick, seed)
         world.run(intervals * INTERVAL_SECONDS)
-        hostile = {peer.me for peer in world.peers[-band.hostile :]}
+        assert isinstance(world.watcher, Watcher)
         certificates = machine(world.peers[0]).chain.certificates
-        full = [largest_share(one, hostile) for one in certificates if not one.outcome.minor]
-        minor = [largest_share(one, hostile) for one in certificates if one.outcome.minor]
+        full = [largest_share(one, world.watcher) for one in certificates if not one.outcome.minor]
+        minor = [largest_share(one, world.watcher) for one in certificates if one.outcome.minor]
         of_minor = f"; {len(minor)} minor, {max(minor):.1%}" if minor else ""
         line = f"{band.hostile} of {band.peers}  {trick:10} seed {seed}  {len(full):3} full, {max(full):.1%}{of_minor}"
         sys.stdout.write(line + "\n")

@@ -39,6 +39,6 @@ def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(m
     def known(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
         return frozenset() if rounds.core.me == knows_less else frozenset({silent})
 
-    monkeypatch.setattr(Rounds, "_silent", known)
+    monkeypatch.setattr("coordinator.rounds._silent", known)
     world.run(120 * INTERVAL_SECONDS)
     assert world.versions() > 60  # 35 if it waits for its roster to be revised
