@@ -7,10 +7,11 @@ hivemind routes and carries; what is stored, believed and merged is ours: its st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from itertools import count
+from random import SystemRandom
 from typing import Any
 
 from hivemind.dht.crypto import DHTRecord
@@ -27,17 +28,19 @@ from dht.addresses import PeerAddress
 from dht.daemon import Daemon
 from dht.errors import NetworkError, PeerError
 from dht.guard import CallGuard, guard_handlers, node_id_of
-from dht.identity import Signer
-from dht.meeting import any_answers
+from dht.identity import PeerId, Signer
+from dht.meeting import GRACE_SECONDS, any_answers
 from dht.records import Record, RecordKey, parse_record
 from dht.store import RecordWriter, StoredRecord, stored
 from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
 from dht.validation import RecordRules, check_form, check_place, check_time
 
 REPLICAS = 5
+ACQUAINTANCES = 3  # told and asked besides: replicas may all be keys that somebody mined to lie there
 BEAM_NODES = 10  # nodes asked on the way to the nearest; hivemind's 20 doubles the traffic and finds the same
 CALL_SECONDS_MAX = 3.0
 OPERATION_SECONDS_MAX = 10.0
+PATIENCE_SECONDS = 4.0  # with the nearest, if acquaintances answer: whoever lies there may answer late on purpose
 BOOTSTRAP_SECONDS_MAX = 15.0
 CLOSE_SECONDS_MAX = 2.0
 PROBED_PEERS_MAX = 3
@@ -48,6 +51,7 @@ HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
 VERDICTS_KEPT = 2048
 
 Clock = Callable[[], float]
+Call = Callable[[Any], Awaitable[Any]]  # of a peer, by hivemind's id; None if it does not answer
 
 
 class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
@@ -150,26 +154,19 @@ class HivemindStore:
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
         record = await self._writer.write(key, payload, lifetime_seconds, self._clock())
         place = _place_of(key)
-        async with self._deadline("store a record"):
-            peers = await self._nearest(place)
-            protocol = self._protocol
-            expires = record.expires_unix_seconds
-            answers = await asyncio.gather(
-                *(protocol.call_store(p, [place], [record.value], [expires], [self._peer_id]) for p in peers)
-            )
+        expires = record.expires_unix_seconds
+        answers = await self._ask(
+            "store a record",
+            place,
+            lambda peer: self._protocol.call_store(peer, [place], [record.value], [expires], [self._peer_id]),
+        )
         self._storage.table.put(place.to_bytes(), record, self._clock())
-        if peers and all(answer is None for answer in answers):
-            raise NetworkError("no other peer answers")
-        if peers and not any(answer and answer[0] for answer in answers):
+        if answers and not any(answer and answer[0] for answer in answers):
             raise NetworkError(why_refused(expires, self._clock()))
 
     async def get(self, key: RecordKey) -> list[StoredRecord]:
         place = _place_of(key)
-        async with self._deadline("read records"):
-            peers = await self._nearest(place)
-            answers = await asyncio.gather(*(self._protocol.call_find(p, [place]) for p in peers))
-        if peers and all(answer is None for answer in answers):
-            raise NetworkError("no other peer answers")
+        answers = await self._ask("read records", place, lambda peer: self._protocol.call_find(peer, [place]))
         merged = RecordTable()
         now = self._clock()
         for record in self._storage.table.get(place.to_bytes(), now):
@@ -270,6 +267,47 @@ class HivemindStore:
         met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
         return met is not None
 
+    async def _ask(self, what: str, place: Any, call: Call) -> list[Any]:
+        """What those who are responsible for a place say, and a few acquaintances; nothing if we are alone.
+
+        Raises NetworkError if there are peers and nobody answers.
+        """
+        tasks: list[asyncio.Future[Any]] = []
+        try:
+            async with self._deadline(what):
+                nearest = asyncio.ensure_future(self._ask_nearest(place, call))
+                others = [asyncio.ensure_future(self._reach(one, call)) for one in self._acquaintances(place)]
+                tasks += [nearest, *others]
+                await asyncio.wait([nearest], timeout=PATIENCE_SECONDS if others else None)
+                if others:
+                    await asyncio.wait(others, timeout=GRACE_SECONDS)
+                heard = [answer for other in others if other.done() and (answer := other.result()) is not None]
+                if not heard or (nearest.done() and nearest.exception() is None):
+                    heard += await nearest
+                return heard
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask_nearest(self, place: Any, call: Call) -> list[Any]:
+        peers = await self._nearest(place)
+        heard = [answer for answer in await asyncio.gather(*map(call, peers)) if answer is not None]
+        if peers and not heard:
+            raise NetworkError("no other peer answers")
+        return heard
+
+    def _acquaintances(self, place: Any) -> list[PeerAddress]:
+        """Some that are not asked anyway, as far as we know without a search."""
+        nearest = self._protocol.routing_table.get_nearest_neighbors(place, REPLICAS)
+        asked = {PeerId(peer.to_base58()) for _, peer in nearest} | {self._peer_id}
+        return acquaintances(self._daemon.initial_peers, self._daemon.bootstrap_peers, asked)
+
+    async def _reach(self, address: PeerAddress, call: Call) -> Any:
+        with suppress(NetworkError):  # it may be connected by another address, or find its own way to us
+            await self._daemon.dial(address)
+        return await call(PeerID.from_base58(address.peer_id))
+
     async def _nearest(self, place: Any) -> list[Any]:
         """hivemind ids of the peers responsible for a place; none if we are alone. Raises NetworkError."""
         for attempt in range(2):
@@ -290,6 +328,21 @@ class HivemindStore:
             with suppress(P2PDaemonError, TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS_MAX):
                     await node.shutdown()
+
+
+def acquaintances(
+    invited: Iterable[PeerAddress], known: Iterable[PeerAddress], without: Set[PeerId]
+) -> list[PeerAddress]:
+    """An address each of a few peers that we know anyway, drawn so that nobody foresees it: first of who invited us.
+
+    Keys cost nothing, so that all who are responsible for a place may be one attacker's (docs/adr/0048).
+    """
+    first, others = (
+        {one.peer_id: one for one in SystemRandom().sample(usable, len(usable))}
+        for usable in ([one for one in group if one.peer_id not in without] for group in (invited, known))
+    )
+    drawn = dict([*list(first.items())[:1], *others.items()])
+    return list(drawn.values())[:ACQUAINTANCES]
 
 
 def why_refused(expires_unix_seconds: float, now_unix_seconds: float) -> str:
