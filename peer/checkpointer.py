@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ class Checkpointer:
             await self.save_now()
 
     async def save_last(self) -> None:
-        """`save`, without a learner that does not answer soon: it is ended, and LocalError raised, all else saved."""
+        """`save`, without a learner that does not answer soon: it is ended, and LocalError raised, all else saved.
+
+        So is what it had saved before: in a long run, its optimizer's state is worth more than the last steps.
+        """
         training = self.training
         step_seconds = 0.0 if training is None else training.progress.step_seconds or 0.0
         self._learner_seconds = min(LEARNER_SECONDS + step_seconds, LEARNER_SECONDS_MAX)
@@ -71,7 +75,7 @@ class Checkpointer:
         if training is not self.training:
             raise LocalError(
                 f"the learner did not answer within {self._learner_seconds:.0f} s, so it was ended and what it had not "
-                "contributed is lost; all else is saved, and another one can go on from there"
+                "contributed is lost; all else is saved, and another one goes on from what it had saved before"
             )
 
     async def save_now(self) -> Path:
@@ -97,7 +101,8 @@ class Checkpointer:
             except (TimeoutError, LearnerStoppedError):
                 if self._learner_seconds is None:
                     raise
-                captured, learner_file = await self._capture_rest(), None
+                captured = replace(await self._capture_rest(), learner_behind=True)
+                learner_file = await asyncio.to_thread(self._directory.saved_learner)
             await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
             return self._directory.path
 

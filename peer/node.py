@@ -151,7 +151,7 @@ class Node:
         self.pump.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
         if self.role != "host":
             self.learning = Learning(self.options, self.identity.peer_id, self.pump, directory, self._chores)
-            self.learning.prepare(held.learner_state)  # while we ask others
+            self.learning.prepare(held.learner_state, held.learner_behind)  # while we ask others
         await begin_at_invite(self.pump.engine, invite, self.network)
         desk = ProbeDesk(self.network.dht.daemon.host_of, self.pump.post, self.options.clock)
         self.pump.transfers.answer_probes(desk)

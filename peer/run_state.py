@@ -44,6 +44,7 @@ from peer.votes import decode_vote
 log = structlog.get_logger(__name__)
 
 LEARNER_PREFIX = "learner/"
+BEHIND = "learner_behind"  # an entry of the meta data, if it is so
 MANIFEST_FILE = "manifest.bin"
 
 
@@ -56,13 +57,17 @@ class HeldVersions(Wire):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Everything a peer starts a life with. `learner_state` is a file that the learner loads, None for a fresh one."""
+    """Everything a peer starts a life with.
+
+    `learner_state` is a file that the learner loads, None for a fresh one; `learner_behind`: of an earlier moment.
+    """
 
     chains: tuple[Chain, ...]
     held: tuple[int, ...]
     anchors: Anchors
     votes: tuple[VoteRecord, ...]
     learner_state: Path | None
+    learner_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class Captured:
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
     chains: tuple[History, ...]  # that end at the held version
+    learner_behind: bool = False  # the learner's part is of an earlier moment
 
 
 def run_path(data_directory: Path, run_id: bytes) -> Path:
@@ -157,7 +163,8 @@ class RunDirectory:
             return RunState(chains, (0,) * len(chains), anchors, votes, None)
         chains, anchors = self._certified(checkpoint, manifest, rules)
         held = tuple(chain.version for chain in chains)
-        return RunState(chains, held, anchors, votes, self._unpack_learner(checkpoint))
+        learner = self._unpack_learner(checkpoint)
+        return RunState(chains, held, anchors, votes, learner, BEHIND in checkpoint.meta)
 
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
         """What was saved last, for another process than the peer's: nothing is written.
@@ -259,7 +266,8 @@ class RunDirectory:
             tensors |= {LEARNER_PREFIX + name: tensor for name, tensor in learner.items()}
         heads = tuple(chain[-1].digest if chain else bytes(32) for chain in captured.chains)
         held = HeldVersions(versions=captured.held, heads=heads).to_wire()
-        save_checkpoint(self.path, Checkpoint(self._run_id, tensors, {"held": held}))
+        meta = {"held": held, **({BEHIND: b""} if captured.learner_behind else {})}
+        save_checkpoint(self.path, Checkpoint(self._run_id, tensors, meta))
         if learner_file is not None:
             learner_file.unlink(missing_ok=True)
 
