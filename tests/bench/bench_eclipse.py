@@ -169,7 +169,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--honest", type=int, default=12)
-    parser.add_argument("--hostile", type=int, nargs="+", default=[20, 40, 100])
+    parser.add_argument("--hostile", type=int, nargs="+", default=[20])
     parser.add_argument("--late", action="store_true", help="have them answer late as well: five minutes more")
     options = parser.parse_args()
     head = "hostile keys | they answer with | asked | found at a look | in a lifetime"
