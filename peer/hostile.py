@@ -141,7 +141,7 @@ class ForgingWork(RoundWork):
             return reduced
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         elements = partitioning.elements(action.partition)
-        inputs = [one for one in action.inputs if one.member in reduced.included]
+        inputs = action.weighed(reduced.included)
         forged = self._forgery(
             Merged(
                 self.rule.name,
