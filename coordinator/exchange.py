@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Apply, Encode, Send
 from coordinator.chain import Chain
-from coordinator.committed import ReduceInput
 from coordinator.core import Core
 from coordinator.events import Encoded, Reduced
 from coordinator.group import Group, InputSet, read_input_set
@@ -96,8 +95,7 @@ class Exchange:
         if self.inputs is not None:
             return []
         inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
-        everybodys = inputs.partition(0, range(len(inputs.peers)))  # weights are the same in every partition
-        if not self.suffices(inputs.peers) or self._outweighed(inputs, everybodys):
+        if not self.suffices(inputs.peers) or self._outweighed(inputs, 0, range(len(inputs.peers))):
             return []
         self.inputs = inputs
         self.waits.give_up(self.group.contributors.difference(inputs.peers))
@@ -111,7 +109,7 @@ class Exchange:
     def _counted_min(self, inputs: InputSet) -> int:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
 
-    def _outweighed(self, inputs: InputSet, merged: Sequence[ReduceInput]) -> bool:
+    def _outweighed(self, inputs: InputSet, partition: int, merged: Collection[int]) -> bool:
         """Where somebody is left out: whether its leader and others, fewer than a third, could have half of the weight.
 
         Only a hostile leader leaves out: beside an honest one that somebody asked is no reason to refuse anything, or
@@ -120,7 +118,7 @@ class Exchange:
         if not self.left_out:
             return False
         everybody = max(len(self.group.members) + self.left_out, len(self.group.active))
-        weights = {inputs.peers[one.member]: one.weight for one in merged}
+        weights = {inputs.peers[one.member]: one.weight for one in inputs.partition(partition, merged)}
         its = weights.pop(self.group.leader, 0.0)
         return outweighed(its, weights.values(), most_hostile(everybody))
 
@@ -208,8 +206,8 @@ class Exchange:
             raise PeerError("a result of inputs that do not exist")
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
         few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
-        merged = self.inputs.partition(result.partition, result.included)
-        if few or len(indices) != len(result.included) or self._outweighed(self.inputs, merged):
+        repeated = len(indices) != len(result.included)
+        if few or repeated or self._outweighed(self.inputs, result.partition, result.included):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")

@@ -176,14 +176,19 @@ class Watcher(Observer):
         learners = self.learners.get(outcome.roster_id, NOBODY)
         if 3 * len(outcome.roster_ids & self.hostile) >= len(learners):
             return
+        if self.largest_share(certificate) >= 0.5:
+            raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
+
+    def largest_share(self, certificate: Certificate) -> float:
+        """The most of any partition's weight that the hostile have, 0 to 1; 1 where nobody has any."""
+        outcome, most = certificate.outcome, 0.0
         counters = [(one.tokens, one.steps) for one in outcome.contributors]
-        for partition in outcome.partitions:
-            if partition is None:
-                continue
+        for partition in filter(None, outcome.partitions):
             weights = weights_of(counters, self.sizes[outcome.roster_id], partition.included)
             theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in self.hostile]
-            if 2 * sum(weights[at] for at in theirs) >= sum(weights[at] for at in partition.included):
-                raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
+            everybodys = sum(weights[at] for at in partition.included)
+            most = max(most, sum(weights[at] for at in theirs) / everybodys if everybodys else 1.0)
+        return most
 
     def _excuses(self, one: Certificate, other: Certificate) -> bool:
         """Whether these two could come to be although nobody honest broke a promise.

@@ -16,13 +16,11 @@ from math import sqrt
 
 import torch
 
-from coordinator.certificate import Certificate
 from coordinator.virtual.collusion import mischief_of
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.lies import CLAIMED
 from coordinator.virtual.simulation import World
 from coordinator.weights import TRUNCATION, weights_of
-from dht.identity import PeerId
 from peer.robust.rules import robust_rda
 from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm
 
@@ -66,17 +64,6 @@ def claiming(band: Band, trick: str, seed: int) -> World:
     return world
 
 
-def largest_share(certificate: Certificate, watcher: Watcher) -> float:
-    """The most of any partition's weight that the hostile had, 0 to 1."""
-    outcome, most = certificate.outcome, 0.0
-    counters = [(one.tokens, one.steps) for one in outcome.contributors]
-    for partition in filter(None, outcome.partitions):
-        weights = weights_of(counters, watcher.sizes[outcome.roster_id], partition.included)
-        theirs = [at for at in partition.included if PeerId(outcome.contributors[at].peer) in watcher.hostile]
-        most = max(most, sum(weights[at] for at in theirs) / sum(weights[at] for at in partition.included))
-    return most
-
-
 def turned(band: Band, merged: int, agreement: float, weight: float) -> float:
     """Cosine of the merge with the honest mean, each hostile one weighing so much, honest ones 1; mean of draws."""
     honest, cosines = merged - band.hostile, []
@@ -103,8 +90,8 @@ def _shares(seeds: int, intervals: int) -> None:
         world.run(intervals * INTERVAL_SECONDS)
         assert isinstance(world.watcher, Watcher)
         certificates = machine(world.peers[0]).chain.certificates
-        full = [largest_share(one, world.watcher) for one in certificates if not one.outcome.minor]
-        minor = [largest_share(one, world.watcher) for one in certificates if one.outcome.minor]
+        full = [world.watcher.largest_share(one) for one in certificates if not one.outcome.minor]
+        minor = [world.watcher.largest_share(one) for one in certificates if one.outcome.minor]
         of_minor = f"; {len(minor)} minor, {max(minor):.1%}" if minor else ""
         line = f"{band.hostile} of {band.peers}  {trick:10} seed {seed}  {len(full):3} full, {max(full):.1%}{of_minor}"
         sys.stdout.write(line + "\n")

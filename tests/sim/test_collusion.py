@@ -20,7 +20,7 @@ from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World, make_signers
 from dht.statement import Statement, make_statement
-from tests.sim.balance import HIDING, Band, claiming, largest_share
+from tests.sim.balance import HIDING, Band, claiming
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, run_to_version, run_until, swarm, version
 
 NAMED_BY_DRAW = {"signer", "victims", "others", "accomplices", "sybils", "memory"}
@@ -117,7 +117,7 @@ def test_leaders_that_hide_their_rosters_get_no_version_with_half_of_the_weight(
     world.run(20 * INTERVAL_SECONDS)
     assert isinstance(world.watcher, Watcher)
     made = chain(world.peers[-4])
-    assert max(largest_share(one, world.watcher) for one in made) < 0.45
+    assert max(world.watcher.largest_share(one) for one in made) < 0.45
     assert len(made) >= 8
 
 
