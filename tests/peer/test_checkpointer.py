@@ -33,6 +33,15 @@ def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
 
 
+async def one_peer(folder: Path) -> tuple[Swarm, RunDirectory, Checkpointer]:
+    """Of a swarm of its own, with the folder that it saves into."""
+    swarm = Swarm(config_of(), 1, folder)
+    await swarm.start()
+    pump = swarm.peers[0].pump
+    directory = RunDirectory(folder, pump.engine.core.manifest.run_id)
+    return swarm, directory, Checkpointer(directory, pump, swarm.peers[0].presence)
+
+
 @pytest.mark.usefixtures("_no_threads")
 def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
     async def main() -> None:
@@ -76,11 +85,7 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
         return 1
 
     async def main() -> None:
-        swarm = Swarm(config_of(), 1, tmp_path)
-        await swarm.start()
-        pump = swarm.peers[0].pump
-        directory = RunDirectory(tmp_path, pump.engine.core.manifest.run_id)
-        checkpointer = Checkpointer(directory, pump, swarm.peers[0].presence)
+        swarm, directory, checkpointer = await one_peer(tmp_path)
         checkpointer.training = cast(Training, SimpleNamespace(client=SimpleNamespace(save=save)))
         for _ in range(2):
             await checkpointer.save_now()
@@ -105,11 +110,7 @@ def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, m
         going_on.pop()
 
     async def main() -> None:
-        swarm = Swarm(config_of(), 1, tmp_path)
-        await swarm.start()
-        pump = swarm.peers[0].pump
-        directory = RunDirectory(tmp_path, pump.engine.core.manifest.run_id)
-        checkpointer = Checkpointer(directory, pump, swarm.peers[0].presence)
+        swarm, _, checkpointer = await one_peer(tmp_path)
         monkeypatch.setattr(RunDirectory, "save", slowly)
         chores = Chores(lambda error: None)
         chores.spawn(checkpointer.save())
@@ -119,7 +120,7 @@ def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, m
         loop.call_later(0.05, written.set)
         await chores.end()
         await checkpointer.save_last()
-        assert "checkpoint_failed" not in pump.book.events
+        assert "checkpoint_failed" not in swarm.peers[0].pump.book.events
         await swarm.close()
 
     asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -134,13 +135,19 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
     assert expected == pytest.approx(ended, abs=2.0)
 
 
-def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_too() -> None:
+def three_fragments() -> tuple[Anchors, list[bytes], Sequence[OuterState]]:
+    """A donor's anchors, and the states that it holds, with their names."""
     config = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=3))
     states, layouts = genesis_states(config), layouts_of(config)
     held = Anchors(layouts, states)
     names = [digest_of(b"name", bytes([fragment])) for fragment in range(3)]
     for fragment, name in enumerate(names):
         held.install(fragment, name, states[fragment])
+    return held, names, states
+
+
+def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_too() -> None:
+    held, names, states = three_fragments()
     wanted = [
         Wanted(fragment, 3, names[fragment], state_digest(one.anchor, one.momentum))
         for fragment, one in enumerate(states)
@@ -160,7 +167,8 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
 
         donor = StateTransfer(held, give)
         newcomer = StateTransfer(
-            Anchors(layouts, states), lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None
+            Anchors(held.layouts, states),
+            lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
         )
         machines = [SimpleNamespace(index=fragment, ready=False) for fragment in range(3)]
         pump: Any = SimpleNamespace(
@@ -484,12 +492,7 @@ def test_who_lets_one_step_wait_does_not_let_all_the_others_wait() -> None:
 
 def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
     """Else the share of it would fall at every fragment, as states come one after the other."""
-    config = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=3))
-    states, layouts = genesis_states(config), layouts_of(config)
-    held = Anchors(layouts, states)
-    names = [digest_of(b"name", bytes([fragment])) for fragment in range(3)]
-    for fragment, name in enumerate(names):
-        held.install(fragment, name, states[fragment])
+    held, names, states = three_fragments()
 
     async def main() -> None:
         loop, free_at = asyncio.get_running_loop(), 0.0
@@ -501,7 +504,8 @@ def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
 
         donor = StateTransfer(held, give)
         newcomer = StateTransfer(
-            Anchors(layouts, states), lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None
+            Anchors(held.layouts, states),
+            lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
         )
         lacking, shown = {0, 1, 2}, list[tuple[int, int]]()
 
