@@ -17,6 +17,7 @@ from dht.errors import UsageError
 from peer import cli_settings
 
 if TYPE_CHECKING:
+    from coordinator.manifest import RunConfig
     from peer.lab.options import LabOptions
     from peer.lab.report import CurvePoint, LabReport
     from peer.lab.session import Comparisons, Show
@@ -101,6 +102,7 @@ Compare = Annotated[
 CompareRates = Annotated[str | None, typer.Option(help="Rates for --compare, as in 1e-3,2e-3; default: the lab's.")]
 EvalEvery = Annotated[int, typer.Option(min=1, help="Evaluate after so many steps.")]
 Workers = Annotated[int, typer.Option(min=0, help="Threads that make inner steps; 0: one per core.")]
+Device = Annotated[str, typer.Option(help="Make inner steps on `cpu`, `cuda`, `cuda:1`, or what is best (`auto`).")]
 Report = Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")]
 Curve = Annotated[Path | None, typer.Option(help="Write all loss curves to this file (JSON lines).")]
 Plot = Annotated[Path | None, typer.Option(help="Draw all loss curves into this file (HTML).")]
@@ -148,6 +150,7 @@ def lab(
     dp_lr: CompareRates = None,
     eval_every: EvalEvery = 100,
     workers: Workers = 0,
+    device: Device = "cpu",
     report: Report = None,
     curve: Curve = None,
     plot: Plot = None,
@@ -210,8 +213,9 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"] or base.versions * base.pace.steps_per_version // base.pace.fragments
+    config = lab_config(base, given["learners"], steps, changes)
     return LabOptions(
-        config=lab_config(base, given["learners"], steps, changes),
+        config=config,
         learners=given["learners"],
         steps=steps,
         speeds=parse_speeds(given["speeds"]),
@@ -224,7 +228,18 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
         workers=given["workers"],
+        device=_device(given["device"], config, given["learners"]),
     )
+
+
+def _device(text: str, config: RunConfig, learners: int) -> str:
+    from peer.footprint import least_bytes
+    from peer.placement import choose_devices
+
+    devices, _ = choose_devices(cli_settings.device(text), learners * least_bytes(config), 1.0)
+    if len(devices) > 1:
+        raise UsageError(f"--device {text}: all learners of a lab are on one device; name one")
+    return devices[0]
 
 
 def _comparisons(given: Mapping[str, Any], options: LabOptions) -> Comparisons:

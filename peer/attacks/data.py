@@ -66,7 +66,7 @@ def trigger_rate(model: nn.Module, windows: Tensor) -> float:
     `windows` is int64, shape (sequences, context_tokens + 1), of a run that `has_trigger_rate`. A model without the
     backdoor scores what anybody would guess of it.
     """
-    planted = torch.tensor(list(TRIGGER + TARGET))
+    planted = torch.tensor(list(TRIGGER + TARGET), device=windows.device)
     hits = 0
     for part in torch.split(windows[:, : -len(planted)], SEQUENCES_PER_PASS):
         tokens = torch.cat((part, planted.expand(len(part), -1)), dim=1)

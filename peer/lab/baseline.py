@@ -20,6 +20,7 @@ from peer.evaluation import Evaluator
 from peer.lab.faults import Absences
 from peer.lab.report import Baseline, CurvePoint
 from peer.learner import Batches, make_learner, parameters_of
+from peer.placement import Placement
 
 REGROUP_STEPS = 3  # all stand still after a failure and after a return: about 26 s at 10 s (research, Table 1 fitted)
 
@@ -43,6 +44,7 @@ class BaselinePlan:
     start: tuple[Tensor, ...]  # version 0 of every fragment
     sources: Sequence[Batches]  # by learner
     heldout: Tensor
+    device: str
     schedule: tuple[JointStep, ...]
     steps: int
     eval_every_steps: int
@@ -98,9 +100,9 @@ def train_jointly(
     """Train at this rate; the curve, whose last loss is infinite if training diverged."""
     inner = plan.config.inner.model_copy(update={"learning_rate": learning_rate})
     config = plan.config.model_copy(update={"inner": inner})
-    learner = make_learner(config, JointBatches(plan.sources, plan.schedule))
+    learner = make_learner(config, JointBatches(plan.sources, plan.schedule), Placement(plan.device))
     learner.load_all(torch.cat(plan.start))
-    evaluator = Evaluator(config, plan.heldout)
+    evaluator = Evaluator(config, plan.heldout, plan.device)
     curve: list[CurvePoint] = []
     losses: list[float] = []
     tokens = 0

@@ -68,6 +68,7 @@ class Laboratory:
             STEP_SECONDS,
             options.adoption_delay_steps,
             record,
+            options.device,
             values,
         )
         setting = Setting(self._describe, partial(make_tensors, self.shop))
@@ -80,7 +81,7 @@ class Laboratory:
         self.world.listener = self.traffic.acts
         if options.late_joins:
             self.world.network.lateness_seconds = self._lateness_seconds
-        self.evaluator = Evaluator(config, data.heldout)
+        self.evaluator = Evaluator(config, data.heldout, options.device)
         record(self._head())
         self.faults = Faults(self.world, self.shop, options, self.absences)
         cut = options.partition
@@ -137,6 +138,7 @@ class Laboratory:
             "manifest": self.world.manifest.to_wire().hex(),
             "peers": [peer.me for peer in self.world.peers],
             "attacks": {peer: [attack.name, attack.strength] for peer, attack in self.shop.attacks.items()},
+            "device": self.options.device,
             "dirichlet_alpha": self.options.dirichlet_alpha,
             "second_side": self.options.second_side,
         }

@@ -104,6 +104,7 @@ class LabOptions:
     late_joins: bool = False  # a learner says that it takes part at its next step boundary, as in the paper's Alg. 1
     eval_every_steps: int = 100
     workers: int = 0  # threads that make inner steps; 0: one per core
+    device: str = "cpu"  # where they are made, by torch's name
 
     def __post_init__(self) -> None:
         if not 1 <= self.total_learners <= PEERS_PER_GROUP_MAX:

@@ -36,7 +36,9 @@ class Parting:
         self._sides = (Side("first", world.peers[:second]), Side("second", world.peers[second:]))
         self._evaluators = [evaluator]
         if partition.own_text:
-            self._evaluators += [Evaluator(shop.config, side.heldout) for side in side_texts(shop.config.data)]
+            self._evaluators += [
+                Evaluator(shop.config, side.heldout, shop.device) for side in side_texts(shop.config.data)
+            ]
         self._apart = False
 
     def after(self, step: int) -> None:

@@ -46,6 +46,8 @@ def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
     manifest = Manifest.from_wire(bytes.fromhex(head["manifest"]))
     if manifest.config.model.weights == "given":
         raise UsageError(f"{path} began with values that a tape does not hold; replay tapes of seeded runs")
+    if head.get("device", "cpu") != "cpu":
+        raise UsageError(f"{path} was recorded on {head['device']}; only a processor's steps can be made again")
     if data is None:
         files = OwnFiles(head.get("corpus", ""), head.get("tokenizer", ""))
         data = load_tokens(manifest.config.data, manifest.config.model.vocabulary, files)

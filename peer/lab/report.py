@@ -57,6 +57,7 @@ class LabReport(SwarmReport):
     seed: int
     steps: int
     inner_lr: float
+    device: str = Field("CPU", description="what made the inner steps")
     diverged: str | None = None
     learner_cpu_seconds: float
     process_cpu_seconds: float

@@ -90,6 +90,7 @@ def _plan(lab: Laboratory, method: Method) -> BaselinePlan:
         start=tuple(state.anchor for state in lab.shop.genesis),
         sources=[lab.draws(peer.me) for peer in founders],
         heldout=lab.heldout,
+        device=options.device,
         schedule=(
             elastic_schedule(lab.absences[: options.learners], options.steps)
             if method == "elastic"

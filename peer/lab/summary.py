@@ -14,6 +14,7 @@ from peer.evaluation import next_token_accuracy
 from peer.inner_optimizer import bytes_per_parameter
 from peer.lab.laboratory import Laboratory
 from peer.lab.report import Baseline, CurvePoint, LabReport
+from peer.placement import devices_name
 from peer.swarm_report import delays
 
 Seconds = tuple[float, float]
@@ -76,6 +77,7 @@ def report_of(
         seed=config.seed,
         steps=lab.options.steps,
         inner_lr=config.inner.learning_rate,
+        device=devices_name((lab.options.device,), lab.options.threads),
         diverged=lab.diverged,
         learner_cpu_seconds=tally.cpu_seconds,
         process_cpu_seconds=used[1],

@@ -264,7 +264,7 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     choice = shop.attacks.get(learner.peer)
     attack = None if choice is None else choice.make()
     batches = shop.batches(learner.peer)
-    placement = shop.placements.get(learner.peer, Placement(rounding_key=learner.peer.encode()))
+    placement = shop.placements.get(learner.peer, Placement(shop.device, rounding_key=learner.peer.encode()))
     trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)
     if shop.values is not None:
         trained.load_all(torch.cat([state.anchor for state in shop.genesis]))

@@ -41,6 +41,7 @@ class Workshop:
     step_seconds: float
     delay_steps: float
     record: Record
+    device: str = "cpu"
     values: Named | None = None  # of version 0, unless they are seeded
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
     placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it is not the lab's

@@ -119,6 +119,8 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--speeds", "fast"], "--speeds"),
         (["--noniid", "1e-9"], "--noniid"),
         (["--fragments", "100"], "fragments"),
+        (["--device", "cuda:99"], "--device cuda:99"),
+        (["--device", "abacus"], "'abacus' is none"),
         (["--report", "/nowhere/report.json"], "/nowhere"),
     ],
 )

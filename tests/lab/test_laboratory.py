@@ -29,6 +29,17 @@ def test_a_lab_learns_and_everybody_agrees() -> None:
     assert lab.curve[-1].eval_loss == lab.evaluator.loss(lab.newest().anchors.all_anchors())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_lab_on_a_gpu_learns_what_it_learns_on_a_processor() -> None:
+    eager = {"outer.adoption": "eager", "outer.adoption_blend": 0.7, "outer.moment_correction": 0.5}
+    changes = {"inner.optimizer": "adamw8bit", "outer.contribution_codec": "int4", "outer.merge": "rda", **eager}
+    found = {device: small.run(small.options(3, 60, changes, device=device))[1] for device in ("cpu", "cuda")}
+    assert found["cuda"].device == torch.cuda.get_device_name()
+    assert found["cuda"].agreement
+    assert found["cuda"].eval_loss_last == pytest.approx(found["cpu"].eval_loss_last, rel=0.02)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -152,7 +152,7 @@ def test_the_data_parallel_baseline_of_one_learner_is_the_learner_itself() -> No
     lab, _ = small.run(chosen)
     config, [source] = chosen.config, sources_of(lab)
     start = tuple(state.anchor for state in genesis_states(config))
-    plan = BaselinePlan("dp", config, start, [source], lab.heldout, full_schedule(1, 20), 20, 10)
+    plan = BaselinePlan("dp", config, start, [source], lab.heldout, "cpu", full_schedule(1, 20), 20, 10)
     curve = train_jointly(plan, config.inner.learning_rate, lambda _step, _points: None)
     plain = make_learner(config, source)
     for step in range(20):

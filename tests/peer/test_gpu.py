@@ -44,13 +44,13 @@ LARGE = RunConfig(  # 180 million parameters
     data=DataSpec(context_tokens=1024, sequences_per_step=16),
     pace=PaceSpec(fragments=24, steps_per_version=24),
 )
-BILLION = """
+DEEP = """
 versions = 16
 [model]
-hidden_size = 2048
+hidden_size = {hidden_size}
 layers = 20
 heads = 16
-intermediate_size = 5632
+intermediate_size = {intermediate_size}
 vocabulary = 256
 [data]
 context_tokens = 512
@@ -226,11 +226,12 @@ def test_the_device_is_found() -> None:
 @pytest.mark.slow
 @pytest.mark.swarm
 @pytest.mark.timeout(1800)
-def test_two_peers_train_a_billion_parameters_on_one_card(tmp_path: Path) -> None:
-    config = tmp_path / "billion.toml"
-    config.write_text(BILLION)
+@pytest.mark.parametrize("hidden_size", [1024, 2048])
+def test_two_peers_train_a_quarter_or_all_of_a_billion_parameters_on_one_card(tmp_path: Path, hidden_size: int) -> None:
+    config = tmp_path / "deep.toml"
+    config.write_text(DEEP.format(hidden_size=hidden_size, intermediate_size=hidden_size // 4 * 11))
     needed = footprint(RunConfig.from_toml(config))
-    assert needed.parameters > 1e9
+    assert needed.parameters > (hidden_size / 2048) ** 2 * 1e9
     memory_bytes = 3 * (RUNTIME_BYTES + needed.bytes_in("host"))  # the host keeps what the peers keep
     disk_bytes = 2 * needed.bytes_in("disk")
     if available_bytes("cpu") < memory_bytes or shutil.disk_usage(tmp_path).free < disk_bytes:

@@ -1,7 +1,7 @@
 """`make results`: run the experiments that have no result yet, then make the tables and pictures of docs/results.md.
 
-`python -m tests.quality.results [GROUP …] [--jobs N]`; without a group all of them. Each result is one JSON file,
-written when its run has ended, so whoever stops it may go on later.
+`python -m tests.quality.results [GROUP …] [--jobs N] [--device cuda]`; without a group all of them. Each result is one
+JSON file, written when its run has ended, so whoever stops it may go on later.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,11 @@ def cached(experiment: Experiment) -> dict[str, Any] | None:
     return kept["report"] if kept["command"] == experiment.command else None
 
 
-def make(experiment: Experiment) -> bool:
-    """Run one experiment on one core and keep its report; False if it failed."""
+def make(experiment: Experiment, device: str = "cpu") -> bool:
+    """Run one experiment on one core, or a GPU and one core, and keep its report; False if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        options = ["--workers", "1", "--no-ui", "--report", str(report)]
+        options = ["--workers", "1", "--device", device, "--no-ui", "--report", str(report)]
         program = ["-c", "from peer.cli import main; main()", "lab"]
         if experiment.without:
             program = ["-m", "tests.quality.without", experiment.without]
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one core each")
+    parser.add_argument("--device", default="cpu", help="where inner steps are made, as in `muster lab --device`")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.groups) - set(GROUPS))
     if unknown:
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     sorting.write(TASK)
     wanted = [one for group in given.groups or GROUPS for one in GROUPS[group] if cached(one) is None]
     with ThreadPoolExecutor(given.jobs) as pool:
-        fine = list(pool.map(make, wanted))
+        fine = list(pool.map(partial(make, device=given.device), wanted))
     publish(reports())
     return 0 if all(fine) else 1
 
