@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
         pass
     except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
         reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"{reason}\n")  # a peer that writes to us meanwhile may never read what we send
         with contextlib.suppress(MusterError):
             channel.send(Failed(reason=reason[:TEXT_MAX], usage=isinstance(error, UsageError)))
         return 1
@@ -67,22 +68,25 @@ def import_ahead() -> None:
     from peer.inner_optimizer import import_8bit
     from peer.model import import_llama
 
-    with without("scipy"):  # half a second, which transformers wants for losses of object detection
+    try:
+        # half a second, which transformers wants for losses of object detection, and scikit-learn wants it too
+        with without("scipy", "sklearn"):
+            import_llama()
+    except ImportError:  # whatever else is installed here cannot do without
         import_llama()
     import_8bit()
 
 
 @contextmanager
-def without(package: str) -> Iterator[None]:
-    """What is imported meanwhile finds this package not installed, unless it is loaded already."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment]  # the language's own way to say so
+def without(*packages: str) -> Iterator[None]:
+    """What is imported meanwhile finds these packages not installed, unless they are loaded already."""
+    hidden = [package for package in packages if package not in sys.modules]
+    sys.modules |= dict.fromkeys(hidden)  # type: ignore[arg-type]  # the language's own way to say so
     try:
         yield
     finally:
-        del sys.modules[package]
+        for package in hidden:
+            del sys.modules[package]
 
 
 def die_with_parent(parent: int) -> None:

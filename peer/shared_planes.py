@@ -81,6 +81,10 @@ class SharedPlanes:
         if code:
             raise LocalError(f"the GPU's driver does not lock {size_bytes} bytes of host memory: error {code}")
 
+    def unpin(self) -> None:
+        """Undo `pin`, before the memory goes: the driver would take other memory at its addresses for locked."""
+        torch.cuda.cudart().cudaHostUnregister(self._outgoing[0].data_ptr())  # type: ignore[no-untyped-call]
+
     def close_descriptor(self) -> None:
         """Give up the descriptor; the mapping lives as long as tensors refer to it."""
         if self.descriptor >= 0:

@@ -47,6 +47,7 @@ from peer.learner_messages import (
     encode_frame,
     frame_length,
 )
+from peer.learner_process import import_ahead
 from peer.learner_spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.local_count import Counters
 from peer.model import parameter_specs
@@ -197,6 +198,37 @@ def test_a_run_that_does_not_fit_says_so():
             await started(LearnerOptions(memory_bytes=1 << 20))
 
     asyncio.run(fail())
+
+
+def test_a_learner_that_ended_before_it_was_told_what_to_train_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What it sent is lost when its peer writes to it before reading: the kernel resets the connection."""
+    (tmp_path / "transformers.py").write_text('raise RuntimeError("these are broken")')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    async def fail(spawned: LearnerSpawn) -> None:
+        with pytest.raises(LocalError, match="these are broken"):
+            await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(), ignore, spawned)
+
+    with learner_ahead() as spawned:
+        assert spawned.process.wait(ENDING_SECONDS) == 1
+        asyncio.run(fail(spawned))
+
+
+def test_a_package_that_imports_scipy_does_not_stop_a_learner(monkeypatch: pytest.MonkeyPatch):
+    """As scikit-learn, which earlier transformers import with the models wherever it is installed."""
+    monkeypatch.delitem(sys.modules, "scipy", raising=False)
+    hidden: list[bool] = []
+
+    def import_llama() -> None:
+        hidden.append("scipy" in sys.modules)
+        if hidden[-1]:
+            raise ModuleNotFoundError("import of scipy halted")
+
+    monkeypatch.setattr("peer.model.import_llama", import_llama)
+    import_ahead()
+    assert hidden == [True, False]
 
 
 def test_a_learner_that_was_started_ahead_is_gone_in_the_end():

@@ -31,18 +31,20 @@ SHORTEST_PACE = ("--fragments", "3", "--period", "3", "--outer-lr", "0.5", "--ou
 Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_RATES: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
 SHORTEST_RATES: tuple[Rates, ...] = (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3"))
+SHORTEST_BEST: Rates = ("1.5e-2", "4.5e-3")
+HIGHEST_RATES: Rates = ("2.25e-2", "1e-2")
 LEARNERS = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """One way to synchronise in the runs of parity: the grid on the first seed, and what was best there on all."""
+    """One way to synchronise in the runs of parity: the grid on the first seed, and what was among the best on all."""
 
     label: str
     file: str  # what names of its runs begin with, after the learners
     pace: tuple[str, ...]
     grid: dict[int, tuple[Rates, ...]]  # by learners
-    best: dict[int, Rates]
+    best: dict[int, tuple[Rates, ...]]
 
     def name(self, learners: int) -> str:
         """How its runs are called, without seed and rates."""
@@ -50,8 +52,9 @@ class Period:
 
     def runs(self, learners: int) -> tuple[tuple[str, Rates], ...]:
         """Seed and rates of each."""
-        first = tuple((SEEDS[0], rates) for rates in self.grid[learners])
-        return first + tuple((seed, self.best[learners]) for seed in SEEDS[1:] if learners in self.best)
+        best = self.best.get(learners, ())
+        first = dict.fromkeys((*self.grid[learners], *best))
+        return tuple((SEEDS[0], rates) for rates in first) + tuple((seed, one) for seed in SEEDS[1:] for one in best)
 
 
 PARITY_PERIODS = (
@@ -60,20 +63,20 @@ PARITY_PERIODS = (
         "",
         PARITY_PACE,
         {4: PARITY_RATES, 8: PARITY_RATES, 16: PARITY_RATES[1:2]},
-        dict.fromkeys((4, 8), PARITY_RATES[1]),
+        dict.fromkeys((4, 8), PARITY_RATES[1:2]),
     ),
     Period(
         "H = 3",
         "-h3",
         SHORTEST_PACE,
-        dict.fromkeys(LEARNERS, SHORTEST_RATES),
-        dict.fromkeys(LEARNERS, SHORTEST_RATES[1]),
+        dict.fromkeys(LEARNERS, (*SHORTEST_RATES, HIGHEST_RATES)),
+        dict.fromkeys(LEARNERS, (SHORTEST_RATES[1], SHORTEST_BEST)),
     ),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
-    (480, 1024): SHORTEST_RATES,
-    (480, 6144): SHORTEST_RATES[1:],
-    (960, 3072): SHORTEST_RATES[:2],
+    (480, 1024): (("4.5e-3", "2e-3"), *SHORTEST_RATES),
+    (480, 6144): (*SHORTEST_RATES[1:], ("2.25e-2", "3e-3")),
+    (960, 3072): SHORTEST_RATES,
 }
 PERIODS, CUTS = ("4", "8", "16", "24", "48"), ("1", "2", "8")  # H in steps, and into how many fragments it is dealt
 PACES = tuple((period, cuts) for period in PERIODS for cuts in CUTS if int(period) >= int(cuts))

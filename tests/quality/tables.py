@@ -90,8 +90,7 @@ def parity(learners: int) -> Callable[[Reports], str]:
                 rows.append(row([period.label, seed, *rates], _pair(reports, f"{name}-s{seed}", rates)))
             for rate, pair in _at_one_rate(reports, name, period.grid[learners]).items():
                 rows.append(row([f"{period.label}, two texts", SEEDS[0], rate, rate], pair))
-            if learners in period.best:
-                best = period.best[learners]
+            for best in period.best.get(learners, ()):
                 ratio = _ratio([_pair(reports, f"{name}-s{seed}", best) for seed in SEEDS])
                 rows.append([f"**{period.label}**", "all", *best, "", "", f"**{ratio}**"])
         return markdown(["period", "seed", "Muster's rate", "the other's", "Muster", "data-parallel", "ratio"], rows)
