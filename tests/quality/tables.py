@@ -79,21 +79,23 @@ def with_error(values: Sequence[float]) -> str:
 def parity(learners: int) -> Callable[[Reports], str]:
     """Every pair of runs, for each period, and its best one on all seeds. Only the two of a pair read the same text."""
 
-    def row(heads: Sequence[str], pair: Pair) -> list[str]:
-        return [*heads, *map(shown, pair), _quotient(pair)]
+    def row(heads: Sequence[str], pair: Pair, device: str = "") -> list[str]:
+        return [*heads, *map(shown, pair), _quotient(pair), device]
 
     def table(reports: Reports) -> str:
         rows = []
         for period in PARITY_PERIODS:
             name = period.name(learners)
             for seed, rates in period.runs(learners):
-                rows.append(row([period.label, seed, *rates], _pair(reports, f"{name}-s{seed}", rates)))
+                run = f"{name}-s{seed}"
+                rows.append(row([period.label, seed, *rates], _pair(reports, run, rates), _device(reports, run, rates)))
             for rate, pair in _at_one_rate(reports, name, period.grid[learners]).items():
                 rows.append(row([f"{period.label}, two texts", SEEDS[0], rate, rate], pair))
             for best in period.best.get(learners, ()):
                 ratio = _ratio([_pair(reports, f"{name}-s{seed}", best) for seed in SEEDS])
-                rows.append([f"**{period.label}**", "all", *best, "", "", f"**{ratio}**"])
-        return markdown(["period", "seed", "Muster's rate", "the other's", "Muster", "data-parallel", "ratio"], rows)
+                rows.append([f"**{period.label}**", "all", *best, "", "", f"**{ratio}**", ""])
+        heads = ["period", "seed", "Muster's rate", "the other's", "Muster", "data-parallel", "ratio", "made on"]
+        return markdown(heads, rows)
 
     return table
 
@@ -116,6 +118,12 @@ def _pair(reports: Reports, start: str, rates: Rates) -> Pair:
     """Losses of Muster and of data-parallel in one run of both."""
     report = reports.get(f"{start}-{rates[0]}-{rates[1]}")
     return NEITHER if report is None else (loss_of(report), loss_of(report["baseline"]["dp"]))
+
+
+def _device(reports: Reports, start: str, rates: Rates) -> str:
+    """What made both runs; earlier reports do not say so, they are of processors."""
+    report = reports.get(f"{start}-{rates[0]}-{rates[1]}")
+    return "" if report is None else str(report.get("device", "CPU")).partition(",")[0]
 
 
 def _at_one_rate(reports: Reports, name: str, grid: Sequence[Rates]) -> dict[str, Pair]:
