@@ -114,15 +114,20 @@ def lengths(reports: Reports) -> str:
     return markdown(heads, rows)
 
 
+def _both(reports: Reports, start: str, rates: Rates) -> Mapping[str, Any] | None:
+    """The run of both methods at these rates."""
+    return reports.get(f"{start}-{rates[0]}-{rates[1]}")
+
+
 def _pair(reports: Reports, start: str, rates: Rates) -> Pair:
     """Losses of Muster and of data-parallel in one run of both."""
-    report = reports.get(f"{start}-{rates[0]}-{rates[1]}")
+    report = _both(reports, start, rates)
     return NEITHER if report is None else (loss_of(report), loss_of(report["baseline"]["dp"]))
 
 
 def _device(reports: Reports, start: str, rates: Rates) -> str:
     """What made both runs; earlier reports do not say so, they are of processors."""
-    report = reports.get(f"{start}-{rates[0]}-{rates[1]}")
+    report = _both(reports, start, rates)
     return "" if report is None else str(report.get("device", "CPU")).partition(",")[0]
 
 
