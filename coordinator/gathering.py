@@ -87,6 +87,12 @@ class Gathering:
         """Joined peers that bring an outer gradient, and have a say in when a round begins."""
         return sum(self.joins[peer][1].contributes for peer in self._counting())
 
+    def lacks(self, newcomer: PeerId) -> bool:
+        """Whether there are too few contributors while this one, whose vote is not needed, has joined with nothing."""
+        join = self.joins.get(newcomer)
+        few = self.roster is None and self.contributors() < self.core.pace.min_group
+        return few and join is not None and not join[1].contributes and newcomer not in self.chain.active_set()
+
     def _counting(self) -> Set[PeerId]:
         """Whose joins move our clocks: where newcomers are bounded, theirs do not (docs/adr/0030)."""
         joined = self.joins.keys()

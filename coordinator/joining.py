@@ -133,9 +133,15 @@ class Joining:
             self.use_up(oldest)
 
     def meet(self, contributes: bool, now: float) -> list[Action]:
-        """Ask again, where most of the others ask: whoever drifted apart meets there."""
+        """Ask again, where most of the others ask: whoever drifted apart meets there.
+
+        Or in the attempt after it, if we are new, asked there before our first step, and that step is what it lacks:
+        nobody may ask twice in one attempt, and this one would come to nothing.
+        """
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
         self.attempt_number = max(numbers[len(numbers) // 2], self.first_attempt)
+        if contributes and self.current is not None and self.current.lacks(self.core.me):
+            self.attempt_number, self.since = self.attempt_number + 1, now
         return self.ask(contributes, now)
 
     def follow(self, gathering: Gathering, contributes: bool, now: float) -> list[Action]:

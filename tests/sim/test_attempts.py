@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.joining import ATTEMPTS_TRIED
 from coordinator.rounds import Rounds
+from coordinator.timeline import RETRY_SHARE
 from coordinator.virtual.simulation import World
 from dht.identity import PeerId
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
@@ -42,3 +43,14 @@ def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(m
     monkeypatch.setattr("coordinator.rounds._silent", known)
     world.run(120 * INTERVAL_SECONDS)
     assert world.versions() > 60  # 35 if it waits for its roster to be revised
+
+
+def test_a_second_peer_that_has_made_no_step_yet_does_not_cost_an_attempt() -> None:
+    """It asks at once, with nothing to bring, and two are what a group needs."""
+    pace = PACE.model_copy(update={"round_seconds": 60.0})
+    world = swarm(2, pace, founders=range(1))
+    world.crash(world.peers[1])
+    world.run(2 * INTERVAL_SECONDS)
+    world.peers[1].start()
+    assert world.run_until_versions(1, 2 * RETRY_SHARE * pace.round_seconds)
+    world.settle(400.0)
