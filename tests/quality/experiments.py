@@ -33,6 +33,7 @@ PARITY_RATES: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"),
 SHORTEST_RATES: tuple[Rates, ...] = (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3"))
 SHORTEST_BEST: Rates = ("1.5e-2", "4.5e-3")
 HIGHEST_RATES: Rates = ("2.25e-2", "1e-2")
+SHIPPED_RATES: tuple[Rates, ...] = (("2e-3", "3e-3"), ("3e-3", "4.5e-3"), ("4.5e-3", "6.75e-3"))
 LEARNERS = (4, 8, 16)
 
 
@@ -53,10 +54,17 @@ class Period:
     def runs(self, learners: int) -> tuple[tuple[str, Rates], ...]:
         """Seed and rates of each."""
         best = self.best.get(learners, ())
-        first = dict.fromkeys((*self.grid[learners], *best))
+        first = dict.fromkeys((*self.grid.get(learners, ()), *best))
         return tuple((SEEDS[0], rates) for rates in first) + tuple((seed, one) for seed in SEEDS[1:] for one in best)
 
 
+SHORTEST = Period(
+    "H = 3",
+    "-h3",
+    SHORTEST_PACE,
+    dict.fromkeys(LEARNERS, (*SHORTEST_RATES, HIGHEST_RATES)),
+    dict.fromkeys(LEARNERS, (SHORTEST_RATES[1], SHORTEST_BEST)),
+)
 PARITY_PERIODS = (
     Period(
         "H = 4",
@@ -65,13 +73,8 @@ PARITY_PERIODS = (
         {4: PARITY_RATES, 8: PARITY_RATES, 16: PARITY_RATES[1:2]},
         dict.fromkeys((4, 8), PARITY_RATES[1:2]),
     ),
-    Period(
-        "H = 3",
-        "-h3",
-        SHORTEST_PACE,
-        dict.fromkeys(LEARNERS, (*SHORTEST_RATES, HIGHEST_RATES)),
-        dict.fromkeys(LEARNERS, (SHORTEST_RATES[1], SHORTEST_BEST)),
-    ),
+    SHORTEST,
+    Period("H = 24, as shipped", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): (("4.5e-3", "2e-3"), *SHORTEST_RATES),

@@ -25,6 +25,7 @@ from tests.quality.experiments import (
     SCAVENGED_STEPS,
     SCAVENGERS,
     SEEDS,
+    SHORTEST,
     SHORTEST_RATES,
     SPLITS,
     Rates,
@@ -89,7 +90,7 @@ def parity(learners: int) -> Callable[[Reports], str]:
             for seed, rates in period.runs(learners):
                 run = f"{name}-s{seed}"
                 rows.append(row([period.label, seed, *rates], _pair(reports, run, rates), _device(reports, run, rates)))
-            for rate, pair in _at_one_rate(reports, name, period.grid[learners]).items():
+            for rate, pair in _at_one_rate(reports, name, period.grid.get(learners, ())).items():
                 rows.append(row([f"{period.label}, two texts", SEEDS[0], rate, rate], pair))
             for best in period.best.get(learners, ()):
                 ratio = _ratio([_pair(reports, f"{name}-s{seed}", best) for seed in SEEDS])
@@ -104,7 +105,7 @@ def lengths(reports: Reports) -> str:
     """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
     rows = []
     grids = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
-    grids[480, 3072] = (PARITY_PERIODS[-1].name(4), SHORTEST_RATES)
+    grids[480, 3072] = (SHORTEST.name(4), SHORTEST_RATES)
     for (steps, tokens), (name, grid) in sorted(grids.items()):
         pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
         best = _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
