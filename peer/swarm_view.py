@@ -68,7 +68,7 @@ class PlainLines:
 
 def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
     """The swarm in one line."""
-    snapshots = watch.learner_snapshots()
+    snapshots, (sent, _) = watch.learner_snapshots(), _traffic_bytes(watch)
     parts = [
         f"{quantity.duration(seconds)} {phase}",
         f"{len(snapshots)} of {len(watch.learners)} peers up" if len(snapshots) < len(watch.learners) else "",
@@ -76,7 +76,7 @@ def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
         f"groups of {_group_size(watch):.1f}" if watch.versions else "",
         f"held-out loss {quantity.loss(_losses(watch)[-1])}" if _losses(watch) else "",
         f"{quantity.count(_tokens_per_second(snapshots))} tokens/s" if snapshots else "",
-        f"sent {quantity.size(sum(snapshot.bytes_sent for snapshot in snapshots))}" if snapshots else "",
+        f"sent {quantity.size(sent)}" if sent else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -140,7 +140,7 @@ def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
     bar = "━" * done + "╌" * (BAR_CHARACTERS - done)
     groups = f"  groups of {_group_size(watch):.1f}" if watch.versions else ""
     losses = _losses(watch)
-    sent, received = (sum(getattr(one, name) for one in snapshots) for name in ("bytes_sent", "bytes_received"))
+    sent, received = _traffic_bytes(watch)
     return [
         Text(f"run {run_id}  {phase}  {quantity.duration(seconds)}{goal}", style="bold"),
         Text(f"versions  {bar} {watch.versions} of {watch.versions_goal}{groups}"),
@@ -193,6 +193,12 @@ def _numbers(snapshot: PeerSnapshot) -> list[str]:
 
 def _tokens_per_second(snapshots: Sequence[PeerSnapshot]) -> float:
     return sum(one.steps_per_second * one.tokens / one.steps for one in snapshots if one.steps)
+
+
+def _traffic_bytes(watch: SwarmWatch) -> tuple[int, int]:
+    """Sent and received by all learners, the dead ones too."""
+    learners = [one for one in watch.lives() if one.role == "learner"]
+    return sum(one.bytes_sent for one in learners), sum(one.bytes_received for one in learners)
 
 
 def _group_size(watch: SwarmWatch) -> float:

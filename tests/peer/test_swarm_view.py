@@ -128,6 +128,15 @@ def test_a_line_says_who_is_missing() -> None:
     assert plain_line(watch, "starting", 2.0) == "0:02 starting, 0 of 2 peers up, versions 0 of 24"
 
 
+def test_what_was_sent_does_not_shrink_when_a_peer_dies() -> None:
+    watch = SwarmWatch("host", ("peer-1", "peer-2"), 24)
+    for name in watch.learners:
+        watch.note(name, told(name, [1], bytes_sent=3 << 20, bytes_received=5 << 20), 0.0)
+    watch.note_death("peer-2", "ended by signal 9")
+    assert plain_line(watch, "training", 2.0).endswith("sent 6.0 MB")
+    assert any("6.0 MB sent, 10 MB received" in line for line in lines_of(picture(watch, "training", 2.0, 40)))
+
+
 def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
     watch = swarm(2)
     report, reason = report_of(watch, 2, 151.0), disagreement(watch)
