@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,6 @@ from dht.errors import UsageError
 from peer import cli_settings
 
 if TYPE_CHECKING:
-    from coordinator.manifest import RunConfig
     from peer.lab.options import LabOptions
     from peer.lab.report import CurvePoint, LabReport
     from peer.lab.session import Comparisons, Show
@@ -213,9 +213,8 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"] or base.versions * base.pace.steps_per_version // base.pace.fragments
-    config = lab_config(base, given["learners"], steps, changes)
-    return LabOptions(
-        config=config,
+    options = LabOptions(
+        config=lab_config(base, given["learners"], steps, changes),
         learners=given["learners"],
         steps=steps,
         speeds=parse_speeds(given["speeds"]),
@@ -228,15 +227,15 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
         workers=given["workers"],
-        device=_device(given["device"], config, given["learners"]),
     )
+    return replace(options, device=_device(given["device"], options))
 
 
-def _device(text: str, config: RunConfig, learners: int) -> str:
+def _device(text: str, options: LabOptions) -> str:
     from peer.footprint import least_bytes
     from peer.placement import choose_devices
 
-    devices, _ = choose_devices(cli_settings.device(text), learners * least_bytes(config), 1.0)
+    devices, _ = choose_devices(cli_settings.device(text), options.total_learners * least_bytes(options.config), 1.0)
     if len(devices) > 1:
         raise UsageError(f"--device {text}: all learners of a lab are on one device; name one")
     return devices[0]

@@ -138,3 +138,15 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
     assert told in complaint
+
+
+def test_a_device_must_have_room_for_those_that_scavenge_too(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = []
+
+    def choose(wanted: str, needed_bytes: int, memory_share: float) -> tuple[tuple[str, ...], str]:
+        needed.append(needed_bytes)
+        return ("cpu",), ""
+
+    monkeypatch.setattr("peer.placement.choose_devices", choose)
+    assert lab(config) == lab(config, "--scavenge", "3:2:4") == 0
+    assert needed[1] == 2 * needed[0] > 0
