@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from peer.learner_channel import Channel
 from peer.learner_messages import Adopt, Done, LoadAll, Message, Refused, Save, SnapshotTaken, TakeSnapshot
 from peer.model import parameter_specs
 from peer.shared_planes import SharedPlanes
+from tests.disk import file_size_limit
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=40),
@@ -174,3 +176,19 @@ def test_what_cannot_be_done_is_refused_and_nothing_else(desk: Desk, tmp_path: P
     assert first.reason == "there is no fragment 9"
     assert isinstance(second, Refused)
     assert isinstance(third, SnapshotTaken)
+
+
+def test_a_full_disk_is_told_and_keeps_what_was_saved_before(desk: Desk, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    desk.errands.begin(Save(ticket=1, path=str(saved)), resting=False)
+    before = saved.read_bytes()
+    with file_size_limit(len(before) // 2):
+        desk.errands.begin(Save(ticket=2, path=str(saved)), resting=False)
+    desk.errands.begin(TakeSnapshot(ticket=3, fragment=0), resting=True)
+    done, refused, goes_on = desk.heard()
+    assert isinstance(done, Done)
+    assert isinstance(refused, Refused)
+    assert "File too large" in refused.reason
+    assert isinstance(goes_on, SnapshotTaken)
+    assert saved.read_bytes() == before
+    assert os.listdir(tmp_path) == ["saved"]
