@@ -128,10 +128,15 @@ class Machines:
         self.processes[name].kill()
         self.processes[name].wait(30)
 
-    def peer(self, name: str, *arguments: str) -> Path:
+    def end(self, name: str) -> None:
+        """As Ctrl-C: returns once it has saved and gone."""
+        self.processes[name].send_signal(signal.SIGINT)
+        assert self.processes[name].wait(ENDING_SECONDS) == 0, self.said(name)
+
+    def peer(self, name: str, *arguments: str, program: str = "peer.cli") -> Path:
         """Start one; returns its data folder."""
         data = self.folder / name
-        self.start(name, "peer.cli", *arguments, "--data", str(data), "--name", name, *self.more)
+        self.start(name, program, *arguments, "--data", str(data), "--name", name, *self.more)
         return data
 
     def host(self) -> Path:
@@ -141,8 +146,8 @@ class Machines:
         self.wait(host, lambda now: now.state == "hosting")
         return host
 
-    def learner(self, name: str, invite: str) -> Path:
-        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05")
+    def learner(self, name: str, invite: str, program: str = "peer.cli") -> Path:
+        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05", program=program)
 
     def id_of(self, data: Path) -> PeerId:
         return PeerId(self.wait(data, lambda now: True).peer_id)

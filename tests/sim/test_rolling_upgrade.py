@@ -28,28 +28,11 @@ from dht.identity import PeerId, Signer
 from dht.statement import Context, Statement, make_statement, signed_bytes
 from dht.wire import Wire
 from peer.frames import decode_header, encode_header
-from tests.coordinator.fixed_fields import FIXED_FIELDS
+from tests.next_minor import next_minor_bytes
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, run_until, swarm, version
 
-APPENDED: tuple[object, ...] = (None, 7, -1.5, b"later", "später", [], [1, [b"x", None]], True)
 SEEDS = range(6)
 LATER_KIND = "later"
-
-
-def next_minor(value: Any) -> Any:
-    """What the next minor version sends of a value: one field more wherever one may be, also if it says nothing."""
-    if isinstance(value, tuple):
-        return [next_minor(item) for item in value]
-    if not isinstance(value, Wire):
-        return value
-    if type(value) in FIXED_FIELDS:
-        return msgpack.unpackb(value.to_wire(), use_list=True)
-    fields = [next_minor(getattr(value, name)) for name in type(value).model_fields]
-    return [*fields, APPENDED[len(fields) % len(APPENDED)]]
-
-
-def next_minor_bytes(value: Wire) -> bytes:
-    return bytes(msgpack.packb(next_minor(value), use_bin_type=True))
 
 
 @dataclass

@@ -1,0 +1,39 @@
+"""Muster as of a next minor version of the protocol: `python -m tests.real.next_minor join INVITE`.
+
+Whatever it signs, sends or publishes has a field more wherever one may be appended, at all times.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from coordinator import core
+from coordinator.presence import Presence
+from dht import wire
+from dht.identity import Signer
+from dht.statement import Context, Statement, signed_bytes
+from dht.wire import Wire
+from tests.next_minor import next_minor_bytes
+
+
+def state(signer: Signer, context: Context, body: Wire) -> Statement:
+    """As `dht.statement.make_statement`."""
+    encoded = next_minor_bytes(body)
+    signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
+    return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)
+
+
+def main() -> None:
+    wire.PROTOCOL_MINOR += 1
+    Presence.model_fields["protocol_minor"].default = wire.PROTOCOL_MINOR
+    Presence.model_rebuild(force=True)
+    core.make_statement = state
+    Presence.to_wire = next_minor_bytes
+    frames = importlib.import_module("peer.frames")
+    encode_older = frames.encode_header
+    frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)
+    importlib.import_module("peer.cli").main()  # not before: whatever sends takes `encode_header` from there
+
+
+if __name__ == "__main__":
+    main()
