@@ -131,6 +131,8 @@ def endpoint_at(endpoint: str, port: int) -> str:
 def _parts_of(text: str) -> list[Part]:
     if len(text) > ADDRESS_CHARACTERS_MAX:
         raise UsageError(f"an address of {len(text)} characters is too long; the limit is {ADDRESS_CHARACTERS_MAX}")
+    if not text.isascii():  # nobody can call it, and multiaddr stumbles over some of these
+        raise UsageError(f"{text!r} is not an address; write its name as DNS does, as in xn--mnchen-3ya.example")
     try:
         return [(protocol.name, value) for protocol, value in Multiaddr(text).items()]
     except ValueError:  # every parse error of multiaddr is one; its texts repeat the whole address

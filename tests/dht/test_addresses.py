@@ -44,6 +44,8 @@ def test_arbitrary_text_raises_only_usage_error(text: str) -> None:
         (f"/ip4/1.2.3.4/p2p/{A}", "has no port"),
         ("/ip4/1.2.3.4/tcp/5/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "names no Muster peer"),
         (f"/dns4/{'x' * 400}/tcp/1/p2p/{A}", "too long"),
+        (f"/dns4/münchen.example/tcp/1/p2p/{A}", "as DNS does"),
+        ("/ip6zone/١٢٣", "as DNS does"),
     ],
 )
 def test_errors_are_in_words(text: str, why: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator.presence import Presence
+from dht import daemon as daemons
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.memory_store import MemoryDirectory, MemoryStore
@@ -55,6 +59,29 @@ def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
     seen, looking = run_virtual(main())
     assert looking.rounds >= 3
     assert seen == [OTHER.peer_id] * looking.rounds
+
+
+@pytest.mark.parametrize("text", [f"/dns4/münchen.example/tcp/7400/p2p/{OTHER.peer_id}", "/ip6zone/١٢٣"])
+def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str) -> None:
+    """With the address book of a real daemon, which takes ASCII."""
+    me = Identity.load_or_create(tmp_path / "key")
+
+    async def main() -> list[PeerId]:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        theirs = presence(1).model_copy(update={"addresses": (text,)})
+        await MemoryStore(directory, OTHER).put(presence_key(RUN_ID), theirs.to_wire(), 60.0)
+        seen: list[PeerId] = []
+        daemon = daemons.Daemon(daemons.DaemonConfig(tmp_path / "key", address_book=tmp_path / "met"), me.peer_id)
+        looking = PresenceLoop(
+            MemoryStore(directory, me), daemon, RUN_ID, lambda: presence(0), lambda peer, _: seen.append(peer)
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await looking.run(1.0, 9.0)
+        return seen
+
+    assert OTHER.peer_id in run_virtual(main())
 
 
 def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
