@@ -1,7 +1,8 @@
 """Whether this machine's clock is right: now and then it is compared with those of some other peers.
 
-Rounds run on monotonic time, but records are dated: whoever is off by more than `CLOCK_TOLERANCE_SECONDS` is seen by
-nobody, sees nobody, and waits for others. Nothing but the words for this machine's owner depends on what others say.
+Rounds run on monotonic time, but joins and records are dated: whoever is off by more than `CLOCK_TOLERANCE_SECONDS` is
+seen by nobody, sees nobody, and waits for others. Nothing but the words for this machine's owner depends on what others
+say.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ async def watch_clock(clock: Clock, pump: Pump, invited_by: Collection[PeerId]) 
     watch = ClockWatch(core.me, whom, pump.post, clock)
     pump.transfers.hear_probes(watch.hear)
     while True:
+        core.unix_offset_seconds = clock() - pump.now  # a clock may be set, and monotonic time stands while we sleep
         watch.ask()
         await asyncio.sleep(ANSWER_SECONDS)
         found = watch.ahead_seconds()

@@ -139,3 +139,27 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
     assert "ahead of other peers; set the clock" in advice[1]
     assert "behind other peers; set the clock" in advice[2]
     assert (events["clock_wrong"], events["clock_right"]) == (1, 1)
+
+
+@pytest.mark.parametrize("ahead_seconds", [7200.0, -7200.0])
+def test_joins_are_dated_by_a_clock_that_was_set_or_has_slept(tmp_path: Path, ahead_seconds: float) -> None:
+    """Monotonic time stands while a machine sleeps: by it, a join would have expired before others saw it."""
+
+    async def main() -> float:
+        swarm, loop = Swarm(config_of(), 1, tmp_path), asyncio.get_running_loop()
+        await swarm.start()
+        pump, jump = swarm.peers[0].pump, {"seconds": 0.0}
+
+        def clock() -> float:
+            return UNIX_SECONDS + loop.time() + jump["seconds"]
+
+        watching = loop.create_task(watch_clock(clock, pump, ()))
+        await asyncio.sleep(1.0)
+        jump["seconds"] = ahead_seconds
+        await asyncio.sleep(ANSWER_SECONDS + LOOK_SECONDS)
+        watching.cancel()
+        off = clock() - pump.engine.core.unix_seconds(pump.now)
+        await swarm.close()
+        return off
+
+    assert abs(run_virtual(main())) < 1.0
