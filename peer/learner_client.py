@@ -184,6 +184,10 @@ class LearnerClient:
         self._planes.all_incoming.copy_(parameters)
         return (await self._ask(LoadAll(ticket=next(self._tickets)), locks))[0].at_step
 
+    def lay_out(self, parameters: Tensor) -> None:
+        """Before any adoption: put all anchors where a session that ends takes those of what it never adopted."""
+        self._planes.all_incoming.copy_(parameters)
+
     async def save(self, path: Path) -> int:
         """Have the learner write its state to `path` (safetensors); returns how many steps it holds."""
         return (await self._ask(Save(ticket=next(self._tickets), path=str(path)), ()))[0].at_step

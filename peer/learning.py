@@ -69,6 +69,8 @@ class Learning:
         pump.tape.life(training.client.ready, pump.anchors.all_newest(), loads)
         if loads:
             await training.client.load_all(torch.cat(pump.anchors.all_anchors()))
+        elif self._options.session is not None:
+            training.client.lay_out(torch.cat(pump.anchors.all_anchors()))
         training.follow(*certified_progress(pump.engine))
         self._chores.spawn(training.client.wait())
 

@@ -42,9 +42,39 @@ print(hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parame
 """
 
 
-def start(folder: Path, seed: int, *invite: str) -> subprocess.Popen[str]:
+AGAIN = """
+import sys, time
+from pathlib import Path
+import torch
+from torch import nn
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from peer import Place, Session
+
+run = RunConfig(
+    versions=400,
+    data=DataSpec(source="own", context_tokens=8, sequences_per_step=8),
+    pace=PaceSpec(
+        fragments=2, steps_per_version=20, min_group=1, quorum=1, presence_seconds=1.0, presence_lifetime_seconds=3.0
+    ),
+)
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+with Session(run, model, Place(Path(sys.argv[1]))) as session:
+    for step in range(int(sys.argv[2])):
+        loss = model(torch.rand(4, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        session.step(tokens=4, loss=loss.item())
+        time.sleep(0.05)  # else it makes them all before the first version
+print(*(p.detach().norm().item() for p in model.parameters()))
+"""
+
+
+def start(folder: Path, seed: int, *invite: str, loop: str = LOOP) -> subprocess.Popen[str]:
     script = folder.parent / "loop.py"
-    script.write_text(LOOP)
+    script.write_text(loop)
     return subprocess.Popen(
         [sys.executable, str(script), str(folder), str(seed), *invite],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)},
@@ -67,3 +97,16 @@ def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
             loop.wait()
     assert [loop.returncode for loop in loops] == [0, 0]
     assert said[0][-1] == said[1][-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp_path: Path) -> None:
+    """Also with those of fragments that it never adopted in this life."""
+    norms = []
+    for steps in (150, 3):
+        loop = start(tmp_path / "peer", steps, loop=AGAIN)
+        said, _ = loop.communicate(timeout=180)
+        assert loop.returncode == 0
+        norms.append([float(norm) for norm in said.split()[-4:]])
+    assert norms[1] == pytest.approx(norms[0], rel=0.2)
