@@ -151,6 +151,11 @@ class LearnerSpawn:
         """The shared memory."""
         return self.planes.fileno()
 
+    @property
+    def closed(self) -> bool:
+        """Whether somebody has used it, to its end."""
+        return self.planes.closed
+
     def kill(self) -> None:
         """End the process at once; `reap` waits until it is gone."""
         self.process.kill()

@@ -61,8 +61,11 @@ class Training:
             attack=options.learner_attack,
             files=options.files,
         )
-        learner = options.session or options.spawned
-        client = await LearnerClient.start(manifest.config, manifest.run_id, peer, settings, on_steps, learner)
+        # what an earlier try to join has ended is of no use to this one
+        ahead = None if options.spawned is None or options.spawned.closed else options.spawned
+        client = await LearnerClient.start(
+            manifest.config, manifest.run_id, peer, settings, on_steps, options.session or ahead
+        )
         ready = client.ready
         progress.begin(ready.step, ready.device, ready.use)
         return cls(client, manifest, options, progress)

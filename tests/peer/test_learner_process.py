@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, Manifest, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
-from dht.errors import LocalError, PeerError, UsageError
+from dht.errors import LocalError, NetworkError, PeerError, UsageError
+from dht.identity import Identity
 from peer import service
+from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import LEARNER_SECONDS_MAX
+from peer.chores import Chores
+from peer.comeback import come_back
 from peer.data import TrainingWindows, load_tokens
 from peer.errands import Errands
 from peer.fragments import fragment_views, split_fragments
@@ -51,7 +55,9 @@ from peer.learner_process import import_ahead
 from peer.learner_spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.local_count import Counters
 from peer.model import parameter_specs
+from peer.options import NodeOptions
 from peer.shared_planes import SharedPlanes
+from peer.training import Training
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=72),
@@ -411,3 +417,40 @@ print(scipy.__name__)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "scipy"]
+
+
+def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try ends the process that was started ahead."""
+    monkeypatch.setattr("peer.comeback.PAUSES_SECONDS", (0.1,))
+    me = Identity(bytes(32)).peer_id
+    manifest = Manifest(
+        config=CONFIG,
+        organiser=me,
+        founders=(me,),
+        data_digest=bytes(32),
+        genesis=(bytes(32),) * CONFIG.pace.fragments,
+        created_unix_seconds=0,
+    )
+    begun: list[asyncio.Task[Training]] = []
+
+    async def main(spawned: LearnerSpawn) -> None:
+        options = NodeOptions(tmp_path, device="cpu", spawned=spawned)
+
+        async def join() -> Training:
+            chores = Chores(lambda error: None)
+            begun.append(chores.begin(Training.start(manifest, me, options, None, LearnerProgress(), ignore)))
+            if len(begun) > 1:
+                return await begun[-1]
+            await asyncio.sleep(0)
+            await chores.end()
+            raise NetworkError("ask for a fresh invite")
+
+        training = await come_back(join, ignore_line)
+        await training.client.stop()
+
+    def ignore_line(line: str) -> None:
+        pass
+
+    with learner_ahead() as spawned:
+        asyncio.run(main(spawned))
+    assert len(begun) == 2
