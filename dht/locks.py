@@ -70,7 +70,7 @@ class RuntimeDirectory:
     """A private directory with a short path for the sockets of one peer.
 
     Lies in `<parent>/muster-<user id>/`. A live owner holds a lock inside, so whoever comes next can tell what a
-    killed process left behind and removes it.
+    killed process left behind and removes it. Raises LocalError if the disk refuses.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -79,6 +79,14 @@ class RuntimeDirectory:
         if longest > SOCKET_PATH_BYTES_MAX:
             raise UsageError(f"the path {parent} is too long for sockets; choose a shorter temporary directory")
         _make_private(root)
+        try:
+            self._take(root)
+        except FileNotFoundError:
+            raise  # somebody else removes at the same time
+        except OSError as error:
+            raise LocalError(f"cannot make a folder in {root} for the sockets of this peer: {error.strerror}") from None
+
+    def _take(self, root: Path) -> None:
         gate = FileLock(root / _LOCK_NAME)
         gate.acquire(wait=True)  # held for milliseconds: nobody may sweep between making a directory and locking it
         try:

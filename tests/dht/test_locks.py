@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -83,3 +84,14 @@ def test_a_directory_that_others_can_read_is_not_trusted(short_folder: Path) -> 
     root.chmod(0o777)
     with pytest.raises(LocalError, match="not a private directory"):
         RuntimeDirectory(short_folder / "shared")
+
+
+def test_a_full_disk_is_an_error_of_ours(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a daemon that is replaced meanwhile would end its peer, which tries again after what is ours."""
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dht.locks.tempfile.mkdtemp", full)
+    with pytest.raises(LocalError, match="No space left on device"):
+        RuntimeDirectory(short_folder)
