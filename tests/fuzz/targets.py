@@ -15,6 +15,7 @@ from coordinator.messages import SIGNED_BODIES, STATEMENT_BODIES
 from coordinator.presence import Presence
 from coordinator.proof import Proof
 from coordinator.virtual.tensors import VirtualCourt
+from dht.addresses import PeerAddress
 from dht.identity import KeyVerifier
 from dht.invite import Invite
 from dht.records import parse_record
@@ -26,6 +27,7 @@ from peer.frames import StatusAnswer, decode_header
 from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
+from tests.dht.conftest import ALICE, BOB
 from tests.fuzz.headers import HEADERS, golden
 from tests.fuzz.record_store import STORE_TARGETS
 from tests.fuzz.strangers import STRANGER_TARGETS
@@ -73,7 +75,23 @@ def _wire(model: type[Wire], pattern: str) -> Target:
     return Target(model.from_wire, golden(pattern))
 
 
+def _address(data: bytes) -> str:
+    """What a presence record, an invite or an owner calls an address: kept in files of ASCII."""
+    text = PeerAddress.parse(data.decode("latin-1")).text  # so that a changed byte is a letter
+    assert text.isascii()
+    return text
+
+
 EVIDENCE = golden("coordinator_evidence.bin") + golden("coordinator_evidence_false_result.bin")
+ADDRESSES = tuple(
+    f"{place}/p2p/{ALICE.peer_id}".encode()
+    for place in (
+        "/ip4/192.0.2.1/tcp/7400",
+        "/dns4/peer.example/tcp/7400",
+        "/ip6/fe80::1/udp/7400/quic-v1",
+        f"/dns/relay.example/tcp/443/wss/p2p/{BOB.peer_id}/p2p-circuit",
+    )
+)
 RULES = Rules(Evidence.parse(EVIDENCE[0]).statements[0].context.run_id, frozenset(), 0.5, KeyVerifier())
 
 TARGETS: Mapping[str, Target] = {
@@ -84,6 +102,7 @@ TARGETS: Mapping[str, Target] = {
     "proof": _wire(Proof, "coordinator_proof.bin"),
     "listing": _wire(Listing, "export_listing.bin"),
     "presence": _wire(Presence, "coordinator_presence.bin"),
+    "address": Target(_address, ADDRESSES),
     "record": Target(parse_record, golden("record.bin")),
     "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), golden("invite.txt")),
     "evidence": Target(lambda data: verify(Evidence.parse(data), RULES, VirtualCourt()), EVIDENCE),
