@@ -201,7 +201,7 @@ class Engine:
         if context.version > machine.chain.version:
             return self.rivals.ask(event.sender, machine.index, now)
         try:
-            return machine.receive(statement, event.payload_root, now)
+            return machine.receive(statement, event.payload_root, now, event.sender)
         except OtherBaseError:
             return self.rivals.ask(event.sender, machine.index, now)
 

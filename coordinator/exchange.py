@@ -5,6 +5,7 @@ Sans-IO and idempotent: messages may come twice and in any order within what `At
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -22,6 +23,10 @@ from coordinator.weights import most_hostile, outweighed
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
+
+GIVEN_MAX = (
+    16  # times that a member gets the same part or result: reminders ask anew for what got lost, or is on its way
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Exchange:
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
     redone: frozenset[int] = frozenset()
     named: frozenset[bytes] = frozenset()
+    given: Counter[tuple[PeerId, NeedNote]] = field(default_factory=Counter)  # answers that members were sent
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -270,8 +276,11 @@ class Exchange:
         return NeedNote(what=what, group=self.group.key.roster_id, partition=partition, turn=turn)
 
     def answer(self, sender: PeerId, need: NeedNote) -> list[Action]:
-        """Give a member of the group what it asks for, if we have it."""
-        if need.what == "part" and need.partition < self.group.partitions:
+        """Give a member of the group what it asks for, if we have it; not without end, for a question is short."""
+        if need.partition >= self.group.partitions or self.given[sender, need] >= GIVEN_MAX:
+            return []
+        self.given[sender, need] += 1
+        if need.what == "part":
             followed = need.turn <= self.turn_of(need.partition)
             if followed and sender == self._reducer(need.partition, need.turn):
                 return self._part(need.partition, need.turn)

@@ -105,12 +105,12 @@ class FragmentMachine:
         """Take part in making the next version; the caller has seen that we may."""
         return self.cells.open(now) if self.cells.may_open(now) else self.rounds.open(now)
 
-    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+    def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
         """A statement about the version at which we are; raises PeerError if it is false or out of place."""
         self.core.check_signed(statement)
         if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
             return self.cells.receive(statement, root, now)
-        return self.rounds.receive(statement, root, now)
+        return self.rounds.receive(statement, root, now, shown_by)
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a peer: wait for nothing of its."""

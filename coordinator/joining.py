@@ -204,14 +204,17 @@ class Joining:
         for gathering in self.gatherings.values():
             gathering.joins.pop(peer, None)
 
-    def hear(self, statement: Statement, now: float) -> Gathering | None:
-        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
+    def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> Gathering | None:
+        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count.
+
+        What others show may be old, and says little of where its signer asks by now.
+        """
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
         if sender in self.core.bans:
             raise PeerError("is banned")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")
-        if sender in self.chain.active_set():
+        if sender in self.chain.active_set() and (at_first_hand or sender not in self.announced):
             self.announced[sender] = join.attempt
         gathering = self._gathering(join.attempt)
         return gathering if gathering is not None and gathering.add(statement, join, now) else None

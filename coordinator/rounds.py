@@ -186,11 +186,11 @@ class Rounds:
 
     # -- what others say and what our shell answers
 
-    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+    def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
         """A statement about the version at which we are; raises PeerError if it is false or out of place."""
         kind, sender, group = statement.context.kind, PeerId(statement.sender), statement.context.group
         if kind == "join":
-            gathering = self.joining.hear(statement, now)
+            gathering = self.joining.hear(statement, now, at_first_hand=shown_by == sender)
             return [] if gathering is None else self._advance(gathering, now)
         if kind == "roster":
             return self._on_roster(statement, now)

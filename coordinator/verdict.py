@@ -28,6 +28,8 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
+SHOWN_MAX = 3  # times that roster and bundle are handed on with a proposal: messages get lost, but bundles are large
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -52,6 +54,8 @@ class Verdict:
     vote: Vote | None = None
     vote_statement: Statement | None = None
     abstention: Statement | None = None
+    asked: int = 0  # times that we have asked for bytes that the proposal names
+    shown: int = 0  # times that we have handed the proposal on
 
     def __post_init__(self) -> None:
         self.ballot = Ballot(self.group, self.core.verifier)
@@ -261,15 +265,25 @@ class Verdict:
         return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
-        """The proposal, to whoever has not voted: its proposer may have died before it told everybody."""
-        if self.core.me != proposed.sender and proposed.sender in self.ballot.votes:
-            return []
+        """The proposal, to whoever has not voted: its proposer may have died, or told some of them nothing on purpose.
+
+        A few times also what has to be known before it: who was never shown the group can neither vote nor abstain.
+        """
         silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
-        return list(self.core.to_all(silent, proposed))
+        inputs, self.shown = self.exchange.inputs, self.shown + 1
+        first = (self.group.statement, inputs.statement) if inputs is not None and self.shown <= SHOWN_MAX else ()
+        return [action for one in (*first, proposed) for action in self.core.to_all(silent, one)]
 
     def _ask_for_missing(self, proposer: PeerId) -> list[Action]:
-        """Results that the proposal names, from the proposer and from somebody who has voted and so holds them."""
-        voter = next((peer for peer in sorted(self.ballot.votes) if peer not in (proposer, self.core.me)), None)
+        """Results that the proposal names, from the proposer and from somebody who has voted and so holds them.
+
+        From another one each time, beginning behind our own place: whose key sorts first may be hostile.
+        """
+        after = self.group.members.index(self.core.me) + 1
+        order = self.group.members[after:] + self.group.members[: after - 1]
+        voters = [peer for peer in order if peer in self.ballot.votes and peer != proposer]
+        voter = voters[self.asked % len(voters)] if voters else None
+        self.asked += 1
         holders = [peer for peer in (proposer, voter) if peer is not None and peer != self.core.me]
         turns = range(self.proposed_checks[0].check.phase + 1)
         group = self.group.key.roster_id
