@@ -42,6 +42,7 @@ class Joining:
     attempt_number: int = field(init=False)
     voids: int = 0
     failures: int = 0  # voids with a group that we were in: without one no deadline was too short
+    asked_first: int = 0  # the first attempt that we asked into; we may have come late, or anew
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
@@ -56,10 +57,11 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        A leader may lie: no more often than we have seen attempts fail, or the attempt's number allows (`Bonds.bind`).
+        A leader may lie: no more often than attempts may have failed, as far as we know, or the attempt's number allows
+        (`Bonds.bind`). Of those before the first that we asked into we know nothing.
         """
         said = self.failures if group.voids is None else group.voids
-        return self.core.deadline_seconds(min(said, self.voids, group.attempt))
+        return self.core.deadline_seconds(min(said, self.voids + self.asked_first, group.attempt))
 
     @property
     def leader(self) -> PeerId:
@@ -103,6 +105,8 @@ class Joining:
         self._forget_oldest(now)
         while self.attempt_number in self.said and now >= self.said[self.attempt_number][0]:
             self.attempt_number += 1  # nobody takes our join there any more, and another would contradict it
+        if not self.said and not self.voids:
+            self.asked_first = self.attempt_number
         if self.attempt_number not in self.said:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
             self.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
