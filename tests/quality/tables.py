@@ -313,7 +313,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "pace": grid("H", {period: f"pace-h{period}-" for period in PERIODS}, {f"P = {cuts}": f"p{cuts}" for cuts in CUTS}),
     "outer": against("outer", "0.65-0"),
     "ablation": against("ablation", "default"),
-    "quorum": against("quorum", "km"),
+    "quorum": paired("quorum", "km"),
     "attacks": against("attacks", "none"),
     "attacks-strengths": against("attacks-strengths", "none"),
     "attacks-claiming": against("attacks-claiming", "none"),
