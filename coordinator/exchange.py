@@ -24,9 +24,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-GIVEN_MAX = (
-    16  # times that a member gets the same part or result: reminders ask anew for what got lost, or is on its way
-)
+GIVEN_MAX = 16  # times that a member gets the same part or result: reminders ask for what is on its way, too
 
 
 @dataclass(frozen=True, slots=True)
