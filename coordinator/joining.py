@@ -57,8 +57,8 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        A leader may lie: no more often than attempts may have failed, as far as we know, or the attempt's number allows
-        (`Bonds.bind`). Of those before the first that we asked into we know nothing.
+        A leader may lie: no more often than we have seen attempts fail, with those before our first one, or the
+        attempt's number allows (`Bonds.bind`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids + self.asked_first, group.attempt))
@@ -83,21 +83,10 @@ class Joining:
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
         coming = range(self.attempt_number, self.attempt_number + len(self.chain.leaders()))
-        able = [attempt for attempt in coming if self._can_lead(leader_of(self.chain, attempt), now)]
+        able = [attempt for attempt in coming if _can_lead(self.core, self.chain, leader_of(self.chain, attempt), now)]
         self.attempt_number = next(iter(_preferred(able, self.core, self.chain) + able), self.attempt_number)
         self.since = now
         return self.ask(contributes, now)
-
-    def _can_lead(self, leader: PeerId, now: float) -> bool:
-        """Whether we believe this peer to be there, and to take part."""
-        presence = self.core.presence
-        if leader in presence.unheard or _is_hurried(self.core, self.chain, leader, LEADING):
-            return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
-        if self.core.crowded(self.chain, now) and leader not in self.chain.newest_roster():
-            return False  # it may get no seat in its own roster
-        if leader == self.core.me or presence.is_training(leader, now):
-            return True
-        return presence.is_live(leader, now) and self.core.witnesses_needed(self.chain.active_set(), now)
 
     def ask(self, contributes: bool, now: float) -> list[Action]:
         """Send our join, to more leaders once an attempt was void."""
@@ -209,15 +198,13 @@ class Joining:
             gathering.joins.pop(peer, None)
 
     def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> Gathering | None:
-        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count.
-
-        What others show may be old, and says little of where its signer asks by now.
-        """
+        """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
         if sender in self.core.bans:
             raise PeerError("is banned")
         if join.attempt > self.attempt_number + ATTEMPTS_AHEAD_MAX:
             raise PeerError("joins an attempt that is far off")
+        # what others show may be old, and says little of where its signer asks by now
         if sender in self.chain.active_set() and (at_first_hand or sender not in self.announced):
             self.announced[sender] = join.attempt
         gathering = self._gathering(join.attempt)
@@ -311,6 +298,18 @@ def _next_attempt(attempt: int, asked: Set[int]) -> int:
     if len(asked) < ATTEMPTS_TRIED:
         return attempt + 1
     return min((one for one in asked if one > attempt), default=min(asked))
+
+
+def _can_lead(core: Core, chain: Chain, leader: PeerId, now: float) -> bool:
+    """Whether we believe this peer to be there, and to take part."""
+    presence = core.presence
+    if leader in presence.unheard or _is_hurried(core, chain, leader, LEADING):
+        return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
+    if core.crowded(chain, now) and leader not in chain.newest_roster():
+        return False  # it may get no seat in its own roster
+    if leader == core.me or presence.is_training(leader, now):
+        return True
+    return presence.is_live(leader, now) and core.witnesses_needed(chain.active_set(), now)
 
 
 def _preferred(attempts: Sequence[int], core: Core, chain: Chain) -> list[int]:

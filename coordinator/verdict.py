@@ -54,8 +54,7 @@ class Verdict:
     vote: Vote | None = None
     vote_statement: Statement | None = None
     abstention: Statement | None = None
-    asked: int = 0  # times that we have asked for bytes that the proposal names
-    shown: int = 0  # times that we have handed the proposal on
+    reminded: int = 0  # times that we have handed the proposal on, and asked for what we lack
 
     def __post_init__(self) -> None:
         self.ballot = Ballot(self.group, self.core.verifier)
@@ -265,34 +264,29 @@ class Verdict:
         return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
-        """The proposal, to whoever has not voted: its proposer may have died, or told some of them nothing on purpose.
-
-        A few times also what has to be known before it: who was never shown the group can neither vote nor abstain.
-        """
+        """The proposal, and a few times what has to be known before it, to whoever may never have been shown them."""
         silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
-        inputs, self.shown = self.exchange.inputs, self.shown + 1
-        first = (self.group.statement, inputs.statement) if inputs is not None and self.shown <= SHOWN_MAX else ()
+        inputs, self.reminded = self.exchange.inputs, self.reminded + 1
+        first = (self.group.statement, inputs.statement) if inputs is not None and self.reminded <= SHOWN_MAX else ()
         return [action for one in (*first, proposed) for action in self.core.to_all(silent, one)]
 
     def _ask_for_missing(self, proposer: PeerId) -> list[Action]:
-        """Results that the proposal names, from the proposer and from somebody who has voted and so holds them.
-
-        From another one each time, beginning behind our own place: whose key sorts first may be hostile.
-        """
-        after = self.group.members.index(self.core.me) + 1
-        order = self.group.members[after:] + self.group.members[: after - 1]
-        voters = [peer for peer in order if peer in self.ballot.votes and peer != proposer]
-        voter = voters[self.asked % len(voters)] if voters else None
-        self.asked += 1
-        holders = [peer for peer in (proposer, voter) if peer is not None and peer != self.core.me]
-        turns = range(self.proposed_checks[0].check.phase + 1)
-        group = self.group.key.roster_id
-        return [
-            Send(holder, NeedNote(what="result", group=group, partition=partition, turn=turn))
-            for holder in holders
-            for partition in self._missing()
-            for turn in turns
+        """Results that the proposal names, from the proposer and from another one each time who has voted for them."""
+        voters = [
+            peer for peer in _behind(self.core.me, self.group.members) if peer in self.ballot.votes.keys() - {proposer}
         ]
+        holders = {proposer, *voters[self.reminded % max(len(voters), 1) :][:1]} - {self.core.me}
+        turns, group = range(self.proposed_checks[0].check.phase + 1), self.group.key.roster_id
+        notes = [
+            NeedNote(what="result", group=group, partition=one, turn=turn) for one in self._missing() for turn in turns
+        ]
+        return [Send(holder, note) for holder in sorted(holders) for note in notes]
+
+
+def _behind(peer: PeerId, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+    """The others in the order of the roster, beginning behind this one: whose key sorts first may be hostile."""
+    place = members.index(peer)
+    return members[place + 1 :] + members[:place]
 
 
 def _partition_result(held: HeldResult) -> PartitionResult:

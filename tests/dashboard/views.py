@@ -36,7 +36,7 @@ UNTRUSTED = frozenset(
 
 def demo_view(peers: int, seconds: float) -> NetworkView:
     """The demo at a virtual time."""
-    demo = DemoSwarm(seed=1, count=peers, epoch=EPOCH)
+    demo = DemoSwarm(seed=3, count=peers, epoch=EPOCH)
     demo.advance(seconds)
     return demo.view()
 
