@@ -261,12 +261,13 @@ class Verdict:
             return actions
         if self.proposed is None:
             return [] if self.check is None else [Send(peer, self.check) for peer in sorted(self.checked_to)]
+        self.reminded += 1
         return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
         """The proposal, and a few times what has to be known before it, to whoever may never have been shown them."""
         silent = tuple(peer for peer in others if peer not in self.ballot.votes and peer not in self.ballot.abstained)
-        inputs, self.reminded = self.exchange.inputs, self.reminded + 1
+        inputs = self.exchange.inputs
         first = (self.group.statement, inputs.statement) if inputs is not None and self.reminded <= SHOWN_MAX else ()
         return [action for one in (*first, proposed) for action in self.core.to_all(silent, one)]
 

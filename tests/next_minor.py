@@ -6,6 +6,8 @@ from typing import Any
 
 import msgpack
 
+from dht.identity import Signer
+from dht.statement import Context, Statement, signed_bytes
 from dht.wire import Wire
 from tests.coordinator.fixed_fields import FIXED_FIELDS
 
@@ -26,3 +28,10 @@ def next_minor(value: Any) -> Any:
 
 def next_minor_bytes(value: Wire) -> bytes:
     return bytes(msgpack.packb(next_minor(value), use_bin_type=True))
+
+
+def next_minor_statement(signer: Signer, context: Context, body: Wire) -> Statement:
+    """As `dht.statement.make_statement`, with the body that the next minor version writes."""
+    encoded = next_minor_bytes(body)
+    signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
+    return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)

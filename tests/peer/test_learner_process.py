@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.manifest import DataSpec, InnerSpec, Manifest, PaceSpec, RunConfig
+from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
 from coordinator.passes import Lane
 from dht.errors import LocalError, NetworkError, PeerError, UsageError
-from dht.identity import Identity
 from peer import service
 from peer.bookkeeping import LearnerProgress
 from peer.checkpointer import LEARNER_SECONDS_MAX
@@ -58,6 +57,7 @@ from peer.model import parameter_specs
 from peer.options import NodeOptions
 from peer.shared_planes import SharedPlanes
 from peer.training import Training
+from tests.peer.homely import ORGANISER, manifest
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=72),
@@ -422,15 +422,6 @@ print(scipy.__name__)
 def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try ends the process that was started ahead."""
     monkeypatch.setattr("peer.comeback.PAUSES_SECONDS", (0.1,))
-    me = Identity(bytes(32)).peer_id
-    manifest = Manifest(
-        config=CONFIG,
-        organiser=me,
-        founders=(me,),
-        data_digest=bytes(32),
-        genesis=(bytes(32),) * CONFIG.pace.fragments,
-        created_unix_seconds=0,
-    )
     begun: list[asyncio.Task[Training]] = []
 
     async def main(spawned: LearnerSpawn) -> None:
@@ -438,18 +429,17 @@ def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monk
 
         async def join() -> Training:
             chores = Chores(lambda error: None)
-            begun.append(chores.begin(Training.start(manifest, me, options, None, LearnerProgress(), ignore)))
+            begun.append(
+                chores.begin(Training.start(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
+            )
             if len(begun) > 1:
                 return await begun[-1]
             await asyncio.sleep(0)
             await chores.end()
             raise NetworkError("ask for a fresh invite")
 
-        training = await come_back(join, ignore_line)
+        training = await come_back(join, print)
         await training.client.stop()
-
-    def ignore_line(line: str) -> None:
-        pass
 
     with learner_ahead() as spawned:
         asyncio.run(main(spawned))

@@ -10,24 +10,14 @@ import importlib
 from coordinator import core
 from coordinator.presence import Presence
 from dht import wire
-from dht.identity import Signer
-from dht.statement import Context, Statement, signed_bytes
-from dht.wire import Wire
-from tests.next_minor import next_minor_bytes
-
-
-def state(signer: Signer, context: Context, body: Wire) -> Statement:
-    """As `dht.statement.make_statement`."""
-    encoded = next_minor_bytes(body)
-    signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
-    return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)
+from tests.next_minor import next_minor_bytes, next_minor_statement
 
 
 def main() -> None:
     wire.PROTOCOL_MINOR += 1
     Presence.model_fields["protocol_minor"].default = wire.PROTOCOL_MINOR
     Presence.model_rebuild(force=True)
-    core.make_statement = state
+    core.make_statement = next_minor_statement
     Presence.to_wire = next_minor_bytes
     frames = importlib.import_module("peer.frames")
     encode_older = frames.encode_header

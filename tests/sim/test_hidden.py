@@ -47,8 +47,9 @@ class Band:
 
     def own(self, by: PeerId, message: Message) -> Statement | None:
         """What one of them says for itself."""
-        said = isinstance(message, Statement) and by in self.ids and message.sender in self.ids
-        return message if said and isinstance(message, Statement) else None
+        if isinstance(message, Statement) and by in self.ids and message.sender in self.ids:
+            return message
+        return None
 
     def versions(self, shows: Filter) -> int:
         """How many are made meanwhile, and that nobody honest is banned."""

@@ -25,10 +25,10 @@ from coordinator.virtual.network import VirtualNetwork
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from dht.identity import PeerId, Signer
-from dht.statement import Context, Statement, make_statement, signed_bytes
+from dht.statement import Context, Statement, make_statement
 from dht.wire import Wire
 from peer.frames import decode_header, encode_header
-from tests.next_minor import next_minor_bytes
+from tests.next_minor import next_minor_bytes, next_minor_statement
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, run_until, swarm, version
 
 SEEDS = range(6)
@@ -48,9 +48,7 @@ class Upgrade:
         if signer.peer_id not in self.newer:
             return make_statement(signer, context, body)
         self.bodies.add(context.kind)
-        encoded = next_minor_bytes(body)
-        signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
-        return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)
+        return next_minor_statement(signer, context, body)
 
     def carry(self, sender: PeerId, message: Message) -> Message:
         """A message as it is read on the other side."""
