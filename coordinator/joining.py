@@ -6,25 +6,25 @@ whether they leave us free, and takes over once a roster with us in it has come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import InitVar, dataclass, field
 
 from coordinator.actions import Action, RoundKey
 from coordinator.chain import Chain
 from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.gathering import REVISIONS_MAX, Gathering, limits_at
 from coordinator.group import Group, leader_of, read_join
+from coordinator.leaders import first_able, first_leaders
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import NETWORKS_MAX, Join
+from coordinator.own_joins import OwnJoins
 from coordinator.quorum import quorum_size
-from coordinator.tardiness import LEADING, RESULT, Stage, round_number
 from coordinator.tickets import has_ticket
 from coordinator.timeline import JOIN_SHARE, RETRY_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
-LEADERS_TOLD = 3  # of more than fit into a group, a join goes to the attempt's leader and the next two
 GATHERINGS_MAX = 12
 ATTEMPTS_TRIED = 10  # nothing having come of so many, the first of them is tried again
 ATTEMPTS_AHEAD_MAX = 256  # nobody honest gets further ahead of others at one base
@@ -38,7 +38,8 @@ class Joining:
 
     core: Core
     chain: Chain
-    first_attempt: int  # earlier ones are used up: what we said there must not be said again in other words
+    first_attempt: InitVar[int]
+    own: OwnJoins = field(init=False)
     attempt_number: int = field(init=False)
     voids: int = 0
     failures: int = 0  # voids with a group that we were in: without one no deadline was too short
@@ -46,13 +47,11 @@ class Joining:
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
-    said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # our joins and when they expire
-    spoken: dict[int, int] = field(default_factory=dict)  # per attempt, the newest revision under which we spoke
     gatherings: dict[int, Gathering] = field(default_factory=dict)
     announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
 
-    def __post_init__(self) -> None:
-        self.attempt_number = self.first_attempt
+    def __post_init__(self, first_attempt: int) -> None:
+        self.own, self.attempt_number = OwnJoins(first_attempt), first_attempt
 
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
@@ -82,28 +81,25 @@ class Joining:
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
-        coming = range(self.attempt_number, self.attempt_number + len(self.chain.leaders()))
-        able = [attempt for attempt in coming if _can_lead(self.core, self.chain, leader_of(self.chain, attempt), now)]
-        self.attempt_number = next(iter(_preferred(able, self.core, self.chain) + able), self.attempt_number)
+        self.attempt_number = first_able(self.core, self.chain, self.attempt_number, now)
         self.since = now
         return self.ask(contributes, now)
 
     def ask(self, contributes: bool, now: float) -> list[Action]:
         """Send our join, to more leaders once an attempt was void."""
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
-        self._forget_oldest(now)
-        while self.attempt_number in self.said and now >= self.said[self.attempt_number][0]:
-            self.attempt_number += 1  # nobody takes our join there any more, and another would contradict it
-        if not self.said and not self.voids:
+        self.own.forget_oldest(now)
+        self.attempt_number = self.own.not_expired(max(self.attempt_number, self.own.first_attempt), now)
+        if not self.own.said and not self.voids:
             self.asked_first = self.attempt_number
-        if self.attempt_number not in self.said:
+        if self.attempt_number not in self.own.said:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
-            self.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
+            self.own.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
         order = self.chain.leaders()
         few = not self.voids and len(order) > PEERS_PER_GROUP_MAX  # else all, to know whom a leader leaves out
-        told = _first_leaders(order, self.attempt_number) if few else order
+        told = first_leaders(self.chain, self.attempt_number) if few else order
         targets = told if self.core.me in told else (*told, self.core.me)
-        return list(self.core.to_all(targets, self.said[self.attempt_number][1]))
+        return list(self.core.to_all(targets, self.own.said[self.attempt_number][1]))
 
     def _say_join(self, contributes: bool, expires: float) -> Statement:
         """Signed once per attempt: two different joins for one attempt would be a contradiction."""
@@ -118,13 +114,6 @@ class Joining:
         )
         return self.core.say("join", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)
 
-    def _forget_oldest(self, now: float) -> None:
-        """Oldest attempts of which there are too many, or in which our word has expired, cannot be entered any more."""
-        while self.said and (len(self.said) >= GATHERINGS_MAX or now >= self.said[min(self.said)][0]):
-            oldest = min(self.said)
-            del self.said[oldest]
-            self.use_up(oldest)
-
     def meet(self, contributes: bool, now: float) -> list[Action]:
         """Ask again, where most of the others ask: whoever drifted apart meets there.
 
@@ -132,7 +121,7 @@ class Joining:
         nobody may ask twice in one attempt, and this one would come to nothing.
         """
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
-        self.attempt_number = max(numbers[len(numbers) // 2], self.first_attempt)
+        self.attempt_number = max(numbers[len(numbers) // 2], self.own.first_attempt)
         if contributes and self.current is not None and self.current.lacks(self.core.me):
             self.attempt_number, self.since = self.attempt_number + 1, now
         return self.ask(contributes, now)
@@ -158,35 +147,22 @@ class Joining:
         """The attempt came to nothing: on to the next one, with a longer deadline if we were in its group."""
         self.failures += self.since is None
         self.since = None
-        self.attempt_number = _next_attempt(self.attempt_number, self.said.keys() - self.spoken.keys())
+        self.attempt_number = _next_attempt(self.attempt_number, self.own.only_asked())
         self.voids += 1
         self.not_before = now + VOID_BACKOFF_SHARE * self.core.pace.round_seconds
         for gathering in self.gatherings.values():
             gathering.not_before = self.not_before
 
     def use_up(self, attempt: int) -> None:
-        """This attempt and earlier ones are over for good: we no longer remember what we said there."""
-        self.first_attempt = max(self.first_attempt, attempt + 1)
-        self.attempt_number = max(self.attempt_number, self.first_attempt)
-        for old in [one for one in self.spoken if one < self.first_attempt]:
-            del self.spoken[old]
+        """This attempt and earlier ones are over for good."""
+        self.own.use_up(attempt)
+        self.attempt_number = max(self.attempt_number, self.own.first_attempt)
 
     # -- groups
 
-    def is_behind(self, group: Group) -> bool:
-        """Whether we have left this group, or passed it by: it must not be entered any more, whoever shows its roster.
-
-        There we may have committed, voted or abstained, and would do so again in other words.
-        """
-        return group.attempt < self.first_attempt or group.revision <= self.spoken.get(group.attempt, -1)
-
-    def speak(self, group: Group) -> None:
-        """We say something under this roster: it is behind us from now on, with all earlier ones of its attempt."""
-        self.spoken[group.attempt] = group.revision
-
     def enter(self, group: Group) -> None:
         """A roster of this attempt has us: nothing more to ask."""
-        self.speak(group)
+        self.own.speak(group)
         self.since, self.attempt_number = None, group.attempt
 
     # -- collecting
@@ -212,7 +188,7 @@ class Joining:
 
     def _gathering(self, attempt: int) -> Gathering | None:
         """The joins of an attempt; None if it is used up or if there are more of interest than we keep."""
-        if attempt < self.first_attempt:
+        if attempt < self.own.first_attempt:
             return None
         if attempt not in self.gatherings:
             if len(self.gatherings) >= GATHERINGS_MAX and not self._make_room_to_listen(attempt):
@@ -280,15 +256,6 @@ class Joining:
         ends = () if gathering is None else (gathering.strangers_until(), gathering.due_at())
         return [gives_up_at, self.repeat_at, *(end for end in ends if end > now)]
 
-    def attempts_used(self) -> int:
-        """The first attempt at this base in which we have said nothing: rosters and votes come after a join."""
-        return max(self.first_attempt, max(self.said, default=-1) + 1)
-
-
-def _first_leaders(order: tuple[PeerId, ...], attempt: int) -> tuple[PeerId, ...]:
-    start = attempt % len(order)
-    return (order[start:] + order[:start])[:LEADERS_TOLD]
-
 
 def _next_attempt(attempt: int, asked: Set[int]) -> int:
     """The one after this; after many in which we only asked, these again.
@@ -298,30 +265,3 @@ def _next_attempt(attempt: int, asked: Set[int]) -> int:
     if len(asked) < ATTEMPTS_TRIED:
         return attempt + 1
     return min((one for one in asked if one > attempt), default=min(asked))
-
-
-def _can_lead(core: Core, chain: Chain, leader: PeerId, now: float) -> bool:
-    """Whether we believe this peer to be there, and to take part."""
-    presence = core.presence
-    if leader in presence.unheard or _is_hurried(core, chain, leader, LEADING):
-        return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
-    if core.crowded(chain, now) and leader not in chain.newest_roster():
-        return False  # it may get no seat in its own roster
-    if leader == core.me or presence.is_training(leader, now):
-        return True
-    return presence.is_live(leader, now) and core.witnesses_needed(chain.active_set(), now)
-
-
-def _preferred(attempts: Sequence[int], core: Core, chain: Chain) -> list[int]:
-    """Those whose leader can be called, without who let us wait for its results; or with them if they are many.
-
-    Of more than a third some may be honest, and those whom they did not let wait would ask elsewhere than we.
-    """
-    reached = [attempt for attempt in attempts if core.is_dialable(leader_of(chain, attempt))]
-    prompt = [attempt for attempt in reached if not _is_hurried(core, chain, leader_of(chain, attempt), RESULT)]
-    return prompt if 3 * len(prompt) >= 2 * len(reached) else reached
-
-
-def _is_hurried(core: Core, chain: Chain, peer: PeerId, stage: Stage) -> bool:
-    """Whether this version is one in which we expect nothing of a peer at this stage (docs/adr/0043)."""
-    return bool(core.tardiness.hurried({peer}, stage, round_number(chain.fragment, chain.version)))

@@ -3,14 +3,14 @@
 Two statements of one key in one place that differ are a contradiction (`coordinator.evidence`). Each place holds
 something that a later life of the same peer does not share:
 
-* A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `Joining.said` keeps
+* A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `OwnJoins.said` keeps
   what was said; an attempt forgotten there is used up, also if we leave the base and come back (`Bonds`).
 * A *roster* counts as said by the life whose join of the leader it holds; without one it convicts nobody. A life issues
   each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
   (`Gathering.add`).
 * *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
   every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind;
-  what it has left or declined it does not enter later (`Joining.is_behind`).
+  what it has left or declined it does not enter later (`OwnJoins.is_behind`).
 * *What is said in a cell* names its roster, which holds a nonce of every member, its leader included. A member draws
   one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
 * *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:

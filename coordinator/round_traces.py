@@ -71,7 +71,7 @@ class _Round:
         self.enter("scatter", now)
         if all(duty.started for duty in exchange.duties.values()):
             self.enter("reduce", now)
-        if verdict.check is not None:
+        if verdict.check.statement is not None:
             self.enter("check", now)
         if verdict.proposal is not None:
             self.enter("vote", now)

@@ -124,7 +124,7 @@ class Rounds:
         return self.cells.busy and now < first_at + QUORUM_SHARE * self.core.pace.round_seconds
 
     def _is_over(self, attempt: int) -> bool:
-        return attempt < self.joining.first_attempt or any(one.group.attempt == attempt for one in self.past)
+        return attempt < self.joining.own.first_attempt or any(one.group.attempt == attempt for one in self.past)
 
     def _on_roster(self, statement: Statement, now: float) -> list[Action]:
         """A leader fixed a group with us in it."""
@@ -133,7 +133,7 @@ class Rounds:
         group = read_group(statement, self.chain, self.core.unix_seconds(now))
         if group.boots.get(self.core.me) != self.core.boot:
             raise PeerError("a roster without us in this life")
-        if self.joining.is_behind(group):
+        if self.joining.own.is_behind(group):
             return []
         self.joining.check_limits(group)
         unproven = [one for one in group.convictions if one.peer not in self.core.bans]
@@ -171,7 +171,7 @@ class Rounds:
     def _decline(self, group: Group) -> list[Action]:
         """We joined this attempt but have left it since: say so, that nobody there waits for our vote."""
         roster_id = group.key.roster_id
-        self.joining.speak(group)
+        self.joining.own.speak(group)
         statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
         others = tuple(member for member in group.members if member != self.core.me)
         return list(self.core.to_all(others, statement))
@@ -282,7 +282,7 @@ class Rounds:
         if self.attempt is not None:
             self.attempt.judge_members(void=False)
         locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
-        self.bonds.tie(self.chain.digest, self.joining.attempts_used(), max(locks, default=0.0))
+        self.bonds.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
 
 
 def _left_out(rounds: Rounds, group: Group) -> int:

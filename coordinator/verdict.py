@@ -13,7 +13,7 @@ from coordinator.events import Applied
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group, InputSet
 from coordinator.inspection import Inspection
-from coordinator.messages import Abstain, Check, NeedNote, Proposal, Redo
+from coordinator.messages import Abstain, NeedNote, Proposal, Redo
 from coordinator.outcome import (
     Checked,
     agreed_results,
@@ -23,7 +23,8 @@ from coordinator.outcome import (
     read_checks,
     read_proposal,
 )
-from coordinator.timeline import CHECK_SHARE, RECHECK_SHARE, Timeline
+from coordinator.own_check import OwnCheck
+from coordinator.timeline import Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -41,9 +42,7 @@ class Verdict:
     exchange: Exchange
     inspection: Inspection
     ballot: Ballot = field(init=False)
-    check: Statement | None = None
-    check_phase: int = -1
-    checked_to: set[PeerId] = field(default_factory=set)
+    check: OwnCheck = field(init=False)
     waiting: dict[str, Statement] = field(default_factory=dict)  # a redo or proposal whose refutations we lack yet
     waited_with: tuple[int, int] = (0, 0)  # how much we knew when we last looked at these
     proposal: Proposal | None = None
@@ -58,30 +57,16 @@ class Verdict:
 
     def __post_init__(self) -> None:
         self.ballot = Ballot(self.group, self.core.verifier)
+        self.check = OwnCheck(self.core, self.group, self.timeline, self.exchange, self.inspection)
 
     # -- checking
 
-    @property
-    def phase(self) -> int:
-        """1 once a redo has been ordered."""
-        return 1 if self.exchange.redone else 0
-
     def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
-        """Send our check once it can be complete or time is up; judge a proposal that waited for bytes."""
-        actions = self._try_waiting(gone) + self.judge()
-        if self.exchange.inputs is None or self.vote is not None or self.abstention is not None:
+        """Send our check once it is due; judge a proposal that waited for bytes."""
+        actions, inputs = self._try_waiting(gone) + self.judge(), self.exchange.inputs
+        if inputs is None or self.vote is not None or self.abstention is not None:
             return actions
-        phase = self.phase
-        if phase > self.check_phase and self._check_due(phase, gone, now):
-            self.check = self._make_check(phase)
-            self.check_phase = phase
-            self.checked_to = set()
-        if self.check is not None:
-            for peer in check_to:
-                if peer not in self.checked_to:
-                    self.checked_to.add(peer)
-                    actions.append(Send(peer, self.check))
-        return actions
+        return actions + self.check.decide(inputs, gone, check_to, now)
 
     def _try_waiting(self, gone: Set[PeerId]) -> list[Action]:
         """A redo or proposal that we could not follow, once we know more."""
@@ -90,32 +75,6 @@ class Verdict:
             return []
         self.waited_with = known
         return [action for held in self.waiting.copy().values() for action in self.on_leader_statement(held, gone)]
-
-    def _check_due(self, phase: int, gone: Set[PeerId], now: float) -> bool:
-        end = self.timeline.at(RECHECK_SHARE if phase else CHECK_SHARE)
-        missing = (partition for partition, held in enumerate(self.exchange.held()) if held is None)
-        awaited = frozenset(self.group.reducer(partition, self.exchange.redone) for partition in missing) - gone
-        if self.exchange.waits.at(("result", phase), self.timeline).lasts(awaited, end, now):
-            return False
-        return now >= end or all(self.inspection.settled(partition) for partition in range(self.group.partitions))
-
-    def _make_check(self, phase: int) -> Statement:
-        assert self.exchange.inputs is not None
-        held = self.exchange.held()
-        results = tuple(None if one is None else one.statement.digest for one in held)
-        complaints = tuple(partition for partition, one in enumerate(held) if one is None)
-        member = self.exchange.inputs.index(self.core.me)
-        nonce = self.exchange.nonces[phase] if member is not None and not complaints else None
-        body = Check(
-            phase=phase,
-            results=results,
-            complaints=complaints,
-            nonce=nonce,
-            dropped=self.inspection.dropped,
-            doubts=self.inspection.doubts,
-            accused=self.inspection.accused,
-        )
-        return self.core.say("check", self.group.key, self.exchange.inputs.digest, body)
 
     # -- the leader's words
 
@@ -260,7 +219,7 @@ class Verdict:
         if self.abstention is not None:
             return actions
         if self.proposed is None:
-            return [] if self.check is None else [Send(peer, self.check) for peer in sorted(self.checked_to)]
+            return self.check.repeat()
         self.reminded += 1
         return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
 

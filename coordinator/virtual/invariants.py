@@ -33,6 +33,7 @@ from coordinator.gathering import JOINS_MAX
 from coordinator.hearsay import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
+from coordinator.own_joins import JOINS_KEPT_MAX
 from coordinator.places import place_of
 from coordinator.rivals import RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
@@ -233,8 +234,8 @@ def _is_bounded(machine: FragmentMachine) -> bool:
         and all(len(cell.early) <= EARLY_MESSAGES_MAX for cell in machine.cells.cells())
         and len(joining.gatherings) <= GATHERINGS_MAX
         and all(len(gathering.joins) <= JOINS_MAX for gathering in joining.gatherings.values())
-        and joining.spoken.keys() <= joining.said.keys()
-        and len(joining.said) <= GATHERINGS_MAX
+        and joining.own.spoken.keys() <= joining.own.said.keys()
+        and len(joining.own.said) <= JOINS_KEPT_MAX
         and len(joining.announced) <= len(machine.chain.active_set())
         and len(machine.bonds.known) <= BASES_MAX
         and len(machine.custody.unserved) <= UNSERVED_MAX

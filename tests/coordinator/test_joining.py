@@ -14,6 +14,7 @@ from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join
+from coordinator.own_joins import JOINS_KEPT_MAX
 from coordinator.tardiness import LEADING, RESULT, Stage
 from coordinator.timeline import JOIN_SHARE
 from coordinator.virtual.keys import virtual_peer_id
@@ -243,7 +244,7 @@ def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> 
         tried.append(attempt)
         asking.void(5.0 * number + 4)
     assert tried == list(range(ATTEMPTS_TRIED)) * 3
-    assert asking.first_attempt == 0
+    assert asking.own.first_attempt == 0
 
 
 def test_an_attempt_in_which_we_have_spoken_is_not_tried_again() -> None:
@@ -251,7 +252,7 @@ def test_an_attempt_in_which_we_have_spoken_is_not_tried_again() -> None:
     for number in range(ATTEMPTS_TRIED):
         asking.open(True, 5.0 * number)
         if number == 0:
-            asking.speak(group_of(asking.chain, FIVE, 0))
+            asking.own.speak(group_of(asking.chain, FIVE, 0))
         asking.void(5.0 * number + 4)
     assert asking.attempt_number == ATTEMPTS_TRIED
     asking.open(True, 60.0)
@@ -266,8 +267,8 @@ def test_a_join_that_has_expired_is_not_said_again_nor_contradicted() -> None:
     asking.ask(True, 0.0)
     asking.attempt_number = 2
     asking.ask(True, 100.0)
-    expired = asking.said[3][0]
-    assert expired < asking.said[2][0]
+    expired = asking.own.said[3][0]
+    assert expired < asking.own.said[2][0]
     asking.attempt_number = 3
     assert {body.attempt for _, body in joins(asking.ask(True, expired))} == {4}
     asking.attempt_number = 2
@@ -368,7 +369,7 @@ def test_used_up_attempts_are_neither_asked_into_nor_gathered() -> None:
 
 
 def words(asking: Joining) -> dict[int, bytes]:
-    return {attempt: statement.body for attempt, (_, statement) in asking.said.items()}
+    return {attempt: statement.body for attempt, (_, statement) in asking.own.said.items()}
 
 
 def test_nothing_is_ever_said_twice_in_other_words() -> None:
@@ -380,7 +381,7 @@ def test_nothing_is_ever_said_twice_in_other_words() -> None:
         asking.meet(number % 2 > 0, now + 0.5)
         for attempt, body in words(asking).items():
             assert said.setdefault(attempt, body) == body
-        assert len(asking.said) <= GATHERINGS_MAX
+        assert len(asking.own.said) <= JOINS_KEPT_MAX
         if number % 4 == 0:
             asking.hear(
                 join(asking.chain, FIVE[number % 5], max(asking.attempt_number - 3, 0), expires_unix_seconds=2**40), now
@@ -394,7 +395,7 @@ def test_an_attempt_whose_join_has_expired_is_left_behind() -> None:
     asking = joining()
     asking.open(True, 0.0)
     asking.ask(True, 10_000.0)
-    assert asking.first_attempt == asking.attempt_number == 1
+    assert asking.own.first_attempt == asking.attempt_number == 1
 
 
 def test_gatherings_are_bounded_and_stay_near() -> None:
@@ -412,7 +413,7 @@ def test_a_leader_of_many_void_attempts_can_lead_another() -> None:
         gathering = asking.hear(join(asking.chain, FIVE[1], attempt, expires_unix_seconds=2**40), 0.0)
         assert gathering is not None
         gathering.roster = join(asking.chain, FIVE[1])
-    assert asking.first_attempt == 2 * GATHERINGS_MAX
+    assert asking.own.first_attempt == 2 * GATHERINGS_MAX
     assert asking.hear(join(asking.chain, FIVE[1], 0), 0.0) is None
 
 
@@ -489,9 +490,9 @@ def joined(actions: list[Action]) -> list[tuple[PeerId, PeerId]]:
 
 def test_what_was_said_at_a_base_is_used_up_when_it_becomes_ours_again() -> None:
     asking = joining()
-    assert asking.attempts_used() == 0
+    assert asking.own.used() == 0
     asking.open(True, 0.0)
     asking.void(1.0)
-    assert asking.attempts_used() == 1
+    assert asking.own.used() == 1
     asking.open(True, 2.0)
-    assert asking.attempts_used() == 2
+    assert asking.own.used() == 2

@@ -141,5 +141,5 @@ def test_what_is_remembered_of_groups_is_bounded_by_the_attempts_that_it_asked_i
         for revision in range(3):
             member.shown(roster(own, attempt, revision))
         joining = member.engine.machines[0].rounds.joining
-        assert joining.spoken.keys() <= joining.said.keys()
+        assert joining.own.spoken.keys() <= joining.own.said.keys()
         member.leave()

@@ -28,8 +28,8 @@ def test_whoever_asks_alone_uses_up_few_attempts() -> None:
     world = lonely()
     world.run(24 * DEADLINE)
     joining = machine(world.peers[0]).rounds.joining
-    assert joining.first_attempt == 0
-    assert joining.attempts_used() <= ATTEMPTS_TRIED * len(world.peers)  # those whose leaders are gone are skipped
+    assert joining.own.first_attempt == 0
+    assert joining.own.used() <= ATTEMPTS_TRIED * len(world.peers)  # those whose leaders are gone are skipped
 
 
 def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

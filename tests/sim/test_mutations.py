@@ -115,7 +115,7 @@ def test_a_join_that_is_signed_anew_every_time(monkeypatch: pytest.MonkeyPatch) 
     honest = Joining.ask
 
     def forgetful(self: Joining, contributes: bool, now: float) -> list[Action]:
-        self.said.clear()
+        self.own.said.clear()
         return honest(self, contributes, now)
 
     monkeypatch.setattr(Joining, "ask", forgetful)
