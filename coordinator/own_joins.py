@@ -28,15 +28,14 @@ class OwnJoins:
     def forget_oldest(self, now: float) -> None:
         """Oldest attempts of which there are too many, or in which our word has expired, cannot be entered any more."""
         while self.said and (len(self.said) >= JOINS_KEPT_MAX or now >= self.said[min(self.said)][0]):
-            oldest = min(self.said)
-            del self.said[oldest]
-            self.use_up(oldest)
+            self.use_up(min(self.said))
 
     def use_up(self, attempt: int) -> None:
         """This attempt and earlier ones are over for good: we no longer remember what we said there."""
         self.first_attempt = max(self.first_attempt, attempt + 1)
-        for old in [one for one in self.spoken if one < self.first_attempt]:
-            del self.spoken[old]
+        for remembered in (self.said, self.spoken):
+            for old in [one for one in remembered if one < self.first_attempt]:
+                del remembered[old]
 
     def is_behind(self, group: Group) -> bool:
         """Whether we have left this group, or passed it by: it must not be entered any more, whoever shows its roster.

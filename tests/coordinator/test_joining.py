@@ -247,6 +247,19 @@ def test_after_many_attempts_that_came_to_nothing_the_first_is_tried_again() -> 
     assert asking.own.first_attempt == 0
 
 
+def test_nobody_comes_back_to_what_is_used_up() -> None:
+    """Its group could not be entered any more, and the turn would be wasted."""
+    asking = joining()
+    for number in range(ATTEMPTS_TRIED):
+        asking.open(True, 5.0 * number)
+        asking.void(5.0 * number + 4)
+    asking.use_up(3)
+    for number in range(ATTEMPTS_TRIED, 3 * ATTEMPTS_TRIED):
+        asking.open(True, 5.0 * number)
+        assert asking.attempt_number > 3
+        asking.void(5.0 * number + 4)
+
+
 def test_an_attempt_in_which_we_have_spoken_is_not_tried_again() -> None:
     asking = joining()
     for number in range(ATTEMPTS_TRIED):
