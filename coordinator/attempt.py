@@ -270,7 +270,7 @@ class Attempt:
             actions += self.early.replay(self.receive, now)
         second = leaderless and self.core.me in proposers and self.verdict.open
         if self.chair.leads or second:
-            actions += self.chair.decide(self.verdict.check.phase, self.gone.keys(), now)
+            actions += self.chair.decide(self.exchange.phase, self.gone.keys(), now)
         return actions
 
     def _remind(self) -> list[Action]:

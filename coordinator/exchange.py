@@ -99,7 +99,9 @@ class Exchange:
         if self.inputs is not None:
             return []
         inputs = read_input_set(statement, self.group, self.core.codec, self.chain)
-        if not self.suffices(inputs.peers) or self._outweighed(inputs, 0, range(len(inputs.peers))):
+        if not self.suffices(inputs.peers) or _outweighed(
+            self.group, self.left_out, inputs, 0, range(len(inputs.peers))
+        ):
             return []
         self.inputs = inputs
         self.waits.give_up(self.group.contributors.difference(inputs.peers))
@@ -112,19 +114,6 @@ class Exchange:
 
     def _counted_min(self, inputs: InputSet) -> int:
         return self.group.merged_needed(len(inputs.peers), self.left_out)
-
-    def _outweighed(self, inputs: InputSet, partition: int, merged: Collection[int]) -> bool:
-        """Where somebody is left out: whether its leader and others, fewer than a third, could have half of the weight.
-
-        Only a hostile leader leaves out: beside an honest one that somebody asked is no reason to refuse anything, or
-        who asks a moment too late on purpose would stop a swarm of unlike machines (docs/adr/0046).
-        """
-        if not self.left_out:
-            return False
-        everybody = max(len(self.group.members) + self.left_out, len(self.group.active))
-        weights = {inputs.peers[one.member]: one.weight for one in inputs.partition(partition, merged)}
-        its = weights.pop(self.group.leader, 0.0)
-        return outweighed(its, weights.values(), most_hostile(everybody))
 
     def on_redo(self, partitions: tuple[int, ...], gone: Set[PeerId]) -> list[Action]:
         """These partitions are reduced again, by others."""
@@ -211,7 +200,7 @@ class Exchange:
         counted = self.group.counted(self.inputs.peers[member] for member in indices)
         few = len(indices) < self.core.pace.min_group or counted < self._counted_min(self.inputs)
         repeated = len(indices) != len(result.included)
-        if few or repeated or self._outweighed(self.inputs, result.partition, result.included):
+        if few or repeated or _outweighed(self.group, self.left_out, self.inputs, result.partition, result.included):
             raise PeerError("a result of too few inputs")
         if not statement.verify(self.core.verifier):
             raise PeerError("a result that its reducer did not sign")
@@ -236,6 +225,11 @@ class Exchange:
         commits = () if self.inputs is None else self.inputs.commits
         parts = (commits[member].part_roots[duty.partition] for duty in self.duties.values() for member in duty.arrived)
         return frozenset(own).union(parts, (held.result.root for held in self.results.values()))
+
+    @property
+    def phase(self) -> int:
+        """1 once a redo has been ordered."""
+        return 1 if self.redone else 0
 
     def turn_of(self, partition: int) -> int:
         return 1 if partition in self.redone else 0
@@ -287,3 +281,17 @@ class Exchange:
         if held is None:
             return []
         return [Send(sender, held.statement, held.result.root)]
+
+
+def _outweighed(group: Group, left_out: int, inputs: InputSet, partition: int, merged: Collection[int]) -> bool:
+    """Where somebody is left out: whether its leader and others, fewer than a third, could have half of the weight.
+
+    Only a hostile leader leaves out: beside an honest one that somebody asked is no reason to refuse anything, or who
+    asks a moment too late on purpose would stop a swarm of unlike machines (docs/adr/0046).
+    """
+    if not left_out:
+        return False
+    everybody = max(len(group.members) + left_out, len(group.active))
+    weights = {inputs.peers[one.member]: one.weight for one in inputs.partition(partition, merged)}
+    its = weights.pop(group.leader, 0.0)
+    return outweighed(its, weights.values(), most_hostile(everybody))

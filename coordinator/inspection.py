@@ -108,7 +108,7 @@ class Inspection:
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
-        nonce = self.exchange.nonces[1 if self.exchange.redone else 0]
+        nonce = self.exchange.nonces[self.exchange.phase]
         tardy = held.reducer in self.exchange.waits.hurried(OPENING)
         self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now, by_owners=tardy)
         return case

@@ -89,7 +89,7 @@ class Joining:
         """Send our join, to more leaders once an attempt was void."""
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
         self.own.forget_oldest(now)
-        self.attempt_number = self.own.not_expired(max(self.attempt_number, self.own.first_attempt), now)
+        self.attempt_number = self.own.open_from(self.attempt_number, now)
         if not self.own.said and not self.voids:
             self.asked_first = self.attempt_number
         if self.attempt_number not in self.own.said:

@@ -29,14 +29,9 @@ class OwnCheck:
     told: set[PeerId] = field(default_factory=set)
     said_in: int = -1  # the phase of the statement
 
-    @property
-    def phase(self) -> int:
-        """1 once a redo has been ordered."""
-        return 1 if self.exchange.redone else 0
-
     def decide(self, inputs: InputSet, gone: Set[PeerId], proposers: tuple[PeerId, ...], now: float) -> list[Action]:
         """Sign it once it can be complete or time is up; send it to whichever of the proposers has not got it."""
-        phase = self.phase
+        phase = self.exchange.phase
         if phase > self.said_in and self._is_due(phase, gone, now):
             self.statement, self.said_in, self.told = self._sign(phase, inputs), phase, set()
         if self.statement is None:

@@ -19,8 +19,9 @@ class OwnJoins:
     said: dict[int, tuple[float, Statement]] = field(default_factory=dict)  # per attempt, when it expires and our join
     spoken: dict[int, int] = field(default_factory=dict)  # per attempt, the newest revision under which we spoke
 
-    def not_expired(self, attempt: int, now: float) -> int:
-        """This attempt or the first one after it in which our join, if we have one, still counts."""
+    def open_from(self, attempt: int, now: float) -> int:
+        """This attempt or the first one after it that is not used up, and where our join, if we said one, counts."""
+        attempt = max(attempt, self.first_attempt)
         while attempt in self.said and now >= self.said[attempt][0]:
             attempt += 1  # nobody takes our join there any more, and another would contradict it
         return attempt
