@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow compose-test check bench results fuzz sim seeds clean
+.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -20,8 +20,12 @@ FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
+install: $(INSTALLED) ## set up .venv, and say how the shell finds muster
+	@echo 'where your shell finds muster: export PATH="$(CURDIR)/$(BIN):$$PATH"'
+
 run: $(INSTALLED) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this machine
 	@$(BIN)/muster swarm --peers $(PEERS) --minutes $(MINUTES)
+	@$(MAKE) --no-print-directory install
 
 # Unit tests share the cores between workers, each with one thread; a swarm wants the cores for itself.
 test: $(INSTALLED) ## run all tests but the slow ones

@@ -98,7 +98,7 @@ def _data_of(text: str) -> str:
     if match is None:
         raise UsageError(_CUT_SHORT if text == _PREFIX else _DAMAGED)
     if int(match[1]) > INVITE_VERSION:
-        raise UsageError("the invite is for a newer Muster; upgrade with: pip install --upgrade musterml")
+        raise UsageError("the invite is for a newer Muster; update Muster here")
     if int(match[1]) < INVITE_VERSION:
         raise UsageError(_DAMAGED)
     return match[2] or ""

@@ -24,7 +24,7 @@ def binary_path() -> Path:
     """The daemon that hivemind's wheel carries, found without importing hivemind; raises LocalError."""
     package = importlib.util.find_spec("hivemind")
     if package is None or not package.submodule_search_locations:
-        raise LocalError("hivemind is not installed; install it with: pip install musterml")
+        raise LocalError("hivemind is not installed; set Muster up again with: make install")
     return Path(package.submodule_search_locations[0]) / "hivemind_cli" / "p2pd"
 
 

@@ -36,7 +36,7 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         sys.stdout = None  # so that Python does not flush it once more at exit
         return EXIT_FAILED
     except ModuleNotFoundError as error:
-        return _complain(f"{error.name} is not installed; install it with: pip install musterml", EXIT_FAILED)
+        return _complain(f"{error.name} is not installed; set Muster up again with: make install", EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - no user shall see a traceback
         return _explain(error)
 

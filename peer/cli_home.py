@@ -1,4 +1,4 @@
-"""What the owner of a machine asks of it besides training: `muster doctor`, `limits`, `logs`, `service install`."""
+"""What an owner asks of a machine besides training: `muster doctor`, `id`, `limits`, `logs`, `service install`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from coordinator import control
 from coordinator.owner_limits import OwnerLimits
 from dht.errors import LocalError, UsageError
+from dht.identity import Identity
 from dht.invite import Invite
 from peer import cli_settings
 from peer.cli_common import Data, Limit, Listen, Port
@@ -55,6 +56,13 @@ def doctor(
         typer.echo(str(finding))
     if any(finding.grade == "bad" for finding in found):
         raise typer.Exit(1)
+
+
+@app.command(name="id", epilog="Example: muster id --data alice")
+def show_id(data: Data = None) -> None:
+    """Print the peer id of this machine, for `muster host --founder`; its key is made if there is none."""
+    options = NodeOptions(data_directory=cli_settings.data_directory(data))
+    typer.echo(Identity.load_or_create(options.identity_path).peer_id)
 
 
 @app.command(epilog="Example: muster logs -n 20")

@@ -131,7 +131,7 @@ def _parquet_rows(path: Path, spec: DataSpec) -> Iterator[str]:
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
     except ImportError:
-        raise UsageError("Parquet files need pyarrow; install it with: pip install 'musterml[hf]'") from None
+        raise UsageError("Parquet files need pyarrow; install it with: pip install pyarrow") from None
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=[spec.field]):
@@ -170,7 +170,7 @@ def _hub_texts(spec: DataSpec) -> Iterator[str]:
     try:
         import datasets
     except ImportError:
-        raise UsageError("data sets of the Hub need `datasets`; install it with: pip install 'musterml[hf]'") from None
+        raise UsageError("data sets of the Hub need `datasets`; install it with: pip install datasets") from None
     try:
         for row in datasets.load_dataset(spec.path, spec.subset or None, split="train", streaming=True):
             text = row[spec.field]

@@ -50,7 +50,7 @@ def packages_folder() -> Path:
     """The folder that holds the packages; raises LocalError if the dashboard is not among them."""
     found = importlib.util.find_spec("dashboard")
     if found is None or not found.submodule_search_locations:
-        raise LocalError("the dashboard is not installed; install it with: pip install musterml")
+        raise LocalError("the dashboard is not installed; set Muster up again with: make install")
     return Path(found.submodule_search_locations[0]).parent
 
 

@@ -161,7 +161,7 @@ def _versions() -> Finding:
             found.append(f"{package} not installed")
     missing = [text for text in found if text.endswith("not installed") and not text.startswith("musterml")]
     text = f"Python {platform.python_version()}, {', '.join(found)}"
-    return Finding("bad" if missing else "ok", "versions", text, "pip install musterml" if missing else "")
+    return Finding("bad" if missing else "ok", "versions", text, "make install" if missing else "")
 
 
 def _arithmetic() -> Finding:

@@ -25,7 +25,9 @@ HEAD_LINES = 8  # around the rows of the table
 LABEL_CHARACTERS = 11
 SAMPLE_LINES_MAX = 12
 BANS_SHOWN = 12
-NEXT_COMMAND = "muster host    # prints an invite; on another machine: muster join INVITE"
+NEXT_COMMANDS = """\
+muster host --listen 0.0.0.0 --port 7400    # prints an invite
+muster join INVITE                          # on another machine, which has Muster too"""
 
 
 class LiveView:
@@ -94,7 +96,7 @@ def summary(report: SwarmReport, sample: str, disagreement: str | None) -> Rende
     if sample:
         shown = "".join(map(_harmless, sample)).split("\n")[:SAMPLE_LINES_MAX]
         parts += [Text("\nWhat the model writes:", style="dim"), *(Text(line, style="cyan") for line in shown)]
-    parts += [Text("\nNext, train with somebody else:", style="dim"), Text(NEXT_COMMAND)]
+    parts += [Text("\nNext, train with somebody else:", style="dim"), Text(NEXT_COMMANDS)]
     return Group(*parts)
 
 

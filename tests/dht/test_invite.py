@@ -76,8 +76,8 @@ def test_arbitrary_text_raises_only_usage_error(text: str) -> None:
     [
         ("", "not an invite"),
         ("/ip4/203.0.113.7/tcp/7331", "not an invite"),
-        ("muster2" + TEXT[7:], "newer Muster; upgrade"),
-        ("muster12" + TEXT[7:], "newer Muster; upgrade"),
+        ("muster2" + TEXT[7:], "newer Muster; update"),
+        ("muster12" + TEXT[7:], "newer Muster; update"),
         ("muster0" + TEXT[7:], "damaged"),
         (TEXT[:50] + "0" + TEXT[51:], "damaged"),
         (TEXT[:50] + "ü" + TEXT[51:], "damaged"),

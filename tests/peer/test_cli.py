@@ -34,7 +34,7 @@ PEER = Identity(bytes(32)).peer_id
 INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
 COMMANDS = (
     *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
-    *("export", "verify", "credit", "doctor", "limits", "logs", "version"),
+    *("export", "verify", "credit", "doctor", "id", "limits", "logs", "version"),
 )
 
 
@@ -133,6 +133,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
             "share of the attack backdoor is at least 0 and at most 1, not 7",
         ),
         (["status", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
+        (["id", "--data", "/dev/null"], "/dev/null cannot hold data"),
         (["drain", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
         (["join", INVITE, "--yes", "--listen", "home"], "--listen 'home' is no IP address"),
         (["join", INVITE, "--yes", "--device", "gpu"], "--device 'gpu' is none"),
@@ -214,7 +215,7 @@ def test_a_bug_is_one_sentence_that_names_the_file_with_the_traceback(
 def test_a_library_that_is_missing_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peer.swarm", None)
     assert cli.run(["swarm"], PYTHON) == 1
-    assert sentence(capsys).endswith("is not installed; install it with: pip install musterml")
+    assert sentence(capsys).endswith("is not installed; set Muster up again with: make install")
 
 
 def test_a_bug_before_there_is_a_log_gets_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

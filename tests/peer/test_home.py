@@ -10,7 +10,7 @@ from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.invite import Invite
-from peer import cli
+from peer import cli, cli_settings
 from peer.cli_log import LOG_NAME
 from peer.detach import CONSOLE_NAME, start_detached
 from peer.limits import Limits, PeerSettings
@@ -29,6 +29,15 @@ def test_the_newest_lines_of_a_log_are_shown_over_two_files(tmp_path: Path, caps
     assert capsys.readouterr().out == "two\nthree\nfour\n"
     assert cli.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 2
     assert "no peer has run" in capsys.readouterr().err
+
+
+def test_an_id_is_known_before_any_run_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for _ in range(2):
+        assert cli.run(["id", "--data", str(tmp_path / "new")], PYTHON) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert cli_settings.founders([shown[0].strip()]) == (Identity.load(tmp_path / "new" / "identity.key").peer_id,)
 
 
 def test_limits_are_shown_and_changed_while_no_peer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
