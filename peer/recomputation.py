@@ -50,6 +50,8 @@ class Recomputation:
 
         The result has as many coefficients as are due, and is verifiable. Raises RuleError if this machine cannot tell.
         """
+        if any(not any(inputs.weights) for _, inputs in self.segments):
+            return None
         windows = [look.leaves.window(leaf) for leaf in chosen]
         try:
             vectors = look.vectors(chosen)

@@ -37,7 +37,7 @@ MEMBERS = 4
 CLUB = Club.of(MEMBERS, real_keys=True)
 CHAIN = CLUB.chain()
 GROUP = CLUB.group(CHAIN, range(MEMBERS))
-PARTITION = 2
+PARTITION = 0  # with all kinds of tensors in it
 CULPRIT = GROUP.reducer(PARTITION)
 RULES = [OuterSpec(merge=rule) for rule in MERGES] + [OuterSpec(merge="robust_rda", norms="row")]
 INNOCENT = r"what its inputs come to|no leaf can be recomputed"
@@ -248,7 +248,7 @@ def test_an_honest_reducer_is_not_framed_by_leaves_that_it_did_not_sign() -> Non
     for change in changes:
         with pytest.raises(PeerError, match="nobody signed for"):
             of.convicted(false_result(result, of.inputs.statement, shown.model_copy(update=change)))  # type: ignore[arg-type]
-    for change in ({"partition": 0}, {"turn": 1}, {"result": bytes(32)}):
+    for change in ({"partition": 1}, {"turn": 1}, {"result": bytes(32)}):
         with pytest.raises(PeerError, match="another result"):
             of.convicted(false_result(result, of.inputs.statement, shown.model_copy(update=change)))  # type: ignore[arg-type]
 
@@ -330,6 +330,34 @@ def test_whatever_a_liar_signs_is_judged(data: st.DataObject, merge: str, tokens
         assert other.convicted(other.evidence(lie, 0, coefficients=coefficients)) == CULPRIT
     except PeerError:
         return
+
+
+@pytest.mark.parametrize("tokens", [0, 100])
+@pytest.mark.parametrize("merge", sorted(MERGES))
+def test_a_result_of_nothing_that_counts_ends_nobody_who_judges_it(merge: str, tokens: int) -> None:
+    """Anybody can sign all of it alone, and send it to everybody."""
+    of = standard(merge)
+    lie = cheated(of)
+    commits = [
+        CLUB.commit(
+            member,
+            GROUP,
+            tokens=tokens,
+            steps=10,
+            codec="int8",
+            part_roots=one.part_roots,
+            squared_norms=one.squared_norms,
+            probation=tokens > 0,
+        )
+        for member, one in enumerate(of.inputs.commits)
+    ]
+    bundle = CLUB.bundle(GROUP, commits)
+    other = replace(of, inputs=replace(of.inputs, digest=bundle.digest, statement=bundle))
+    if merge == "nnm_trimmed_mean":
+        with pytest.raises(PeerError, match="no leaf can be recomputed"):
+            other.convicted(other.evidence(lie, 0))
+    else:
+        assert other.convicted(other.evidence(lie, 0)) == CULPRIT
 
 
 def test_whoever_has_no_tensors_cannot_judge() -> None:
