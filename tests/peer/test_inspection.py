@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from coordinator.events import Finding
+from coordinator.manifest import OuterSpec
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, TensorSpec
 from peer.inspection import Inspector
 from peer.leaves import Leaves
 from peer.merge import MERGES, MergeRule
+from peer.merge_package import merge_rule
 from peer.reduction import ReducedPartition
 from tests.peer.reducing import Reduction, alike, is_caught
 
@@ -211,6 +213,27 @@ def test_an_input_far_longer_than_committed_is_doubted_and_breaks_nothing() -> N
     reduction.inputs = tuple(huge if one.member == 3 else one for one in reduction.inputs)
     lie = reduction.with_coefficients(honest, lambda own: own)
     assert reduction.look(lie, 0).finding is Finding.DOUBTFUL
+
+
+@pytest.mark.parametrize(
+    ("outer", "finding"),
+    [
+        (OuterSpec(), Finding.REFUTED),
+        (OuterSpec(norms="row"), Finding.DOUBTFUL),
+        (OuterSpec(merge="rda", norms="row"), Finding.DOUBTFUL),
+        (OuterSpec(merge="nnm_trimmed_mean"), Finding.DOUBTFUL),
+    ],
+    ids=lambda one: one.merge + " by " + one.norms if isinstance(one, OuterSpec) else "",
+)
+def test_garbage_that_its_own_reducer_takes_in_ends_no_voter(outer: OuterSpec, finding: Finding) -> None:
+    reduction = Reduction(LAYOUT, alike(LAYOUT, VOTERS, 0.5, 1), merge_rule(outer), ("int8", "int8"), 2, 1)
+    honest = reduction.honest()
+    data = bytearray(reduction.blobs.get(reduction.inputs[0].root) or b"")
+    for start in range(0, len(data), reduction.contribution.block_bytes):
+        data[start : start + 4] = b"\xff\xff\xff\x7f"  # not a number, as every block's scale
+    root = reduction.blobs.add(bytes(data), reduction.contribution.leaf_bytes)
+    reduction.inputs = (replace(reduction.inputs[0], root=root), *reduction.inputs[1:])
+    assert {reduction.look(honest, voter).finding for voter in range(1, VOTERS)} == {finding}
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
