@@ -6,12 +6,15 @@ Asked by `peer.node` a few times a second; time comes with the question.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 import structlog
 
 from coordinator.engine import Engine
 from coordinator.passes import lane_of
 from coordinator.presence import Presence, State
+from coordinator.weights import most_hostile
+from dht.identity import PeerId
 from peer.manners import Pause
 from peer.presence_loop import PresenceLoop
 from peer.pump import Pump
@@ -21,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
 BY_HAND = "by its owner, until muster resume"
+STRANGERS_LIFETIMES = 3.0  # how long a peer that meets nobody it knows lets strangers say that it is behind
 AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
 AT_REST = ("draining", "hosting")  # states of those who open no rounds for work of their own
 
@@ -31,16 +35,26 @@ def live_presences(engine: Engine, now: float) -> list[Presence]:
     return [table.sightings[peer].presence for peer in table.live(now)]
 
 
-def lagging_fragments(engine: Engine, now: float) -> set[int]:
-    """Fragments of which we hold less than others do; being one version behind is what rounds look like."""
-    others = live_presences(engine, now)
+def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[int]:
+    """Fragments of which we hold less than others do; being one version behind is what rounds look like.
+
+    What others hold that we have no certificate of is only what they say. So it takes more of those whom we know than
+    may be hostile; strangers are heard, if at all, where none of these is here, as after a long absence.
+    """
+    live = engine.core.presence.live(now)
     lagging = set()
     for machine in engine.machines:
-        index = machine.index
-        newest = max((other.versions[index] for other in others if index < len(other.versions)), default=0)
-        if not machine.ready or newest > machine.chain.version + 1:
-            lagging.add(index)
+        asked = machine.chain.known() & live or (live if hears_strangers else frozenset())
+        if not machine.ready or _newest_said(engine, asked, machine.index) > machine.chain.version + 1:
+            lagging.add(machine.index)
     return lagging
+
+
+def _newest_said(engine: Engine, peers: Set[PeerId], fragment: int) -> int:
+    """The version that these say to hold, or a newer one, but for as many as may be hostile."""
+    said = [engine.core.presence.sightings[peer].presence.versions for peer in peers]
+    versions = sorted((own[fragment] for own in said if fragment < len(own)), reverse=True)
+    return versions[most_hostile(len(versions))] if versions else 0
 
 
 def round_deadline_seconds(engine: Engine) -> float:
@@ -90,6 +104,7 @@ class Stage:
         self._manners: Pause | None = None
         self._pump = pump
         self._presence = presence
+        self._looks_since: float | None = None  # for whom is ahead
         self._drained_at: float | None = None
         self._leaves_by = math.inf  # whatever is not finished by then stays so
 
@@ -152,17 +167,25 @@ class Stage:
             return
         if self.wanted_paused or self._manners is not None:
             self.training.pause()
+            self._looks_since = None
             self._enter("paused")
         elif self.state == "training":
             return  # from here on rounds keep us up to date
         elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
-            lagging = lagging_fragments(self._pump.engine, now)
+            lagging = self._lagging(now)
             self._pump.local_work.doubt(lagging)
             if lagging:
                 self._enter("catching up")
             else:
+                self._looks_since = None
                 self.training.resume()
                 self._enter("training")
+
+    def _lagging(self, now: float) -> set[int]:
+        engine = self._pump.engine
+        self._looks_since = now if self._looks_since is None else self._looks_since
+        patience = STRANGERS_LIFETIMES * engine.core.pace.presence_lifetime_seconds
+        return lagging_fragments(engine, now, hears_strangers=now <= self._looks_since + patience)
 
     def _enter(self, state: State) -> None:
         if state != self.state:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from coordinator.engine import Engine
 from coordinator.events import PresenceSeen
 from coordinator.presence import State
 from dht.statement import digest_of
+from peer.local_work import LocalWork
 from peer.manners import Pause
 from peer.node_status import lack_of_company, lack_of_founders, note_of, swarm_loss
 from peer.presence_loop import PresenceLoop
-from peer.stage import AGREEMENT_LIFETIMES, BY_HAND, Stage
+from peer.stage import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Stage
 from peer.virtual_loop import run_virtual
+from tests.coordinator.builders import PACE, Club
+from tests.coordinator.builders import presence as presence_of
 from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
 from tests.peer.test_pump import Peer, Swarm, config_of
 
@@ -25,6 +31,10 @@ LIFETIME_SECONDS = config_of().pace.presence_lifetime_seconds
 def stage_of(peer: Peer) -> Stage:
     nobody: Any = None
     return Stage(peer.pump, PresenceLoop(nobody, nobody, digest_of(b"run"), peer.presence, nobody), "training")
+
+
+def a_training() -> Any:
+    return SimpleNamespace(pause=lambda: None, resume=lambda: None)
 
 
 async def over(stage: Stage, peer: Peer) -> float:
@@ -50,6 +60,44 @@ def test_every_pause_says_why() -> None:
     assert stage.reason == BY_HAND
     stage._manners = Pause("on battery", silent=False)
     assert stage.reason == "on battery"
+
+
+def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> str:
+    """The state of a peer that meets these, all with chains at version 0, of whom the first so many are founders."""
+    club = Club.of(8, founders=known + 1)
+    engine = Engine(club.core(0), [club.chain(0), club.chain(1)], [0, 0], 0.0)
+    pump: Any = SimpleNamespace(engine=engine, local_work=LocalWork(2, 4), now=0.0)
+    looks: Any = SimpleNamespace(rounds=ROUNDS_OF_PRESENCE_MIN, hurry=lambda: None)
+    stage = Stage(pump, looks, "starting")
+    stage.training = a_training()
+    now = 0.0
+    while now <= seconds and stage.state != "training":
+        for number, version in versions.items():
+            said = presence_of(number, beat=int(now), versions=(version, version))
+            engine.handle(PresenceSeen(club.ids[number], said), now)
+        stage.advance(now)
+        now += 1.0
+    return stage.state
+
+
+SHORT, LONG = 2.0, 2 * STRANGERS_LIFETIMES * PACE.presence_lifetime_seconds
+
+
+def test_who_starts_waits_for_versions_of_which_enough_of_the_known_speak() -> None:
+    assert starting_among({1: 0, 2: 0, 3: 9, 4: 9}, known=4, seconds=LONG) == "catching up"
+    assert starting_among({1: 1, 2: 1, 3: 1, 4: 1}, known=4, seconds=SHORT) == "training", (
+        "one behind is what rounds are"
+    )
+
+
+def test_nobody_is_kept_from_training_by_what_fewer_than_a_third_or_strangers_say() -> None:
+    assert starting_among({1: 0, 2: 0, 3: 0, 4: 10**9}, known=4, seconds=SHORT) == "training"
+    assert starting_among({1: 0, 5: 10**9, 6: 10**9, 7: 10**9}, known=4, seconds=SHORT) == "training"
+
+
+def test_strangers_are_believed_for_a_while_where_nobody_known_is_there() -> None:
+    assert starting_among({5: 9, 6: 9}, known=4, seconds=SHORT) == "catching up"
+    assert starting_among({5: 10**9, 6: 10**9}, known=4, seconds=LONG) == "training"
 
 
 def test_a_learner_that_is_alone_says_for_whom_it_waits() -> None:
