@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import inf
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
@@ -14,7 +16,9 @@ from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, 
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
-ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead
+ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead: of those who were active, and of the others
+ASKED_MAX = 512  # about one fragment, that are remembered
+SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until whoever did not answer has its turn again
 RIVALS_MAX = 64
 FEW_SIGNERS_INTERVALS = 3.0  # that a minor version waits longer if a hostile key may have made it alone
 
@@ -38,18 +42,28 @@ class Rivals:
         """Ask a peer what follows the versions of this fragment that we know; not too often."""
         if now < self.asked.get((peer, fragment), -ASK_AGAIN_SECONDS) + ASK_AGAIN_SECONDS:
             return []
-        if len(self.asked) >= RIVALS_MAX * len(self.machines):
-            self.asked.clear()
-            self.awaited.clear()
+        self.asked.pop((peer, fragment), None)  # so that the oldest question is the first
+        while len(self.asked) >= ASKED_MAX * len(self.machines):
+            oldest = next(iter(self.asked))
+            del self.asked[oldest]
+            self.awaited.discard(oldest)
         self.asked[peer, fragment] = now
         self.awaited.add((peer, fragment))
         chain = self.machines[fragment].chain
         return [Send(peer, AskChainNote(fragment=fragment, version=chain.version, known=known_digests(chain)))]
 
     def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
-        """`ask`, because of its presence: whoever comes late to a large swarm finds all others ahead, and needs one."""
-        recent = sum(asked[1] == fragment and now < at + ASK_AGAIN_SECONDS for asked, at in self.asked.items())
-        return [] if recent >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
+        """`ask`, because of its presence: whoever comes late to a large swarm finds all others ahead, and needs one.
+
+        Presence is cheap, so strangers take no turn of those who were active, and who does not answer none of the rest.
+        """
+        known = self.machines[fragment].chain.known()
+        silent_seconds = SILENT_KNOWN_SECONDS if peer in known else SILENT_STRANGER_SECONDS
+        if (peer, fragment) in self.awaited and now < self.asked.get((peer, fragment), -inf) + silent_seconds:
+            return []
+        recent = takewhile(lambda one: now < one[1] + ASK_AGAIN_SECONDS, reversed(self.asked.items()))
+        alike = sum(index == fragment and (one in known) == (peer in known) for (one, index), _ in recent)
+        return [] if alike >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
     def answer(self, sender: PeerId, note: AskChainNote, now: float) -> list[Action]:
         """Certificates after the newest version that the asker and we share; none if that lies too deep."""
