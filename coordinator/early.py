@@ -14,6 +14,7 @@ from dht.statement import Statement
 
 EARLY_MESSAGES_MAX = 256
 EARLY_OF_ONE_MAX = 32  # from one sender, so that nobody fills the room of all: several times what an honest one sends
+EARLY_BYTES_OF_ONE_MAX = 2 << 20  # likewise
 
 Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Action]]
 
@@ -33,10 +34,13 @@ class Early:
     def holds_back(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> bool:
         """Whether this has to wait; it is kept if there is room."""
         waits = self._is_early(message)
-        of_one = sum(by == sender for by, _, _ in self.kept) if waits else 0
-        if waits and not self.closed and len(self.kept) < EARLY_MESSAGES_MAX and of_one < EARLY_OF_ONE_MAX:
+        if waits and not self.closed and len(self.kept) < EARLY_MESSAGES_MAX and self._has_room(sender, message):
             self.kept.append((sender, message, root))
         return waits
+
+    def _has_room(self, sender: PeerId, message: Statement | PartNote) -> bool:
+        sizes = [_body_bytes(kept) for by, kept, _ in self.kept if by == sender]
+        return len(sizes) < EARLY_OF_ONE_MAX and sum(sizes) + _body_bytes(message) <= EARLY_BYTES_OF_ONE_MAX
 
     def close(self) -> None:
         """The turn of what waits here will never come."""
@@ -60,3 +64,7 @@ class Early:
             except PeerError:
                 continue  # false or out of place; it would have been refused on arrival, too
         return actions
+
+
+def _body_bytes(message: Statement | PartNote) -> int:
+    return len(message.body) if isinstance(message, Statement) else 0

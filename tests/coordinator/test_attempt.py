@@ -10,7 +10,7 @@ from coordinator.actions import Action, Apply, Encode, Inspect, RecordVote, Redu
 from coordinator.attempt import Attempt
 from coordinator.chain import Chain
 from coordinator.core import Core
-from coordinator.early import EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, Early
+from coordinator.early import EARLY_BYTES_OF_ONE_MAX, EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, Early
 from coordinator.events import Applied, Encoded, Finding, Inspected, Reduced, VoteRecorded
 from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
@@ -201,6 +201,10 @@ def test_early_messages_are_bounded() -> None:
     senders = [PeerId(f"{number}") for number in range(EARLY_MESSAGES_MAX)]
     assert all(early.holds_back(sender, member.proposal(), None) for sender in senders for _ in range(2))
     assert len(early) == EARLY_MESSAGES_MAX
+    large = member.proposal().model_copy(update={"body": bytes(EARLY_BYTES_OF_ONE_MAX // 2)})
+    early = Early(member.attempt.exchange, frozenset({"proposal"}))
+    assert all(early.holds_back(FIVE[1], large, None) for _ in range(3))
+    assert len(early) == 2, "of one sender"
     early.close()
     assert early.holds_back(FIVE[0], member.proposal(), None)
     assert len(early) == 0, "nothing is kept in a group that was given up"
