@@ -68,7 +68,6 @@ class HivemindTransport:
         self._busy_seconds = busy_seconds
         self.config = config or TransportConfig()
         self.throttle = throttle or Throttle()
-        self._taken_bytes_max = self.config.payload_bytes_max
         self.peer_id = PeerId(p2p.peer_id.to_base58())
         self._p2p = p2p
         self._run_id = run_id
@@ -141,12 +140,12 @@ class HivemindTransport:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def limit_payloads(self, payload_bytes_max: int) -> None:
-        """Take no longer payloads than this from now on."""
-        self._taken_bytes_max = payload_bytes_max
+    def adjust(self, config: TransportConfig) -> None:
+        """Other bounds from now on; streams that are open keep the room of their queues."""
+        self.config = config
         for remote in self._remotes.values():
             for stream in remote.incoming.values():
-                stream.limit(payload_bytes_max)
+                stream.limit(config.payload_bytes_max)
 
     def _remote(self, peer: PeerId, ours: bool) -> _Remote | None:
         """The state of a peer, made if need be; None if there is no room for a stranger."""
@@ -202,7 +201,6 @@ class HivemindTransport:
             return
         intake = Intake(lane, self._scratch, self.throttle.download, remote.patience, self._busy_seconds)
         stream = IncomingStream(writer, self.config, intake, remote.traffic, remote)
-        stream.limit(self._taken_bytes_max)
         if (older := remote.incoming.get(lane)) is not None:
             older.abort()  # its sender has given it up: nobody opens a second one beside it
         remote.incoming[lane] = stream

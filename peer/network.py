@@ -20,11 +20,12 @@ from peer.hivemind_transport import HivemindTransport
 from peer.limits import Limits
 from peer.options import NodeOptions
 from peer.throttle import Throttle
-from peer.transport import OnFrame, OnGone, Payload, Traffic, TransportConfig
+from peer.transport import PAYLOAD_BYTES_END, OnFrame, OnGone, Payload, Traffic, TransportConfig
 
 PORT_FILE = "port"  # in the data folder
 QUEUE_SECONDS = 10.0  # of bulk to one peer at the owner's rate: what would wait longer has no reader any more
 QUEUE_BYTES_MIN = 1 << 20
+UNFINISHED_PAYLOADS = 8  # that are under way to us at once, where they are long
 
 
 class Network:
@@ -113,24 +114,25 @@ class Network:
         self._on_gone(peer)
 
     def expect_payloads(self, payload_bytes_max: int) -> None:
-        """Take no longer payloads than this: nobody honest in this run sends any."""
-        self._payload_bytes_max = min(payload_bytes_max, self._payload_bytes_max)
-        self._transport.limit_payloads(self._payload_bytes_max)
+        """Send and take payloads up to this length: nobody honest in this run makes longer ones.
+
+        Raises UsageError if no message can hold that.
+        """
+        self._payload_bytes_max = payload_bytes_max
+        self._transport.adjust(self._transport_config())
 
     def respect(self, limits: Limits) -> None:
         """Send and receive at these rates from now on; streams that are open keep the room of their queues."""
         self.throttle.limit(limits.upload_bytes_per_second, limits.download_bytes_per_second)
-        self._transport.config = self._transport_config()
+        self._transport.adjust(self._transport_config())
 
     def _transport_config(self) -> TransportConfig:
-        return transport_config(self.throttle.upload.bytes_per_second)
+        return transport_config(self.throttle.upload.bytes_per_second, self._payload_bytes_max)
 
     def _new_transport(self) -> HivemindTransport:
-        transport = HivemindTransport(
+        return HivemindTransport(
             self.dht.daemon.p2p, self._run_id, self._addresses, self._transport_config(), self.throttle
         )
-        transport.limit_payloads(self._payload_bytes_max)
-        return transport
 
     async def _reattach(self) -> None:
         """The daemon is a new one: streams and handlers of the old are gone."""
@@ -140,9 +142,19 @@ class Network:
         await self._transport.start(self._frame, self._gone)
 
 
-def transport_config(bytes_per_second: float) -> TransportConfig:
-    """Queues for an upload of this rate: no more waits in them than is still of use when its turn comes."""
-    config = TransportConfig()
+def transport_config(bytes_per_second: float, payload_bytes_max: int) -> TransportConfig:
+    """Queues for an upload of this rate: no more waits in them than is still of use when its turn comes.
+
+    Raises UsageError if no message can hold such a payload.
+    """
+    if payload_bytes_max >= PAYLOAD_BYTES_END:
+        raise UsageError(
+            f"a fragment of this run takes {payload_bytes_max / 1e9:.1f} GB encoded, and a message holds "
+            f"{PAYLOAD_BYTES_END / 1e9:.1f}; the run needs more fragments (pace.fragments)"
+        )
+    usual = TransportConfig()
+    unfinished_bytes = max(usual.unfinished_bytes_max, UNFINISHED_PAYLOADS * payload_bytes_max)
+    config = replace(usual, payload_bytes_max=payload_bytes_max, unfinished_bytes_max=unfinished_bytes)
     if math.isinf(bytes_per_second):
         return config
     queue_bytes = max(QUEUE_BYTES_MIN, int(bytes_per_second * QUEUE_SECONDS))

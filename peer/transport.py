@@ -18,6 +18,7 @@ from dht.wire import MESSAGE_BYTES_MAX
 
 PREFIX_BYTES = 8  # header length and payload length, four bytes each, big-endian
 HEADER_BYTES_MAX = MESSAGE_BYTES_MAX
+PAYLOAD_BYTES_END = 1 << 32  # no payload is as long: its length has four bytes
 CONTROL_PAYLOAD_BYTES_MAX = 64 << 10  # a frame with a larger payload takes the bulk lane
 
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -58,7 +59,7 @@ class TransportConfig:
     streams_at_once: int = 32
 
     def __post_init__(self) -> None:
-        if not 0 <= self.payload_bytes_max < 1 << 32:
+        if not 0 <= self.payload_bytes_max < PAYLOAD_BYTES_END:
             raise ValueError("payload_bytes_max must fit into four bytes")
         if min(self.queue_bytes_max, self.queue_frames_max, self.unfinished_bytes_max, self.peers_max) < 1:
             raise ValueError("the bounds of queues, unfinished frames and peers must be at least 1")

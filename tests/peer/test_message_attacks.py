@@ -71,7 +71,8 @@ class Place:
         self.met = await self.target.dht.daemon.visible_addresses()
         self.honest, self.at_honest = await self.join(), Heard()
         self.target.expect_payloads(PAYLOAD_BYTES_MAX)
-        self.target._transport.config = replace(TransportConfig(), frame_seconds=0.2, frame_bytes_per_second_min=1e7)
+        usual = self.target._transport.config
+        self.target._transport.config = replace(usual, frame_seconds=0.2, frame_bytes_per_second_min=1e7)
         await self.target.start(self.at_target.frame, lambda peer: None)
         await self.honest.start(self.at_honest.frame, lambda peer: None)
 
@@ -260,7 +261,7 @@ def test_no_longer_payload_is_taken_than_the_run_has(harness: HivemindHarness) -
         for sender in (b, large):
             sender.transport.post(a.peer_id, b"before", bytes(200_000))
         await a.frames_are(2)
-        a.transport.limit_payloads(100_000)
+        a.transport.adjust(TransportConfig(payload_bytes_max=100_000))
         large.transport.post(a.peer_id, b"after", bytes(100_001))
         await large.peer_is_gone(a.peer_id)
         b.transport.post(a.peer_id, b"after", bytes(100_000))

@@ -11,6 +11,7 @@ import pytest
 from coordinator.manifest import Manifest
 from coordinator.network_view import NetworkView
 from dht.addresses import PeerAddress
+from dht.errors import UsageError
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.statement import digest_of
@@ -24,11 +25,25 @@ from tests.coordinator.builders import Club
 
 
 def test_queues_are_as_short_as_the_owners_upload_limit_makes_them() -> None:
-    usual = TransportConfig().queue_bytes_max
-    assert transport_config(math.inf).queue_bytes_max == usual
-    assert transport_config(1e12).queue_bytes_max == usual
-    assert transport_config(250_000.0).queue_bytes_max == 250_000 * QUEUE_SECONDS < usual
-    assert transport_config(1.0).queue_bytes_max == QUEUE_BYTES_MIN
+    usual = TransportConfig()
+
+    def queue_bytes(bytes_per_second: float) -> int:
+        return transport_config(bytes_per_second, usual.payload_bytes_max).queue_bytes_max
+
+    assert queue_bytes(math.inf) == usual.queue_bytes_max
+    assert queue_bytes(1e12) == usual.queue_bytes_max
+    assert queue_bytes(250_000.0) == 250_000 * QUEUE_SECONDS < usual.queue_bytes_max
+    assert queue_bytes(1.0) == QUEUE_BYTES_MIN
+
+
+def test_payloads_are_as_long_as_a_runs_fragments_make_them() -> None:
+    long = 125_000_000  # a fragment of a billion parameters in eight, where one peer reduces it
+    config = transport_config(math.inf, long)
+    assert config.payload_bytes_max == long
+    assert config.unfinished_bytes_max >= 4 * long
+    assert transport_config(math.inf, 1000).unfinished_bytes_max == TransportConfig().unfinished_bytes_max
+    with pytest.raises(UsageError, match="needs more fragments"):
+        transport_config(math.inf, 1 << 32)
 
 
 class Broken:
