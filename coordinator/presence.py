@@ -15,6 +15,7 @@ from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 
 PEERS_KNOWN_MAX = 4096
 ADDRESSES_MAX = 8
+ADDRESS_CHARACTERS_MAX = 256
 HEAD_BYTES = 8  # of a version's digest, as presence carries it
 NAME_CHARACTERS_MAX = 32
 DEVICE_CHARACTERS_MAX = 64
@@ -37,7 +38,7 @@ class Presence(Wire):
     loss: float | None = Field(None, ge=0)
     versions: tuple[int, ...] = Field(max_length=256)
     heads: tuple[Annotated[bytes, Field(max_length=HEAD_BYTES)], ...] = Field(max_length=256)
-    addresses: tuple[Annotated[str, Field(max_length=256)], ...] = Field(max_length=ADDRESSES_MAX)
+    addresses: tuple[Annotated[str, Field(max_length=ADDRESS_CHARACTERS_MAX)], ...] = Field(max_length=ADDRESSES_MAX)
     dialable: bool = True
     software: str = Field("", max_length=32)
     beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 
-from coordinator.presence import ADDRESSES_MAX, DEVICE_CHARACTERS_MAX, NAME_CHARACTERS_MAX, Presence, State
+from coordinator.presence import (
+    ADDRESS_CHARACTERS_MAX,
+    ADDRESSES_MAX,
+    DEVICE_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    Presence,
+    State,
+)
 from peer.bookkeeping import LearnerProgress
 from peer.options import NodeOptions
 from peer.own_addresses import OwnAddresses
@@ -33,10 +40,10 @@ class OwnPresence:
             steps=progress.steps if progress else 0,
             steps_per_second=progress.steps_per_second if progress and state == "training" else 0.0,
             tokens=progress.tokens if progress else 0,
-            loss=progress.loss if progress else None,
+            loss=_shown(progress.loss) if progress else None,
             versions=versions,
             heads=heads,
-            addresses=self._addresses.texts[:ADDRESSES_MAX],
+            addresses=tuple(one for one in self._addresses.texts if len(one) <= ADDRESS_CHARACTERS_MAX)[:ADDRESSES_MAX],
             dialable=engine.core.dialable,
             software=SOFTWARE,
             beat=next(self._beats),
@@ -48,3 +55,8 @@ class OwnPresence:
             team=self._team,
         )
         return presence.fitting()
+
+
+def _shown(loss: float | None) -> float | None:
+    """What others see of our loss; a session's own may be below zero, which no cross-entropy is."""
+    return None if loss is None or loss < 0 else loss

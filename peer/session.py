@@ -6,6 +6,7 @@ network: `step` copies a fragment out or writes one in, whenever the peer has as
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -131,7 +132,8 @@ class Session:
         """Call after every step of the optimizer; False once the run is over, and then it is time to leave.
 
         `tokens` is what this step has read, in tokens, images or whatever the run counts: at most
-        `config.tokens_per_step`. `loss` is only for those who look. Waits while the peer is paused; raises UsageError,
+        `config.tokens_per_step`. `loss` is only for those who look (others see
+        none below zero). Waits while the peer is paused; raises UsageError,
         or LocalError if the peer has ended.
         """
         if self._closed:
@@ -143,7 +145,8 @@ class Session:
             )
         now = time.monotonic()
         self._replica.count.step(tokens)
-        entry = StepEntry(step=self._replica.step_count, loss=loss, tokens=tokens)
+        shown = loss if loss is not None and math.isfinite(loss) else None
+        entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
         self._obedience.note(entry, now - self._last_at, now)
         self._listen(wait=False)
         while self._obedience.paused and not self._obedience.stopped:

@@ -7,14 +7,19 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from coordinator.presence import Presence
 from dht.addresses import PeerAddress
 from dht.daemon_config import DaemonConfig
 from dht.errors import NetworkError
 from dht.identity import Identity, KeyVerifier
 from dht.node import Node as DhtNode
 from dht.validation import RecordRules
+from peer.bookkeeping import LearnerProgress
 from peer.introduction import fresh_invite
+from peer.learner_messages import StepEntry, Steps
 from peer.options import NodeOptions
 from peer.own_addresses import LOOK_SECONDS, OwnAddresses
 from peer.own_presence import OwnPresence
@@ -51,6 +56,28 @@ class Moving:
 
 def hosts(texts: tuple[str, ...]) -> list[str]:
     return [PeerAddress.parse(text).host for text in texts]
+
+
+def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
+    """A session may have another loss than a cross-entropy, and a relayed address a long name."""
+    short, long = "/dns4/here.example/tcp/1", f"/dns4/{'a' * 240}.example/tcp/1"
+
+    async def main() -> Presence:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        addresses: Any = SimpleNamespace(texts=(long, short))
+        own = OwnPresence(swarm.peers[0].pump, NodeOptions(tmp_path), addresses)
+        progress = LearnerProgress()
+        progress.report(
+            Steps(entries=(StepEntry(step=1, loss=-0.7, tokens=64),), cpu_seconds=0.1, busy_seconds=0.1), 1.0
+        )
+        said = own.now("training", progress)
+        await swarm.close()
+        return said
+
+    said = run_virtual(main())
+    assert said.loss is None
+    assert said.addresses == (short,)
 
 
 def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) -> None:
