@@ -187,28 +187,42 @@ class Pump:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Send():
-                self._send(action)
-            case Tell():
-                _tell(self, action)
+            case Send() | Tell() | Publish() | KeepEvidence():
+                self._say(action)
             case Adopt():
                 self._adopt(action)
             case FetchState():
                 self.fetches.start(action)
+            case Discard():
+                self._open_rounds.discard(action.key)
+                self.work.submit(partial(self.work.discard, action.key))
+            case Reduce() | Open() | Inspect() | Apply():
+                # submitted now, so that it comes before whatever is asked of the worker later, as to discard the round
+                if isinstance(action, Reduce):
+                    self._hit("reduce")
+                self._start(self._report(self.work.submit(_job(self.work, action))))
+            case Encode():
+                self._open_rounds.add(action.key)
+                self._start(self._answer(action))
+            case Appraise() | RecordVote():
+                self._start(self._answer(action))
+
+    def _say(self, action: Send | Tell | Publish | KeepEvidence) -> None:
+        match action:
+            case Send():
+                self._send(action)
+            case Tell():
+                _tell(self, action)
             case Publish():
                 self.publish(action)
             case KeepEvidence():
                 self.keep(action)
-            case Discard():
-                self._open_rounds.discard(action.key)
-                self.work.submit(partial(self.work.discard, action.key))
-            case Encode():
-                self._open_rounds.add(action.key)
-                self._start(self._answer(action))
-            case Reduce() | Open() | Inspect() | Appraise() | Apply() | RecordVote():
-                self._start(self._answer(action))
 
-    async def _answer(self, action: Encode | Reduce | Open | Inspect | Appraise | Apply | RecordVote) -> None:
+    async def _report(self, work: asyncio.Future[Event | None]) -> None:
+        if (event := await work) is not None:
+            self.feed(event)
+
+    async def _answer(self, action: Encode | Appraise | RecordVote) -> None:
         """Do what takes time, then tell the core."""
         event: Event | None
         match action:
@@ -216,27 +230,13 @@ class Pump:
                 event = await self.work.run(partial(self.work.encode_merged, action))
             case Encode():
                 event = await self._encode(action)
-            case Reduce():
-                self._hit("reduce")
-                event = await self.work.run(partial(self.work.reduce, action))
-            case Open():
-                event = await self.work.run(partial(self.work.inspector.open, action))
-            case Inspect():
-                event = await self.work.run(partial(self.work.inspector.inspect, action))
             case Appraise():
-                event = await self._appraise(action)
-            case Apply():
-                event = await self.work.run(partial(self.work.apply, action))
+                event = await _appraise(self, action)
             case RecordVote():
                 self._hit("record")
                 event = await self._record_vote(action)
         if event is not None:
             self.feed(event)
-
-    async def _appraise(self, action: Appraise) -> Appraised:
-        sides = await self.work.run(partial(sides_of, action, self.work.inspector, self.anchors))
-        found = None if sides is None or self.appraisals is None else await self.appraisals.appraise(sides, action)
-        return Appraised(action.key, found)
 
     def _send(self, action: Send) -> None:
         message = action.message
@@ -347,3 +347,21 @@ class Pump:
         if self.appraisals is not None:
             await asyncio.to_thread(self.appraisals.close)
         self.work.close()
+
+
+def _job(work: RoundWork, action: Reduce | Open | Inspect | Apply) -> Callable[[], Event | None]:
+    match action:
+        case Reduce():
+            return partial(work.reduce, action)
+        case Open():
+            return partial(work.inspector.open, action)
+        case Inspect():
+            return partial(work.inspector.inspect, action)
+        case Apply():
+            return partial(work.apply, action)
+
+
+async def _appraise(pump: Pump, action: Appraise) -> Appraised:
+    sides = await pump.work.run(partial(sides_of, action, pump.work.inspector, pump.anchors))
+    found = None if sides is None or pump.appraisals is None else await pump.appraisals.appraise(sides, action)
+    return Appraised(action.key, found)

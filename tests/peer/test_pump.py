@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Reduce
+from coordinator.actions import Apply, Discard, PartitionResult, Reduce, RoundKey
 from coordinator.chain import CHAIN_KEPT, Chain
+from coordinator.committed import ReduceInput
 from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen, Progress, Reduced
@@ -32,7 +33,9 @@ from peer.assembly import BLOB_FRAGMENTS
 from peer.blobs import BlobStore
 from peer.bookkeeping import Book
 from peer.checkpoint import VoteLog
+from peer.codec import CODECS
 from peer.data import training_windows
+from peer.fragments import Partitioning
 from peer.frames import encode_header
 from peer.learner import Batches, Learner, make_learner
 from peer.local_count import Counters
@@ -40,6 +43,7 @@ from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import outer_step, state_digest
 from peer.points import FAULT_POINTS, Fault
 from peer.pump import Pump
+from peer.reduction import segment_norms
 from peer.round_work import RoundWork
 from peer.stage import window_to_read
 from peer.virtual_loop import run_virtual
@@ -387,6 +391,34 @@ def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) ->
     for peer in swarm.peers[:3]:
         assert sum(peer.versions) >= 6
         assert peer.pump.book.events["round_void"] == 0
+
+
+def test_a_round_that_is_given_up_at_once_leaves_no_step(tmp_path: Path) -> None:
+    """The last result may come together with certificates that make the round old."""
+
+    async def main() -> int:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        pump = swarm.peers[0].pump
+        elements = pump.anchors.layouts[0].elements
+        codec, cut = CODECS[config_of().outer.result_codec], Partitioning.of(pump.anchors.layouts[0], 1)
+        data = codec.encode(torch.ones(elements))
+        root = pump.blobs.add(data, codec.leaf_bytes)
+        norms = segment_norms(codec.decode(data, elements), cut, 0)
+        key = RoundKey(0, 7, digest_of(b"roster"))
+        inputs = (ReduceInput(0, digest_of(b"part"), 1.0, norms),)
+        applied = Apply(key, (PartitionResult(root, (0,)),), inputs, 1)
+        assert pump.work.apply(applied) is not None, "it is a step"
+        pump.work.discard(key)
+        before = len(pump.work._applied)
+        pump._perform(applied)
+        pump._perform(Discard(key))
+        await pump.work.run(lambda: None)
+        left = len(pump.work._applied) - before
+        await swarm.close()
+        return left
+
+    assert run_virtual(main()) == 0
 
 
 class Spy(Fault):
