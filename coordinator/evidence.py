@@ -35,7 +35,7 @@ from coordinator.chain import Rules
 from coordinator.committed import Committed
 from coordinator.merkle import verify_leaf
 from coordinator.messages import Bundle, Commit, Result
-from coordinator.openings import Partition, Refutation
+from coordinator.openings import LEAF_BYTES_MAX, Partition, Refutation
 from coordinator.places import place_of
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -45,7 +45,6 @@ from dht.wire import MESSAGE_BYTES_MAX, Wire
 EVIDENCE_BYTES_MAX = MESSAGE_BYTES_MAX - (4 << 10)  # fits into one control message
 BODIES_BYTES_MAX = EVIDENCE_BYTES_MAX - (2 << 10)  # of its statements and exhibit: what surrounds them is small
 STATEMENTS_MAX = 4
-LEAF_BYTES_MAX = 4096
 PATH_MAX = 40
 
 CONTRADICTION = "contradiction"

@@ -59,16 +59,6 @@ def merkle_tree(data: bytes | memoryview, leaf_bytes: int) -> MerkleTree:
     return _tree([leaf_digest(view[start : start + leaf_bytes]) for start in starts])
 
 
-def merkle_root(data: bytes | memoryview, leaf_bytes: int) -> bytes:
-    """The root over `data` cut into leaves of `leaf_bytes`."""
-    return merkle_tree(data, leaf_bytes).root
-
-
-def merkle_path(data: bytes | memoryview, leaf_bytes: int, index: int) -> tuple[bytes, ...]:
-    """The siblings that prove leaf `index`; hashes all of `data`, so keep a `MerkleTree` to open many."""
-    return merkle_tree(data, leaf_bytes).path(index)
-
-
 def root_of_leaves(digests: Sequence[bytes]) -> bytes:
     """The root over leaf digests, as `MerkleTree.leaves` lists them; needs at least one."""
     if not digests:

@@ -79,15 +79,6 @@ class PeerAddress:
             return Reach.LOOPBACK
         return Reach.PUBLIC if address.is_global else Reach.PRIVATE
 
-    def with_host(self, host: str) -> PeerAddress:
-        """The same endpoint under another IP address or DNS name; raises UsageError."""
-        return PeerAddress.parse(_join([_host_part(host), *self._parts()[1:]]))
-
-    def with_port(self, port: int) -> PeerAddress:
-        """The same endpoint at another port; raises UsageError."""
-        first, (transport, _), *rest = self._parts()
-        return PeerAddress.parse(_join([first, (transport, str(port)), *rest]))
-
     def _parts(self) -> list[Part]:
         return _parts_of(self.text)
 

@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coordinator.openings import LEAF_BYTES_MAX
 from dht.errors import LocalError, PeerError
 
-LEAF_BYTES_MAX = 1024
 BLOCK_ELEMENTS = 128  # 64 would cost a quarter of a bit more and save a tenth of the error; more bits save twice that
 SCALE_BYTES = 4
 CHUNK_BLOCKS = 512  # blocks worked on at once: 256 KiB of float32, which stays in a core's cache

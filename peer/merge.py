@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.manifest import Merge
-from peer.fragments import FragmentLayout, TensorSpec
+from peer.fragments import TensorSpec
 
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
 NORM_MIN = 1e-12  # an input shorter than this has no direction
@@ -124,7 +124,7 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     )
 
 
-def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+def lower_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """The smallest value that at least half of the weight does not exceed; 0 without weight."""
     half, reached = math.fsum(weights) / 2, 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
@@ -132,26 +132,3 @@ def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
         if weight > 0 and reached >= half:
             return value
     return 0.0
-
-
-def reference_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Σ w v / Σ w over whole fragments in float64: what `mean` must come to."""
-    stacked = torch.stack([vector.double() for vector in vectors])
-    shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
-    return (shares[:, None] * stacked).sum(0)
-
-
-def reference_rda(layout: FragmentLayout, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """RDA over whole fragments in float64: (Σ w‖v‖ / Σ w) · φ(Σ w φ(v) / Σ w) per tensor, embeddings by mean."""
-    merged = reference_mean(vectors, weights)
-    for tensor, start in zip(layout.tensors, layout.offsets, strict=False):
-        if tensor.embedding:
-            continue
-        pieces = [vector[start : start + tensor.elements].double() for vector in vectors]
-        norms = [float(piece.norm()) for piece in pieces]
-        units = [piece / norm if norm >= NORM_MIN else piece * 0 for piece, norm in zip(pieces, norms, strict=True)]
-        direction = reference_mean(units, weights)
-        length = float(direction.norm())
-        phi = direction / length if length >= DIRECTION_MIN else direction * 0
-        merged[start : start + tensor.elements] = weighted_mean(norms, weights) * phi
-    return merged

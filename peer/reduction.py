@@ -22,7 +22,7 @@ from coordinator.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.codec import Buffer, Codec
 from peer.fragments import Partitioning
-from peer.merge import MergeRule, direction_scale, squared_norm, weighted_median
+from peer.merge import MergeRule, direction_scale, lower_weighted_median, squared_norm
 from peer.outer_optimizer import OuterState, outer_step
 from peer.robust.segments import TensorInputs, merge_segment, segment_factors, tensor_radius
 from peer.robust.stack import Singles
@@ -379,7 +379,9 @@ def _tensor_scale(
     if len(live) < len(own):
         living = [math.fsum(member.squared_norms[at] for at, _ in live) for member in counted]
         shares = [part / square if square > 0 else 0.0 for part, square in zip(living, squares, strict=True)]
-        share = weighted_median(shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)])
+        share = lower_weighted_median(
+            shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)]
+        )
     norms = tuple(math.sqrt(square) for square in squares)
     radius = tensor_radius(rule.name, TensorInputs(norms, tuple(weights), embedding=False)) if counted else 0.0
     squared_length = math.fsum(found[at] for at, _ in live)

@@ -71,11 +71,6 @@ class Training:
         return cls(client, manifest, options, progress)
 
     @property
-    def private_data(self) -> bool:
-        """Whether this machine's text is not the run's: it trains all the same, but nobody can audit it."""
-        return self.client.ready.data_digest != self._manifest.data_digest
-
-    @property
     def step_seconds(self) -> float | None:
         """How far apart steps come as a rule, the owner's pace included; None while that is not known."""
         busy_seconds = self.progress.step_seconds

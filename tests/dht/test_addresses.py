@@ -81,15 +81,6 @@ def test_a_relayed_address_belongs_to_the_peer_behind_the_relay() -> None:
     assert not PeerAddress.parse(f"/ip4/8.8.8.8/tcp/1/p2p/{A}").relayed
 
 
-def test_host_and_port_can_be_replaced() -> None:
-    address = PeerAddress.parse(f"/ip4/0.0.0.0/udp/4001/quic-v1/p2p/{A}")
-    assert str(address.with_host("203.0.113.7")) == f"/ip4/203.0.113.7/udp/4001/quic-v1/p2p/{A}"
-    assert str(address.with_host("2001:db8::1")) == f"/ip6/2001:db8::1/udp/4001/quic-v1/p2p/{A}"
-    assert str(address.with_host("example.org").with_port(9)) == f"/dns/example.org/udp/9/quic-v1/p2p/{A}"
-    with pytest.raises(UsageError):
-        address.with_port(70000)
-
-
 def test_endpoints_name_no_peer() -> None:
     assert check_endpoint("/ip4/0.0.0.0/tcp/7331") == "/ip4/0.0.0.0/tcp/7331"
     assert (host_of("/ip4/0.0.0.0/tcp/7331"), port_of("/ip4/0.0.0.0/tcp/7331")) == ("0.0.0.0", 7331)

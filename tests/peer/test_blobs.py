@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.merkle import merkle_root, merkle_tree
+from coordinator.merkle import merkle_tree
 from dht.identity import PeerId
 from peer.blobs import ENTRY_BYTES, NODE_BYTES, BlobStore
 
@@ -30,7 +30,7 @@ def data(number: int, size: int = 10) -> bytes:
 def test_what_was_put_is_found_by_its_root() -> None:
     store = BlobStore(room(10))
     root = store.add(data(1), LEAF_BYTES, A)
-    assert root == merkle_root(data(1), LEAF_BYTES)
+    assert root == merkle_tree(data(1), LEAF_BYTES).root
     assert store.get(root) == data(1)
     assert store.get(bytes(32)) is None
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.manifest import OuterSpec
-from coordinator.merkle import merkle_root, verify_leaf
+from coordinator.merkle import merkle_tree, verify_leaf
 from peer.codec import CODECS, Codec
 from peer.court import TensorCourt
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
@@ -47,7 +47,7 @@ def test_a_part_that_does_not_decode_is_opened_where_it_does_not(codec: Codec, p
     found = court.find(part, bytes(data))
     assert found is not None
     assert found.index == court.leaves(part) - 1
-    root = merkle_root(bytes(data), codec.leaf_bytes)
+    root = merkle_tree(bytes(data), codec.leaf_bytes).root
     assert verify_leaf(root, found.piece, found.index, court.leaves(part), found.path)
     assert court.is_garbage(part, found.index, found.piece)
 

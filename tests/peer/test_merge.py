@@ -16,14 +16,13 @@ from peer.merge import (
     MERGES,
     combine,
     direction_scale,
-    reference_mean,
-    reference_rda,
+    lower_weighted_median,
     squared_norm,
     weight_shares,
     weighted_mean,
-    weighted_median,
 )
 from peer.robust.rules import AGGREGATORS
+from tests.peer.reference import reference_mean, reference_rda
 
 torch.set_num_threads(1)
 MATRIX = FragmentLayout(0, (TensorSpec("a", (4, 4)),))
@@ -98,13 +97,13 @@ def test_shares_are_float32_and_sum_to_one(weights):
 def test_no_weight_at_all_merges_to_nothing():
     assert weight_shares([0.0, 0.0]) == (0.0, 0.0)
     assert weighted_mean([1.0, 2.0], [0.0, 0.0]) == 0.0
-    assert weighted_median([1.0, 2.0], [0.0, 0.0]) == 0.0
+    assert lower_weighted_median([1.0, 2.0], [0.0, 0.0]) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-100, 100), st.integers(1, 5)), min_size=1, max_size=9))
 def test_the_weighted_median_is_the_lower_median_of_repeated_values(pairs):
     repeated = sorted(value for value, count in pairs for _ in range(count))
-    found = weighted_median([value for value, _ in pairs], [float(count) for _, count in pairs])
+    found = lower_weighted_median([value for value, _ in pairs], [float(count) for _, count in pairs])
     assert found == repeated[(len(repeated) - 1) // 2]
 
 

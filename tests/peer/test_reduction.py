@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.merkle import merkle_root, merkle_tree, verify_leaf
+from coordinator.merkle import merkle_tree, verify_leaf
 from dht.errors import LocalError
 from peer import reduction
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
-from peer.merge import MERGES, combine, reference_mean, reference_rda, squared_norm
+from peer.merge import MERGES, combine, squared_norm
 from peer.outer_optimizer import OuterState, outer_step
 from peer.reduction import (
     Admitted,
@@ -40,6 +40,7 @@ from tests.peer.merging import (
     reduce_all,
     relative,
 )
+from tests.peer.reference import reference_mean, reference_rda
 
 torch.set_num_threads(1)
 INT8, INT4 = CODECS["int8"], CODECS["int4"]
@@ -94,7 +95,7 @@ def test_a_contribution_commits_to_its_decoded_bytes(name):
     assert len(contribution.parts) == len(contribution.part_roots) == 3
     assert len(contribution.squared_norms) == len(cut.segments)
     for partition, (part, root) in enumerate(zip(contribution.parts, contribution.part_roots, strict=True)):
-        assert root == merkle_root(part, codec.leaf_bytes)
+        assert root == merkle_tree(part, codec.leaf_bytes).root
         decoded = codec.decode(part, cut.elements(partition))
         assert torch.equal(decoded, contribution.decoded[cut.span(partition)])
         own = contribution.squared_norms[cut.segment_span(partition)]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.fragments import FragmentLayout, TensorSpec
-from peer.merge import reference_rda
 from peer.robust.rows import merge_rows
+from tests.peer.reference import reference_rda
 from tests.robust.stacks import Sample, sample
 
 torch.set_num_threads(1)
