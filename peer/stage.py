@@ -39,22 +39,36 @@ def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[
     """Fragments of which we hold less than others do; being one version behind is what rounds look like.
 
     What others hold that we have no certificate of is only what they say. So it takes more of those whom we know than
-    may be hostile; strangers are heard, if at all, where none of these is here, as after a long absence.
+    may be hostile, here or not; strangers are heard, if at all, where none of these is here, as after a long absence.
     """
     live = engine.core.presence.live(now)
     lagging = set()
     for machine in engine.machines:
-        asked = machine.chain.known() & live or (live if hears_strangers else frozenset())
-        if not machine.ready or _newest_said(engine, asked, machine.index) > machine.chain.version + 1:
+        known = machine.chain.known() | {engine.core.me}
+        asked, hostile = known & live, most_hostile(len(known))
+        if not asked and hears_strangers:
+            asked, hostile = live, most_hostile(len(live) + 1)
+        said = versions_said(engine, asked, machine.index)
+        if not machine.ready or max(said[hostile:], default=0) > machine.chain.version + 1:
             lagging.add(machine.index)
     return lagging
 
 
-def _newest_said(engine: Engine, peers: Set[PeerId], fragment: int) -> int:
-    """The version that these say to hold, or a newer one, but for as many as may be hostile."""
+def versions_said(engine: Engine, peers: Set[PeerId], fragment: int) -> list[int]:
+    """Which versions of a fragment these say to hold, the newest first."""
     said = [engine.core.presence.sightings[peer].presence.versions for peer in peers]
-    versions = sorted((own[fragment] for own in said if fragment < len(own)), reverse=True)
-    return versions[most_hostile(len(versions))] if versions else 0
+    return sorted((own[fragment] for own in said if fragment < len(own)), reverse=True)
+
+
+def uncertain_fragments(engine: Engine, now: float) -> set[int]:
+    """Fragments of which anybody whom we know says to hold more: what we hold of ours may count there already."""
+    live = engine.core.presence.live(now)
+    return {
+        machine.index
+        for machine in engine.machines
+        if max(versions_said(engine, machine.chain.known() & live, machine.index), default=0)
+        > machine.chain.version + 1
+    }
 
 
 def round_deadline_seconds(engine: Engine) -> float:
@@ -173,7 +187,7 @@ class Stage:
             return  # from here on rounds keep us up to date
         elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
             lagging = self._lagging(now)
-            self._pump.local_work.doubt(lagging)
+            self._pump.local_work.doubt(lagging | uncertain_fragments(self._pump.engine, now))
             if lagging:
                 self._enter("catching up")
             else:

@@ -85,13 +85,17 @@ SHORT, LONG = 2.0, 2 * STRANGERS_LIFETIMES * PACE.presence_lifetime_seconds
 
 def test_who_starts_waits_for_versions_of_which_enough_of_the_known_speak() -> None:
     assert starting_among({1: 0, 2: 0, 3: 9, 4: 9}, known=4, seconds=LONG) == "catching up"
+    assert starting_among({1: 9, 2: 9, 3: 0}, known=3, seconds=LONG) == "catching up"
+    assert starting_among({1: 9}, known=1, seconds=LONG) == "catching up"
     assert starting_among({1: 1, 2: 1, 3: 1, 4: 1}, known=4, seconds=SHORT) == "training", (
         "one behind is what rounds are"
     )
 
 
 def test_nobody_is_kept_from_training_by_what_fewer_than_a_third_or_strangers_say() -> None:
-    assert starting_among({1: 0, 2: 0, 3: 0, 4: 10**9}, known=4, seconds=SHORT) == "training"
+    assert starting_among({1: 0, 2: 0, 3: 10**9}, known=3, seconds=SHORT) == "training", "one of four"
+    assert starting_among({1: 10**9}, known=3, seconds=SHORT) == "training", "the only one of them that is here"
+    assert starting_among({n: 10**9 if n > 4 else 0 for n in range(1, 7)}, known=6, seconds=SHORT) == "training"
     assert starting_among({1: 0, 5: 10**9, 6: 10**9, 7: 10**9}, known=4, seconds=SHORT) == "training"
 
 
