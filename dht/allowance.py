@@ -58,3 +58,20 @@ class Allowances:
         while len(self._found) > self._kept:
             self._found.popitem(last=False)
         return found
+
+
+class Turns:
+    """Answers that everybody may have: each asker so many a second, and all of them together."""
+
+    def __init__(self, each_per_second: float, each_at_once: float, all_per_second: float, kept: int) -> None:
+        self._each = Allowances(each_per_second, each_at_once - 1.0, kept)  # the last one may be owed
+        self._all = Allowance(all_per_second, all_per_second - 1.0)
+
+    def take(self, asker: Hashable, now: float) -> bool:
+        """Whether this asker is answered now; that counts as one of its turns."""
+        own = self._each.of(asker)
+        if own.wait_seconds(now) or self._all.wait_seconds(now):
+            return False
+        own.take(1.0, now)
+        self._all.take(1.0, now)
+        return True

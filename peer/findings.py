@@ -121,7 +121,7 @@ def reachability(probed: Probed, listen: str, port: int) -> Finding:
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
         return Finding("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
-    if gets_through(probed.reachable):  # as `peer.reach` will judge
+    if gets_through(probed.reachable, len(probed.reachable)):  # as `peer.reach` will judge
         return Finding("ok", "reachable", f"others get through to {where}")
     advice = (
         "listen for others: --listen 0.0.0.0"

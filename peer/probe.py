@@ -7,10 +7,12 @@ and only now and then. It is a bare TCP connection: nothing is sent over it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import math
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
+from coordinator.weights import most_hostile
+from dht.allowance import Turns
 from dht.identity import PeerId
 from peer.clock import Clock, unix_seconds
 from peer.frames import ProbeAnswer, ProbeAsk
@@ -19,15 +21,20 @@ CALL_SECONDS_MAX = 5.0
 CALL_INTERVAL_SECONDS = 10.0  # between two calls to one asker
 CALLS_MAX = 4  # at once
 ANSWERS_PER_SECOND_MAX = 64
+ANSWERS_AT_ONCE_MAX = 4  # to one asker, and then one a second
 ASKERS_KEPT = 256
 
 HostOf = Callable[[PeerId], Awaitable[str]]
 Post = Callable[[PeerId, ProbeAnswer, bytes], None]
 
 
-def gets_through(tried: Collection[bool]) -> bool:
-    """Whether this peer can be called, by what those have found who tried; at least one has."""
-    return 2 * sum(tried) >= len(tried)
+def gets_through(tried: Collection[bool], asked: int) -> bool:
+    """Whether this peer can be called, by what those have found who tried, of so many who were asked.
+
+    It takes most of them to say no, and more than may be hostile: those can see to it that nobody else is answered.
+    """
+    failed = len(tried) - sum(tried)
+    return not (2 * failed > len(tried) and failed > most_hostile(asked + 1))
 
 
 class ProbeDesk:
@@ -37,25 +44,17 @@ class ProbeDesk:
         self._host_of = host_of
         self._post = post
         self._clock = clock
-        self._called: OrderedDict[PeerId, float] = OrderedDict()
+        self._turns = Turns(1.0, ANSWERS_AT_ONCE_MAX, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._calls = Turns(1 / CALL_INTERVAL_SECONDS, 1, math.inf, ASKERS_KEPT)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._second = float("-inf")
-        self._answers = 0
 
     def ask(self, asker: PeerId, ask: ProbeAsk, now: float) -> None:
         """Somebody asks."""
-        if now >= self._second + 1.0:
-            self._second, self._answers = now, 0
-        if self._answers >= ANSWERS_PER_SECOND_MAX:
+        if not self._turns.take(asker, now):
             return
-        self._answers += 1
         if ask.port is None:
             self._answer(asker, ask, "", None)
-        elif len(self._tasks) < CALLS_MAX and now >= self._called.get(asker, float("-inf")) + CALL_INTERVAL_SECONDS:
-            self._called[asker] = now
-            self._called.move_to_end(asker)
-            if len(self._called) > ASKERS_KEPT:
-                self._called.popitem(last=False)
+        elif len(self._tasks) < CALLS_MAX and self._calls.take(asker, now):
             task = asyncio.get_running_loop().create_task(self._call(asker, ask, ask.port))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

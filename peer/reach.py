@@ -79,7 +79,7 @@ class ReachLoop:
         """What those who have answered come to; without any answer we go on believing what we did."""
         if not self._found:
             return
-        dialable = gets_through(self._found.values())
+        dialable = gets_through(self._found.values(), len(self._asked))
         if dialable != self._dialable:
             self._dialable = dialable
             log.info("reach", dialable=dialable, tried=len(self._found))

@@ -6,7 +6,6 @@ Nothing in it is believed by anything that decides; an observer shows it as this
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.evaluation import Evaluation
 from coordinator.network_view import AuditView, BanView, Line, Rate, RoundView, ScoreView
 from coordinator.snapshot import PeerSnapshot
+from dht.allowance import Turns
 from dht.errors import PeerError
 from dht.identity import PeerId
 from peer.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX
@@ -98,25 +98,14 @@ class StatusDesk:
 
     def __init__(self, status: Callable[[], PublicStatus]) -> None:
         self._status = status
-        self._answered: OrderedDict[PeerId, float] = OrderedDict()
-        self._second = float("-inf")
-        self._answers = 0
+        self._turns = Turns(1 / ASK_SECONDS_MIN, 1, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._encoded_at = -math.inf
         self._encoded: StatusAnswer | None = None
 
     def answer(self, asker: PeerId, now: float) -> StatusAnswer | None:
         """The answer, or None if this asker, or everybody together, has had enough for now."""
-        if now >= self._second + 1.0:
-            self._second, self._answers, self._encoded = now, 0, None
-        if (
-            self._answers >= ANSWERS_PER_SECOND_MAX
-            or now < self._answered.get(asker, -ASK_SECONDS_MIN) + ASK_SECONDS_MIN
-        ):
+        if not self._turns.take(asker, now):
             return None
-        self._answers += 1
-        self._answered[asker] = now
-        self._answered.move_to_end(asker)
-        if len(self._answered) > ASKERS_KEPT:
-            self._answered.popitem(last=False)
-        if self._encoded is None:
-            self._encoded = encode_status(self._status())
+        if self._encoded is None or now >= self._encoded_at + 1.0:
+            self._encoded_at, self._encoded = now, encode_status(self._status())
         return self._encoded

@@ -10,7 +10,7 @@ import pytest
 
 from dht.identity import Identity, PeerId
 from peer.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
-from peer.probe import ANSWERS_PER_SECOND_MAX, CALL_INTERVAL_SECONDS, CALLS_MAX, ProbeDesk, answers
+from peer.probe import ANSWERS_AT_ONCE_MAX, ANSWERS_PER_SECOND_MAX, CALL_INTERVAL_SECONDS, CALLS_MAX, ProbeDesk, answers
 
 ASKER = Identity(bytes([1]) * 32).peer_id
 OTHERS = [Identity(bytes([number]) * 32).peer_id for number in range(2, 12)]
@@ -106,7 +106,10 @@ def test_calls_are_few_and_answers_are_bounded() -> None:
         stand = Stand()
         for _ in range(2 * ANSWERS_PER_SECOND_MAX):
             stand.desk.ask(ASKER, ProbeAsk(ticket=1), 0.0)
-        assert len(stand.said) == ANSWERS_PER_SECOND_MAX
+        assert len(stand.said) == ANSWERS_AT_ONCE_MAX
+        for number in range(2 * ANSWERS_PER_SECOND_MAX):
+            stand.desk.ask(PeerId(f"stranger {number}"), ProbeAsk(ticket=1), 0.5)
+        assert len(stand.said) <= 1.5 * ANSWERS_PER_SECOND_MAX
         for at in (1.0, 1.0 + CALL_INTERVAL_SECONDS / 2):
             stand.desk.ask(ASKER, ProbeAsk(ticket=1, port=9), at)
         for other in OTHERS:

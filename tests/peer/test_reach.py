@@ -71,9 +71,20 @@ def test_as_many_as_get_through_suffice_and_silence_changes_nothing() -> None:
     street.look()
     street.look(None, None, None, None)
     assert street.told == []
-    street.look(False)
+    street.look(False, False)
     street.look()
     assert street.told == [ReachSeen(dialable=False)]
+
+
+def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
+    """One that keeps all the others' desks busy, and alone says no, had everybody believe it for good."""
+    alone = Street(OTHERS[:3])
+    for _ in range(5):
+        alone.look(False)
+    assert alone.told == []
+    pair = Street(OTHERS[:2])
+    pair.look(False)
+    assert pair.told == [ReachSeen(dialable=False)], "of three none may be"
 
 
 def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
