@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,7 +33,7 @@ from peer.golden import self_check
 from peer.handover import session_description
 from peer.inquiry import fetch_chains
 from peer.introduction import Introduction, waypoint_of
-from peer.limits import Limits
+from peer.limits import GIGABYTE_BYTES, Limits
 from peer.merge_package import merge_rule
 from peer.network import Network, daemon_config
 from peer.options import NodeOptions
@@ -49,6 +50,7 @@ from peer.transport import Transport
 log = structlog.get_logger(__name__)
 
 BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
+GIVEN_OF_DAY = 0.25  # of the owner's upload of a day, at once and then again in the course of it
 GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
 BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
 
@@ -205,7 +207,8 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
 
 def give_within(limits: Limits, pump: Pump) -> None:
     """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
-    pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second)
+    of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
+    pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
 
 
 async def open_network(

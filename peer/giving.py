@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 
 from coordinator.merkle import leaf_count
+from dht.allowance import Allowance
 from dht.identity import PeerId
 from peer.anchors import STATES_SERVED, Anchors
 from peer.donations import GIVEN_BYTES_PER_SECOND, Donations
 from peer.frames import StateAsk, StatePiece
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 
+DAY_SECONDS = 86_400.0
 SERVED_MAX = STATES_SERVED + 2  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
@@ -31,14 +34,22 @@ class Giving:
         self._post = post
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
         self._donations = Donations()
+        self._of_day = Allowance(math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
 
-    def give_at_most(self, bytes_per_second: float) -> None:
-        """Give states no faster than this, nor than is usual."""
+    def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
+        """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
         self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
+        self._of_day = Allowance(bytes_per_day / DAY_SECONDS, bytes_per_day)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
-        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state."""
+        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state.
+
+        With nothing, too, once we have given what we may: anybody can ask, and the rounds need the rest of the day's.
+        """
+        if self._of_day.wait_seconds(asyncio.get_running_loop().time()):
+            self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), b"")
+            return
         self._donations.ask(sender, ask)
         if self._timer is None:
             self._give()
@@ -64,6 +75,7 @@ class Giving:
         """Bytes that went out."""
         payload = self._payload(sender, ask) if ask.fragment < len(self._anchors.layouts) else b""
         self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
+        self._of_day.take(len(payload), asyncio.get_running_loop().time())
         return len(payload)
 
     def _payload(self, sender: PeerId, ask: StateAsk) -> bytes | memoryview:

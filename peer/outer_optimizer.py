@@ -31,6 +31,11 @@ class OuterState:
         """Room for a state, with undefined content."""
         return cls(torch.empty_like(vector), torch.empty_like(vector))
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it are numbers that one can go on from."""
+        return bool(self.anchor.isfinite().all() and self.momentum.isfinite().all())
+
 
 def outer_step(
     state: OuterState, gradient: Tensor, learning_rate: float, momentum: float, out: OuterState | None = None

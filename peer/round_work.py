@@ -175,6 +175,7 @@ class RoundWork:
     def encode_merged(self, action: Encode) -> Encoded | None:
         """Encode what a cell has come to (docs/adr/0011); None if the bytes of a result are gone or do not decode.
 
+        Or if hostile members have made it longer than anybody may contribute: their tensors are cut otherwise above.
         Tokens and steps are zero here: whose work it is, the core knows.
         """
         assert action.merged is not None
@@ -183,7 +184,11 @@ class RoundWork:
             return None
         whole = joined(merged.gradients, self._partitioning(action.key.fragment, len(merged.gradients)))
         partitioning = self._partitioning(action.key.fragment, action.partitions)
-        contribution = self._encode((whole[span] for span in partitioning.spans), partitioning)
+        try:
+            contribution = self._encode((whole[span] for span in partitioning.spans), partitioning)
+        except LocalError as error:
+            log.warning("cell_not_brought", fragment=action.key.fragment, reason=str(error))
+            return None
         return Encoded(action.key, 0, 0, 0, 0, contribution.part_roots, contribution.squared_norms)
 
     def reduce(self, action: Reduce) -> Reduced:
@@ -271,7 +276,7 @@ class RoundWork:
             except PeerError:
                 return None
             state = apply_merged(held.state, gradients, partitioning, rates)
-        if state_digest(state.anchor, state.momentum) != certificate.state:
+        if state_digest(state.anchor, state.momentum) != certificate.state or not state.is_finite:
             return None
         self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
         return HeldState(certificate.digest, state)

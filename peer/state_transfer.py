@@ -67,9 +67,9 @@ class StateTransfer:
         self._stalled: OrderedDict[PeerId, None] = OrderedDict()  # who was too slow with a step, the latest last
         self._inflow = Inflow()
 
-    def give_at_most(self, bytes_per_second: float) -> None:
-        """Give states no faster than this, nor than is usual."""
-        self._giving.give_at_most(bytes_per_second)
+    def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
+        """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
+        self._giving.give_at_most(bytes_per_second, bytes_per_day)
 
     def serve(self, sender: PeerId, ask: StateAsk) -> None:
         """Answer, now or when it is the asker's turn."""
@@ -232,6 +232,8 @@ class StateTransfer:
         state = self._downloads.take(fragment) if newest else None
         if state is None:
             raise NetworkError(f"no holder gave version {wanted.version} of fragment {fragment}")
+        if not state.is_finite:  # whoever certified it was alone and hostile
+            raise NetworkError(f"version {wanted.version} of fragment {fragment} is nothing that one can go on from")
         return state
 
     def _go_on(self) -> None:

@@ -34,7 +34,7 @@ class Part:
     def states(self) -> Part:
         return self
 
-    def give_at_most(self, bytes_per_second: float) -> None:
+    def give_at_most(self, bytes_per_second: float, bytes_per_day: float) -> None:
         self.given.append(bytes_per_second)
 
     def check(self, limits: Limits) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, R
 from coordinator.committed import ReduceInput
 from coordinator.events import Applied, Encoded, Reduced
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.messages import SQUARED_NORM_MAX
 from coordinator.model_spec import ModelSpec
 from coordinator.weights import contribution_weight
 from dht.errors import LocalError
@@ -23,6 +25,7 @@ from dht.statement import digest_of
 from peer.anchors import Anchors, HeldState, genesis_states, layouts_of
 from peer.blobs import BlobStore
 from peer.codec import CODECS
+from peer.fragments import Partitioning
 from peer.local_count import Counters
 from peer.merge import MERGES
 from peer.missed_step import missed_versions
@@ -383,6 +386,22 @@ def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
     state, _ = group.members[0]._applied[KEY]
     torch.testing.assert_close(state.anchor, torch.stack(vectors).mean(0), rtol=1e-4, atol=1e-6)
     assert not torch.equal(state.anchor, anchor)
+
+
+def test_a_cell_that_hostile_members_made_too_long_brings_nothing() -> None:
+    """Each of their segments is admissible, and together they are one segment of the group above."""
+    config = config_of(merge="robust_rda", contribution_codec="int8", result_codec="int8")
+    anchor, vectors, _ = stepped(config, 1)
+    cut, hostile = Partitioning.of(layouts_of(config)[0], 3), anchor.clone()
+    for segment in cut.segments:
+        elements = segment.stop - segment.start
+        hostile[segment.start : segment.stop] -= math.sqrt(0.9 * SQUARED_NORM_MAX / elements)
+    cell = Round(config, [*vectors, hostile, hostile.clone()], 3)
+    results = [cell.reduce(partition) for partition in range(3)]
+    assert all(one.included == (0, 1, 2) for one in results)
+    told = tuple(PartitionResult(one.root or b"", one.included) for one in results)
+    upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 1, Apply(KEY, told, cell.inputs(0), 3))
+    assert cell.members[0].encode_merged(upper) is None
 
 
 def test_versions_are_followed_step_by_step_while_that_is_less_than_a_state() -> None:

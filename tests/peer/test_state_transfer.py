@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -334,6 +335,38 @@ def test_whoever_is_gone_is_given_nothing_more() -> None:
         donor.gone(PeerId("vanished"))
         await asyncio.sleep(60.0)
         assert "vanished" not in given[before:]
+        donor.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_state_that_is_no_numbers_is_as_good_as_none(value: float) -> None:
+    state = state_of(1)
+    state.momentum[-1] = value
+    with pytest.raises(NetworkError, match="nothing that one can go on from"):
+        fetch(Wire({"a": state}), state, ["a"])
+
+
+def test_a_stranger_does_not_use_up_the_days_upload() -> None:
+    given, refused = 0, 0
+    day_bytes = 10 * STATE_PIECE_BYTES
+    anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
+    anchors.install(0, DIGEST, state_of(1))
+
+    def post(_: PeerId, piece: object, data: bytes | memoryview) -> None:
+        nonlocal given, refused
+        given, refused = given + len(data), refused + (not data)
+
+    async def main() -> None:
+        donor = StateTransfer(anchors, post)
+        donor.give_at_most(math.inf, day_bytes)
+        length = len(anchors.served(0, DIGEST).anchor) * 4  # type: ignore[union-attr]
+        for _ in range(24 * 60):
+            donor.serve(PeerId("stranger"), StateAsk(fragment=0, certificate=DIGEST, piece=0))
+            await asyncio.sleep(60.0)
+        assert refused > 0 or given < day_bytes
+        assert given <= 2 * day_bytes + min(length, STATE_PIECE_BYTES)
         donor.close()
 
     run_virtual(main())
