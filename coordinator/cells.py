@@ -15,11 +15,11 @@ from math import ceil
 from statistics import median_high, median_low
 from types import MappingProxyType
 
-from coordinator.certificate import Contributor
+from coordinator.certificate import COUNT_MAX, Contributor
 from coordinator.chain import Chain, beacon_order
 from coordinator.limits import Networks, beyond, most_of
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import COUNT_MAX, CellYield
+from coordinator.messages import CellYield
 from coordinator.tickets import NEW_SEATS
 from coordinator.weights import CREDITED
 from dht.identity import PeerId

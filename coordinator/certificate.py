@@ -26,6 +26,8 @@ CONVICTIONS_MAX = PEERS_PER_GROUP_MAX
 
 VOTE_BODY_BYTES_MAX = 1 << 8  # it may hold fields that we do not know, but a certificate must fit into a log
 
+COUNT_MAX = 2**53
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 MemberIndex = Annotated[int, Field(ge=0, lt=PEERS_PER_GROUP_MAX)]
 """Position in the input set."""
 
@@ -44,8 +46,8 @@ class Contributor(Wire):
     OMITS_NONE: ClassVar[bool] = True
 
     peer: PeerIdText
-    tokens: int = Field(ge=0)
-    steps: int = Field(ge=0)
+    tokens: Count
+    steps: Count
     cell: Digest | None = None  # of the `CellYield` that it brings; None: its own work
 
 

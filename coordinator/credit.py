@@ -23,6 +23,7 @@ from dht.wire import Wire
 
 CONTRIBUTORS_MAX = 1 << 14  # whoever has least makes room
 RECORD_BYTES_MAX = 1 << 22
+TOKEN_FRAGMENTS_MAX = 1 << 63  # beyond what anybody trains, and more than a record can say
 UNSETTLED_VERSIONS = CHAIN_KEPT // 2  # the newest are never in a record: a branch may still be left, and be compared
 COMPARED_EVERY_VERSIONS = 16  # peers that are this close to each other have a version in common to compare at
 
@@ -119,7 +120,11 @@ class CreditRecord(Wire):
         return CreditRecord(
             reaches=tuple(reaches),
             contributors=tuple(
-                Contributed(peer=one, token_fragments=credit.token_fragments[one], versions=credit.versions[one])
+                Contributed(
+                    peer=one,
+                    token_fragments=min(credit.token_fragments[one], TOKEN_FRAGMENTS_MAX),
+                    versions=credit.versions[one],
+                )
                 for one in kept
             ),
         )

@@ -116,6 +116,7 @@ class Inspected:
     accuser: PeerId
     partition: int
     turn: int
+    result: bytes
     finding: Finding
     refutation: Refutation | None = None
     whole: bool = False

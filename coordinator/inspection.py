@@ -160,7 +160,7 @@ class Inspection:
     def on_inspected(self, event: Inspected, now: float) -> list[Action]:
         """What a recomputation of ours has shown."""
         case = self.cases.get((event.partition, event.turn))
-        if case is None or not case.working:
+        if case is None or not case.working or event.result != case.held.statement.digest:
             return []
         case.working = False
         if event.finding is Finding.UNOPENED:

@@ -16,7 +16,7 @@ from coordinator.gathering import REVISIONS_MAX, Gathering, limits_at
 from coordinator.group import Group, leader_of, read_join
 from coordinator.leaders import first_able, first_leaders
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import NETWORKS_MAX, Join
+from coordinator.messages import ATTEMPT_MAX, NETWORKS_MAX, Join
 from coordinator.own_joins import OwnJoins
 from coordinator.quorum import quorum_size
 from coordinator.tickets import has_ticket
@@ -90,6 +90,8 @@ class Joining:
         self.repeat_at = now + RETRY_SHARE * self.core.pace.round_seconds
         self.own.forget_oldest(now)
         self.attempt_number = self.own.open_from(self.attempt_number, now)
+        if self.attempt_number > ATTEMPT_MAX:
+            return []
         if not self.own.said and not self.voids:
             self.asked_first = self.attempt_number
         if self.attempt_number not in self.own.said:

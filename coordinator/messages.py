@@ -18,6 +18,7 @@ from coordinator.certificate import (
     Certificate,
     Contributor,
     Conviction,
+    Count,
     MemberIndex,
     Vote,
 )
@@ -38,11 +39,10 @@ CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
 LINEAGE_DEPTH_MAX = 64  # versions: forks deeper than this never merge (`merge_horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-Attempt = Annotated[int, Field(ge=0, le=1 << 20)]
+ATTEMPT_MAX = 1 << 20
+Attempt = Annotated[int, Field(ge=0, le=ATTEMPT_MAX)]
 Network = Annotated[bytes, Field(min_length=3, max_length=6)]
 """An IPv4 /24 or an IPv6 /48, packed (`dht.addresses.network_of`)."""
-COUNT_MAX = 2**53
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 SquaredNorm = Annotated[float, Field(ge=0, le=SQUARED_NORM_MAX)]
 FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 

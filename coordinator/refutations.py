@@ -104,8 +104,8 @@ class Refutations:
     def on_inspected(self, event: Inspected) -> list[Action]:
         """A claim has been recomputed."""
         claim = self.claims.get(event.accuser)
-        if claim is None or event.accuser not in self.examined:
-            return []
+        if claim is None or event.accuser not in self.examined or event.result != claim.body.result:
+            return []  # or about an earlier claim, whose result somebody else has proven false meanwhile
         held = self.exchange.by_digest()[claim.body.result]
         if event.finding is not Finding.REFUTED:
             return self._disbelieve(event.accuser)

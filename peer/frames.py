@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from coordinator.certificate import Certificate
+from coordinator.certificate import Certificate, Count
 from coordinator.manifest import FRAGMENTS_MAX
 from coordinator.messages import (
     CHAIN_PAGE_MAX,
@@ -17,7 +17,6 @@ from coordinator.messages import (
     CertificateNote,
     ChainNote,
     ConvictionsNote,
-    Count,
     EvidenceNote,
     FragmentIndex,
     HeardNote,

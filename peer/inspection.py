@@ -239,4 +239,5 @@ def _siblings(tree: MerkleTree, indices: Sequence[int]) -> tuple[bytes, ...]:
 
 
 def _inspected(action: Inspect, finding: Finding, refutation: Refutation | None = None) -> Inspected:
-    return Inspected(action.key, action.accuser, action.partition, action.turn, finding, refutation, action.whole)
+    place = (action.accuser, action.partition, action.turn, action.result)
+    return Inspected(action.key, *place, finding, refutation, action.whole)

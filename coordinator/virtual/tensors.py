@@ -238,11 +238,17 @@ class VirtualTensors:
             finding = Finding.DOUBTFUL if action.coefficients else Finding.CONFIRMED
         proof = None
         if finding is Finding.REFUTED:
-            place = (action.partition, action.turn, action.result)
             proof = Refutation(
-                partition=place[0], turn=place[1], result=place[2], leaf=0, inputs=opened, piece=b"", siblings=()
+                partition=action.partition,
+                turn=action.turn,
+                result=action.result,
+                leaf=0,
+                inputs=opened,
+                piece=b"",
+                siblings=(),
             )
-        return Inspected(action.key, action.accuser, action.partition, action.turn, finding, proof, action.whole)
+        place = (action.accuser, action.partition, action.turn, action.result)
+        return Inspected(action.key, *place, finding, proof, action.whole)
 
     def appraise(self, action: Appraise) -> Appraised:
         """Without tensors there is no loss: garbage cannot be appraised, and whatever else changes nothing."""

@@ -98,7 +98,9 @@ class Member:
                 inspect = self.attempt.on_opening(send.to, OpeningNote(**place, inputs=()), 1.0)
                 actions += [one for one in inspect if not isinstance(one, Inspect)]
                 for action in [one for one in inspect if isinstance(one, Inspect)]:
-                    answer = Inspected(self.group.key, self.me, action.partition, action.turn, finding, refutation)
+                    answer = Inspected(
+                        self.group.key, self.me, action.partition, action.turn, action.result, finding, refutation
+                    )
                     actions += self.attempt.on_inspected(answer, 1.0)
         return actions
 

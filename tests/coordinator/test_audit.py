@@ -50,7 +50,7 @@ class Stand:
         return self.auditor.receive(self.inputs.peers[member], PartNote(**values), root)  # type: ignore[arg-type]
 
     def recomputed(self, finding: Finding, refutation: Refutation | None = None) -> list[Action]:
-        place = (self.group.key, self.engine.core.me, self.partition, 0)
+        place = (self.group.key, self.engine.core.me, self.partition, 0, self.held.statement.digest)
         return self.auditor.on_answer(Inspected(*place, finding, refutation, whole=True), NOW)
 
 
@@ -127,7 +127,7 @@ def test_a_leaf_that_differs_bans_its_reducer() -> None:
 
 def test_what_a_spot_check_finds_ends_no_audit() -> None:
     stand = Stand()
-    late = Inspected(stand.group.key, stand.engine.core.me, stand.partition, 0, Finding.CONFIRMED)
+    late = Inspected(stand.group.key, stand.engine.core.me, stand.partition, 0, bytes(32), Finding.CONFIRMED)
     assert stand.auditor.on_answer(late, NOW) == []
     assert stand.auditor.audit is not None
 

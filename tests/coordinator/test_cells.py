@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from coordinator.cell_group import read_cell
 from coordinator.cells import CELL_PEERS, HEADS_PER_WARD_MAX, WARDS_MAX, brought, deal, heads_for, heads_of, total
-from coordinator.certificate import Contributor
+from coordinator.certificate import COUNT_MAX, Contributor
 from coordinator.chain import beacon_order
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import COUNT_MAX, CellRoster, CellYield, Ward
+from coordinator.messages import CellRoster, CellYield, Ward
 from coordinator.tickets import seated
 from coordinator.virtual.keys import virtual_peer_id
 from coordinator.weights import CREDITED
@@ -74,7 +74,7 @@ def test_heads_are_those_whose_seats_are_safe() -> None:
 
 def line(number: int, steps: int, cell: CellYield | None = None) -> Contributor:
     digest = None if cell is None else cell.digest
-    return Contributor(peer=NAMES[number], tokens=64 * steps, steps=steps, cell=digest)
+    return Contributor(peer=NAMES[number], tokens=min(64 * steps, COUNT_MAX), steps=steps, cell=digest)
 
 
 LOWER = CellYield(contributors=(line(1, 3), line(2, 4)))
@@ -94,7 +94,7 @@ def test_work_is_in_a_version_if_every_leader_brought_just_that() -> None:
 
 
 def test_what_a_cell_brings_fits_into_a_commitment() -> None:
-    assert total((line(1, COUNT_MAX), line(2, 4))) == (COUNT_MAX, COUNT_MAX)
+    assert total((line(1, COUNT_MAX), line(2, COUNT_MAX))) == (COUNT_MAX, COUNT_MAX)
 
 
 @given(

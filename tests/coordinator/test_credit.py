@@ -8,11 +8,20 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from coordinator import credit
-from coordinator.certificate import Contributor
+from coordinator.certificate import COUNT_MAX, Contributor
 from coordinator.chain import Chain
-from coordinator.credit import COMPARED_EVERY_VERSIONS, Claim, Contributed, CreditRecord, report_of, team_tokens
+from coordinator.credit import (
+    COMPARED_EVERY_VERSIONS,
+    TOKEN_FRAGMENTS_MAX,
+    Claim,
+    Contributed,
+    CreditRecord,
+    report_of,
+    team_tokens,
+)
 from coordinator.history import History
 from coordinator.network_view import CreditView
 from tests.coordinator.builders import Club
@@ -126,6 +135,18 @@ def test_a_thousand_times_the_work_is_not_credited_at_any_peer() -> None:
     assert report_of(b"run", CreditRecord.empty(1), [chain], {}).tokens == 8000
     carried = CreditRecord.empty(1).extended([chain.truncated(2)], [2]).extended([tail(chain, 2)], [4])
     assert carried.digest == record.digest
+
+
+def test_sums_beyond_what_a_record_can_say_stay_at_its_most() -> None:
+    """Whoever is alone in versions claims what it likes, and bounds that compare say nothing."""
+    chain = CLUB.grow(CLUB.chain(), *[[0, 1, 2]] * 3)
+    huge = CreditRecord.empty(1).extended([chain], [2])
+    most = (Contributed(peer=CLUB.ids[0], token_fragments=TOKEN_FRAGMENTS_MAX, versions=2), *huge.contributors[1:])
+    huge = huge.model_copy(update={"contributors": tuple(sorted(most, key=lambda one: one.peer))})
+    record = CreditRecord.from_wire(huge.extended([chain], [3]).to_wire())
+    assert max(one.token_fragments for one in record.contributors) == TOKEN_FRAGMENTS_MAX
+    with pytest.raises(ValidationError):
+        Contributor(peer=CLUB.ids[0], tokens=2 * COUNT_MAX, steps=1)
 
 
 def test_whoever_has_least_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,9 @@ def ready(place: int = 2) -> tuple[Member, list[Action]]:
 
 def answer(member: Member, inspect: Inspect, finding: Finding, now: float = 1.0) -> list[Action]:
     shown = None if finding is not Finding.REFUTED else refutation(member, inspect.partition)
-    event = Inspected(member.group.key, inspect.accuser, inspect.partition, inspect.turn, finding, shown)
+    event = Inspected(
+        member.group.key, inspect.accuser, inspect.partition, inspect.turn, inspect.result, finding, shown
+    )
     return member.attempt.on_inspected(event, now)
 
 

@@ -13,7 +13,7 @@ from coordinator.gathering import SUMMONED_MAX, Gathering
 from coordinator.group import leader_of, read_group
 from coordinator.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import Join
+from coordinator.messages import ATTEMPT_MAX, Join
 from coordinator.own_joins import JOINS_KEPT_MAX
 from coordinator.tardiness import LEADING, RESULT, Stage
 from coordinator.timeline import JOIN_SHARE
@@ -369,6 +369,15 @@ def test_an_attempt_far_away_is_refused() -> None:
     asking = joining()
     with pytest.raises(PeerError, match="far off"):
         asking.hear(join(asking.chain, FIVE[0], ATTEMPTS_AHEAD_MAX + 1), 0.0)
+
+
+def test_after_the_last_attempt_nobody_asks_any_more() -> None:
+    """A hostile one of two can drag the other there, 256 at a time."""
+    asking = joining(first_attempt=ATTEMPT_MAX)
+    assert joins(asking.open(True, 0.0)) != []
+    asking.own.use_up(ATTEMPT_MAX)
+    assert asking.ask(True, 1.0) == []
+    assert asking.meet(True, 2.0) == []
 
 
 def test_used_up_attempts_are_neither_asked_into_nor_gathered() -> None:

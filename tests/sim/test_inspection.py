@@ -46,7 +46,7 @@ class Complainer(VirtualTensors):
             siblings=(),
         )  # fmt: skip
         lie = proof if self.finding is Finding.REFUTED else None
-        return Inspected(action.key, action.accuser, action.partition, action.turn, self.finding, lie)
+        return Inspected(action.key, action.accuser, action.partition, action.turn, action.result, self.finding, lie)
 
 
 def hostile(peer: VirtualPeer, kind: type[VirtualTensors]) -> VirtualTensors:
