@@ -16,7 +16,7 @@ from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, 
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
-ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead: of those who were active, and of the others
+ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead; strangers take nobody known its turn
 ASKED_MAX = 512  # about one fragment, that are remembered
 SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until whoever did not answer has its turn again
 RIVALS_MAX = 64
@@ -62,8 +62,8 @@ class Rivals:
         if (peer, fragment) in self.awaited and now < self.asked.get((peer, fragment), -inf) + silent_seconds:
             return []
         recent = takewhile(lambda one: now < one[1] + ASK_AGAIN_SECONDS, reversed(self.asked.items()))
-        alike = sum(index == fragment and (one in known) == (peer in known) for (one, index), _ in recent)
-        return [] if alike >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
+        before = sum(index == fragment and (one in known or peer not in known) for (one, index), _ in recent)
+        return [] if before >= ASKED_AT_ONCE else self.ask(peer, fragment, now)
 
     def answer(self, sender: PeerId, note: AskChainNote, now: float) -> list[Action]:
         """Certificates after the newest version that the asker and we share; none if that lies too deep."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator import rivals
 from coordinator.actions import Action, FetchState, Send, Tell
 from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.events import (
@@ -268,7 +269,8 @@ def test_answers_about_other_versions_than_the_newest_are_of_no_use():
 # -- bounds
 
 
-def test_what_is_remembered_of_strangers_is_bounded():
+def test_what_is_remembered_of_strangers_is_bounded(monkeypatch):
+    monkeypatch.setattr(rivals, "ASKED_MAX", RIVALS_MAX)
     engine = engine_at()
     signers = Club.of(RIVALS_MAX * 3, seed=1)
     for number, peer in enumerate(signers.ids):

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.certificate import COUNT_MAX
 from coordinator.events import Encoded
-from coordinator.messages import COUNT_MAX, Commit
+from coordinator.messages import Commit
 from coordinator.weights import TRUNCATION, is_plausible, weights_of
 from dht.errors import PeerError, UsageError
 from peer.attacks.attack import Attack, Scene

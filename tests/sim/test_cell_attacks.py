@@ -11,11 +11,11 @@ from coordinator.actions import Action, Send
 from coordinator.cell_group import CellGroup, read_cell
 from coordinator.cell_rounds import CellRounds
 from coordinator.cells import heads_of
+from coordinator.certificate import COUNT_MAX
 from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.events import Received
 from coordinator.messages import (
-    COUNT_MAX,
     Bundle,
     CellRoster,
     CertificateNote,
