@@ -8,7 +8,6 @@ say.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from dht.identity import PeerId
 from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.clock import Clock
 from peer.frames import ProbeAnswer, ProbeAsk
+from peer.probe import some_of
 
 if TYPE_CHECKING:
     from peer.pump import Pump
@@ -48,10 +48,9 @@ class ClockWatch:
 
     def ask(self) -> None:
         """Ask a few: the same ones as long as most of them answer, for a call to somebody new is a new connection."""
-        order = sorted(set(self._whom()) - {self._me})
         self._turns += len(self._ahead_seconds) < len(self._asked)
-        first = (bisect(order, self._me) + self._turns * ASKED_MAX) % max(len(order), 1)  # not everybody asks the same
-        self._asked, self._ahead_seconds = set((order[first:] + order[:first])[:ASKED_MAX]), []
+        self._asked = some_of(set(self._whom()) - {self._me}, self._me, self._turns, ASKED_MAX)
+        self._ahead_seconds = []
         self._looks += 1
         self._asked_unix_seconds = self._clock()
         for peer in sorted(self._asked):

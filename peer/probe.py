@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection
+from bisect import bisect
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
 from coordinator.weights import most_hostile
@@ -35,6 +36,13 @@ def gets_through(tried: Collection[bool], asked: int) -> bool:
     """
     failed = len(tried) - sum(tried)
     return not (2 * failed > len(tried) and failed > most_hostile(asked + 1))
+
+
+def some_of(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[PeerId]:
+    """So many of these to ask, others at each turn; not everybody asks the same ones."""
+    order = sorted(peers)
+    first = (bisect(order, me) + turn * count) % max(len(order), 1)
+    return set((order[first:] + order[:first])[:count])
 
 
 class ProbeDesk:

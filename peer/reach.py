@@ -8,7 +8,6 @@ nothing, and many that lie would leave the reducing to the hostile: members of t
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect
 from collections.abc import Callable, Iterable, Set
 
 import structlog
@@ -20,7 +19,7 @@ from dht.identity import PeerId
 from peer.frames import ProbeAnswer, ProbeAsk
 from peer.options import NodeOptions
 from peer.own_addresses import OwnAddresses
-from peer.probe import gets_through
+from peer.probe import gets_through, some_of
 from peer.pump import Pump
 
 log = structlog.get_logger(__name__)
@@ -62,9 +61,7 @@ class ReachLoop:
 
     def ask(self) -> bool:
         """Ask the next few; False if there is nobody."""
-        order = sorted(self._live())
-        first = (bisect(order, self._me) + self._looks * ASKED_MAX) % max(len(order), 1)  # not everybody asks the same
-        self._asked, self._found = set((order[first:] + order[:first])[:ASKED_MAX]), {}
+        self._asked, self._found = some_of(self._live(), self._me, self._looks, ASKED_MAX), {}
         self._looks += 1
         for peer in sorted(self._asked):
             self._post(peer, ProbeAsk(ticket=self._ticket, port=self._port()), b"")
