@@ -1,8 +1,8 @@
 """Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
 
-A lineage's claim is what it certified since the fork: distinct keys of the fork's active set that signed, then tokens,
-then the lower digest. Two honest peers that compare the same two lineages always agree on the winner. Since signers
-come first, a branch that most of the fork's active set signed never gives way to one that they did not (docs/adr/0005).
+A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050). Where there is none,
+its claim counts, which is what it certified since the fork: distinct keys of the fork's active set that signed, then
+tokens, then the lower digest (docs/adr/0005). Two honest peers that compare the same two always agree on the winner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,26 @@ class Branch:
     @property
     def signers(self) -> frozenset[PeerId]:
         """Who of the active set signed something of it."""
-        return self.active & frozenset[PeerId]().union(*(certificate.voters for certificate in self.certificates))
+        return frozenset(self.last_signed())
+
+    def last_signed(self) -> dict[PeerId, tuple[int, int]]:
+        """The newest version of it that each of the active set signed, and in which attempt."""
+        return {
+            voter: (certificate.version, certificate.outcome.attempt)
+            for certificate in self.certificates
+            for voter in certificate.voters & self.active
+        }
+
+    def supersedes(self, other: Branch, banned: Container[PeerId]) -> bool:
+        """Whether most of the active set signed something of it, and nothing of the other one later.
+
+        A full certificate for which hostile voters withhold their votes is known to nobody else. Those who voted for it
+        go on once their locks have run out, and what they sign then must not fall when it is shown.
+        """
+        elsewhere = other.last_signed()
+        last = self.last_signed().items()
+        later = [peer for peer, place in last if peer not in banned and place > elsewhere.get(peer, (0, 0))]
+        return 2 * len(later) > len(self.active)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,4 +136,7 @@ def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], b
         active = rival.truncated(fork).active_set()
         our_branches.append(Branch(active, ours[fragment].after(fork, VERSIONS_COMPARED)))
         their_branches.append(Branch(active, rival.after(fork, VERSIONS_COMPARED)))
-    return claim(their_branches, banned) > claim(our_branches, banned)
+    pairs = list(zip(our_branches, their_branches, strict=True))
+    we_do = any(our.supersedes(their, banned) for our, their in pairs)
+    they_do = any(their.supersedes(our, banned) for our, their in pairs)
+    return they_do if we_do != they_do else claim(their_branches, banned) > claim(our_branches, banned)

@@ -204,12 +204,25 @@ class Rivals:
         actions: list[Action] = []
         for index, (fork, rival) in sorted(forks.items()):
             machine = self.machines[index]
-            details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": rival.version}
-            actions.append(Tell("lineage_changed", index, rival.version, details))
-            actions += machine.switch(rival, fork, now) + machine.fetch_if_behind(now)
+            taken = self._as_far_as_followed(machine, fork, rival, now)
+            details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": taken.version}
+            actions.append(Tell("lineage_changed", index, taken.version, details))
+            actions += machine.switch(taken, fork, now) + machine.fetch_if_behind(now)
             self.asked.pop((sender, index), None)
             actions += self.ask(sender, index, now)
         return actions
+
+    def _as_far_as_followed(self, machine: FragmentMachine, fork: int, rival: Chain, now: float) -> Chain:
+        """A branch that has won, without minor versions at its end that whoever was on it would not follow yet.
+
+        Its first version has won with it; a few who were left of those who made it do not lead away all others.
+        """
+        for version in range(fork + 1, rival.version):
+            before, after = rival.after(version - 1, 2)
+            begins = after.outcome.minor and not before.outcome.minor
+            if begins and not self._takes_minor(machine, (version, rival), now):
+                return rival.truncated(version)
+        return rival
 
     def _still_forks(self, index: int, fork: Fork) -> bool:
         """Whether a fork found earlier still is one, after what our own chain has done since."""

@@ -35,7 +35,7 @@ from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
 from coordinator.own_joins import JOINS_KEPT_MAX
 from coordinator.places import place_of
-from coordinator.rivals import RIVALS_MAX
+from coordinator.rivals import ASKED_MAX, RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.tribunal import PEERS_KEPT
 from coordinator.virtual.observer import Observer
@@ -221,7 +221,7 @@ class Watcher(Observer):
                 raise InvariantError(f"{peer.me} keeps too much of fragment {machine.index}")
         if not _hears_little(engine):
             raise InvariantError(f"{peer.me} remembers too much of what others say")
-        if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > RIVALS_MAX * len(engine.machines):
+        if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > ASKED_MAX * len(engine.machines):
             raise InvariantError(f"{peer.me} remembers too many rivals")
 
 

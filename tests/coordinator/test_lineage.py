@@ -72,6 +72,24 @@ def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
     assert with_strangers.signers == without.signers == 2
 
 
+def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> None:
+    """Four of five voted for a certificate that was withheld from them, and went on when their locks had run out."""
+    base = stem()
+    withheld, gone_on = branch(base, 1, FIVE, b"withheld", 10**9), branch(base, 2, FIVE[:3], b"on")
+    assert not better({0: gone_on}, {0: (2, withheld)})
+    assert better({0: withheld}, {0: (2, gone_on)})
+    tail = branch(withheld, 5, FIVE[3:], b"of two")
+    assert not better({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
+    few = branch(base, 2, FIVE[:2], b"few")
+    assert better({0: few}, {0: (2, withheld)}), "who went on are not most"
+
+
+def test_convicted_keys_supersede_nothing() -> None:
+    base = stem()
+    withheld, gone_on = branch(base, 1, FIVE, b"withheld"), branch(base, 2, FIVE[:3], b"on")
+    assert better({0: gone_on}, {0: (2, withheld)}, {FIVE[0]})
+
+
 def test_one_members_claim_of_tokens_cannot_outweigh_the_others() -> None:
     base = stem()
     honest = certificate(base, FIVE[:3], tokens=100)
@@ -96,8 +114,8 @@ def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() 
 def test_fragments_are_compared_together() -> None:
     own = core(pace=PACE.model_copy(update={"fragments": 2}))
     bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(2)]
-    ours = {index: branch(base, 1, FIVE[:3], b"o") for index, base in enumerate(bases)}
-    theirs = {0: (1, branch(bases[0], 1, FIVE[3:], b"t")), 1: (1, branch(bases[1], 1, FIVE[:2], b"t"))}
+    ours = {index: branch(base, 1, FIVE[:2], b"o") for index, base in enumerate(bases)}
+    theirs = {0: (1, branch(bases[0], 1, FIVE[4:], b"t")), 1: (1, branch(bases[1], 1, FIVE[2:4], b"t"))}
     assert better({0: ours[0]}, {0: theirs[0]}) is False
     assert better(ours, theirs) is True
 
