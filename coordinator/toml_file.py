@@ -35,5 +35,5 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     """What TOML text holds; `source` names it in the UsageError that is raised."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is not valid TOML: {error}") from None

@@ -48,17 +48,23 @@ class CertificateLog:
         return found
 
     def add(self, certificates: History) -> None:
-        """Write those that are not there yet; they are on disk when this returns. Raises LocalError."""
+        """Write those that are not there yet; they are on disk when this returns. Raises LocalError.
+
+        Nothing makes room for them: a checkpoint that cannot be written leaves the one before, which needs its own.
+        """
         new = [place for place, digest in enumerate(certificates.digests) if digest not in self._newest]
         if not new:
             return
         records = len(self._log.read()) if self._records is None else self._records
-        if records + len(new) > RECORDS_MAX:
-            kept = self._log.read()[-CHAIN_KEPT:]
-            self._log.replace(kept)
-            records = len(kept)
         self._log.append(*(certificates[place].to_wire() for place in new))
         self._remember(records + len(new), certificates.digests)
+
+    def cut(self) -> None:
+        """The newest are those of a checkpoint that is on disk: of too many, only these stay. Raises LocalError."""
+        if (self._records or 0) > RECORDS_MAX:
+            kept = self._log.read()[-CHAIN_KEPT:]
+            self._log.replace(kept)
+            self._records = len(kept)
 
     def _remember(self, records: int, newest: Iterable[bytes]) -> None:
         self._records, self._newest = records, frozenset(newest)

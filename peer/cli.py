@@ -24,6 +24,8 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
         here = ".".join(map(str, python))
         return _complain(f"Muster needs Python {oldest} to {newest}, and this is {here}", EXIT_USAGE)
+    if any(_is_undecodable(argument) for argument in arguments):
+        return _complain("an argument is no text in UTF-8; give it in that encoding", EXIT_USAGE)
     try:
         from peer.cli_run import app
 
@@ -39,6 +41,11 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         return _complain(f"{error.name} is not installed; set Muster up again with: make install", EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - no user shall see a traceback
         return _explain(error)
+
+
+def _is_undecodable(argument: str) -> bool:
+    """Whether it holds bytes that the terminal's encoding does not explain, which Python keeps as surrogates."""
+    return any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _explain(error: Exception) -> int:

@@ -16,6 +16,7 @@ from dht.errors import LocalError, UsageError
 from peer import cli_settings
 from peer.chaos.draw import draw_plan, plan_of
 from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, SECONDS_MAX, Plan, PlanFile
+from peer.cli_common import StepSeconds
 
 if TYPE_CHECKING:
     from coordinator.report import ChaosReport
@@ -37,9 +38,7 @@ def chaos(
         int | None, typer.Option(min=1, help="How many peers to start; default: the plan's, or 4.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="How long to measure; default: the plan's, or 5.")] = None,
-    step_seconds: Annotated[
-        float, typer.Option(min=0, help="Pace: inner steps come this far apart, or further, whoever else has died.")
-    ] = 0.0,
+    step_seconds: StepSeconds = 0.0,
     netns: Annotated[bool, typer.Option("--netns", help="A network of its own for every peer (root only).")] = False,
     beside: Annotated[
         str | None, typer.Option(help="Break the docker-compose swarm of this container instead of one of its own.")

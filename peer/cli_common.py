@@ -11,6 +11,9 @@ import typer
 from peer import cli_settings
 from peer.service import ServiceOptions, Start
 
+StepSeconds = Annotated[
+    float, typer.Option(min=0, max=86_400, help="Pace: inner steps come this far apart, or further.")
+]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
 Listen = Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from coordinator.control import SAVE_SECONDS_MAX, NobodyRunsError, ask, snapshot
 from coordinator.evaluation import Evaluation
+from coordinator.toml_file import reading
 from dht.errors import LocalError
 from dht.invite import Invite
 from peer import cli_settings
@@ -61,7 +62,9 @@ def verify(
 
     Of evidence, which a peer keeps in run-*/evidence: check every signature, and say who is guilty of what.
     """
-    if path.is_file():
+    with reading(path):
+        is_evidence = path.is_file()
+    if is_evidence:
         typer.echo(_verdict(path, cli_settings.data_directory(data)))
         return
     from dht.identity import KeyVerifier

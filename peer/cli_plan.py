@@ -88,7 +88,7 @@ def goodput(
     slice_chips: Annotated[int, typer.Option(help="Chips that leave together when one fails.")] = 1024,
     down_seconds: Annotated[float, typer.Option(help="A learner's pause to go on without a slice.")] = 13.0,
     up_seconds: Annotated[float, typer.Option(help="And to take one in again.")] = 13.0,
-    absence_seconds: Annotated[float, typer.Option(help="How long a slice is away, on average.")] = 75.0,
+    absence_seconds: Annotated[float, typer.Option(max=1e9, help="How long a slice is away, on average.")] = 75.0,
     slow_learners: Annotated[int, typer.Option(help="This many learners are slower.")] = 0,
     slowdown: Annotated[float, typer.Option(help="Their step time as a multiple of the others'.")] = 1.18,
     chip_spread: Annotated[float, typer.Option(help="Spread of the chips' speeds; 0.1 is 10 %.")] = 0.0,

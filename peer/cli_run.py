@@ -40,6 +40,7 @@ from peer.cli_common import (
     Port,
     ServeRelay,
     Stay,
+    StepSeconds,
     Verbose,
     serve,
 )
@@ -71,7 +72,7 @@ app.add_typer(cli_home.app)
 
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
-Versions = Annotated[int | None, typer.Option(min=1, help="End after this many certified versions.")]
+Versions = Annotated[int | None, typer.Option(min=1, max=2**40, help="End after this many certified versions.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -93,9 +94,7 @@ def swarm(
     config: ConfigOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
-    step_seconds: Annotated[
-        float, typer.Option(min=0, help="Pace: inner steps come this far apart, or further.")
-    ] = 0.0,
+    step_seconds: StepSeconds = 0.0,
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
     attack: Annotated[
         list[str] | None,

@@ -22,9 +22,9 @@ def start_detached(arguments: Sequence[str], line: str, data_directory: Path) ->
 
     Raises UsageError or LocalError with the process' own words if it ends instead, LocalError if it takes too long.
     """
-    data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     console = data_directory / CONSOLE_NAME
     try:
+        data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with console.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "peer.cli", *arguments],

@@ -19,6 +19,7 @@ SETTINGS_NAME = "settings.toml"
 MBIT_BYTES = 1_000_000 // 8
 GIGABYTE_BYTES = 1_000_000_000
 AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # what a learner is started with
+AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and numbers stay numbers
 MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
 
 
@@ -26,19 +27,32 @@ class Limits(Wire):
     """Limits and reasons to pause. Zero, or an empty text, is no limit."""
 
     upload_mbit: float = Field(
-        0.0, ge=0, title="Upload, Mbit per second", description="megabits sent per second, at least 1; 0 for no limit"
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Upload, Mbit per second",
+        description="megabits sent per second, at least 1; 0 for no limit",
     )
     download_mbit: float = Field(
         0.0,
         ge=0,
+        le=AMOUNT_MAX,
         title="Download, Mbit per second",
         description="megabits received per second, at least 1; 0 for no limit",
     )
     upload_gigabytes_per_day: float = Field(
-        0.0, ge=0, title="Upload, GB a day", description="once sent, the peer pauses until midnight; 0 for no limit"
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Upload, GB a day",
+        description="once sent, the peer pauses until midnight; 0 for no limit",
     )
     download_gigabytes_per_day: float = Field(
-        0.0, ge=0, title="Download, GB a day", description="once received, the peer pauses until midnight; 0 for none"
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Download, GB a day",
+        description="once received, the peer pauses until midnight; 0 for none",
     )
     cpu_cores: int = Field(
         0, ge=0, le=1024, title="CPU cores", description="most threads of the learner, whatever `--threads` says"
@@ -57,10 +71,14 @@ class Limits(Wire):
         description="most of the time that the learner computes; else it rests",
     )
     memory_gigabytes: float = Field(
-        0.0, ge=0, title="Memory, GB", description="most RAM that the learner and its peer may take; 0 for no limit"
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Memory, GB",
+        description="most RAM that the learner and its peer may take; 0 for no limit",
     )
     disk_gigabytes: float = Field(
-        0.0, ge=0, title="Disk, GB", description="most that the data folder may hold; 0 for no limit"
+        0.0, ge=0, le=AMOUNT_MAX, title="Disk, GB", description="most that the data folder may hold; 0 for no limit"
     )
     hours: str = Field(
         "", max_length=512, title="Hours", description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`"
@@ -163,5 +181,5 @@ def parse_change(text: str) -> tuple[str, Any]:
         raise UsageError(f"a limit is of the form KEY=VALUE, as in upload_mbit=2, and not {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or lists in lists without end
         return key.strip(), value.strip()

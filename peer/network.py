@@ -136,9 +136,9 @@ class Network:
 
     async def _reattach(self) -> None:
         """The daemon is a new one: streams and handlers of the old are gone."""
-        self._past = self.traffic
         await self._transport.close()
-        self._transport = self._new_transport()
+        # at once, so that nobody who looks meanwhile counts anything twice
+        self._past, self._transport = self.traffic, self._new_transport()
         await self._transport.start(self._frame, self._gone)
 
 

@@ -6,6 +6,7 @@ states, and whoever joins later asks for them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -131,6 +132,7 @@ class RunDirectory:
         self.evidence = EvidenceShelf(self.path / "evidence")
         self._run_id = run_id
         self._logs: dict[int, CertificateLog] = {}
+        self._unpacking = threading.Lock()  # whoever replaces a learner may be cancelled, and its thread goes on
 
     @property
     def address_book(self) -> Path:
@@ -220,7 +222,7 @@ class RunDirectory:
             return None
         path = self.path / "learner.safetensors"
         try:
-            with empty_folder(self.path / "learner-unpacked") as folder:
+            with self._unpacking, empty_folder(self.path / "learner-unpacked") as folder:
                 save_file(tensors, folder / path.name)
                 (folder / path.name).replace(path)
         except (OSError, SafetensorError) as error:
@@ -268,6 +270,8 @@ class RunDirectory:
         held = HeldVersions(versions=captured.held, heads=heads).to_wire()
         meta = {"held": held, **({BEHIND: b""} if captured.learner_behind else {})}
         save_checkpoint(self.path, Checkpoint(self._run_id, tensors, meta))
+        for log in self._logs.values():
+            log.cut()
         if learner_file is not None:
             learner_file.unlink(missing_ok=True)
 

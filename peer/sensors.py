@@ -7,6 +7,7 @@ Everything here blocks for a moment: call it in a thread.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -185,9 +186,10 @@ def seat_idle_seconds(command: Command) -> float | None:
 def folder_bytes(folder: Path) -> int:
     """What the files below a folder hold."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # a checkpoint that was replaced meanwhile
-            total += path.lstat().st_size
+    for place, _, names in os.walk(folder):  # which passes over folders that are gone again
+        for name in names:
+            with suppress(OSError):  # a checkpoint that was replaced meanwhile
+                total += Path(place, name).lstat().st_size
     return total
 
 

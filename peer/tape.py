@@ -67,7 +67,7 @@ def read_tape(path: Path) -> Iterator[TapeLine]:
                 yield line
     except OSError as error:
         raise UsageError(f"the tape {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no event tape: {error}") from None
 
 

@@ -55,7 +55,7 @@ def join_parts(parts: Sequence[Path], path: Path) -> None:
         temporary.replace(path)
     except OSError as error:
         raise LocalError(f"the tape cannot be written to {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise LocalError(f"a peer's part of the tape is damaged: {error}") from None
 
 

@@ -30,7 +30,7 @@ class TrafficDay:
         if day != self.today.day:
             self.today = Day(day=day)
         sent, received = sent_total_bytes - self._totals[0], received_total_bytes - self._totals[1]
-        self._totals = (sent_total_bytes, received_total_bytes)
+        self._totals = (max(sent_total_bytes, self._totals[0]), max(received_total_bytes, self._totals[1]))
         self.today = Day(
             day=day,
             sent_bytes=self.today.sent_bytes + max(0, sent),

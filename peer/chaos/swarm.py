@@ -134,4 +134,6 @@ def long_enough(config: RunConfig, step_seconds: float, seconds: float) -> RunCo
         return config
     pace = config.pace
     possible = (WARM_UP_SECONDS_MAX + seconds) / step_seconds / pace.steps_per_version * pace.fragments
-    return config.model_copy(update={"versions": max(config.versions, math.ceil(VERSIONS_SPARE * possible))})
+    return config.model_copy(
+        update={"versions": max(config.versions, math.ceil(min(VERSIONS_SPARE * possible, 2.0**40)))}
+    )

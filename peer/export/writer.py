@@ -17,6 +17,7 @@ from coordinator.credit import CreditReport
 from coordinator.evaluation import Evaluation
 from coordinator.manifest import Manifest
 from coordinator.proof import FragmentProof, Proof, proving
+from coordinator.toml_file import reading
 from dht.errors import LocalError, UsageError
 from dht.files import sync
 from dht.identity import KeyVerifier, Signer
@@ -76,7 +77,9 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
 
 def check_target(target: Path) -> None:
     """Raise UsageError if this is not the name of a new folder."""
-    if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
+    with reading(target):
+        is_new = not target.is_symlink() and (not target.exists() or (target.is_dir() and not any(target.iterdir())))
+    if not is_new:
         raise UsageError(f"{target} exists already; name a new folder")
 
 

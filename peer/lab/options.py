@@ -172,7 +172,7 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
                 place = place[part]
             place[last] = value
     pace = values["pace"]
-    values["versions"] = max(1, round(steps * pace["fragments"] / pace["steps_per_version"]))
+    values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
     pace["min_group"] = max(1, min(pace["min_group"], pace["quorum"], learners))
     pace["round_seconds"] = ROUND_STEPS * STEP_SECONDS
     pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
