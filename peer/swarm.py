@@ -154,7 +154,8 @@ class Swarm:
         directories = {name: root / name for name in self.watch.names}
         if self._options.tape is not None:
             refuse_earlier(directories.values())
-        founders = [make_identity(directories[name]) for name in self.watch.learners[:PEERS_PER_GROUP_MAX]]
+        self.watch.keys = {name: make_identity(directories[name]) for name in self.watch.learners}
+        founders = list(self.watch.keys.values())[:PEERS_PER_GROUP_MAX]
         self._launch(HOST, directories[HOST], self._host_arguments(founders))
         self._processes[HOST].close_input()
         for number, name in enumerate(self.watch.learners, 1):

@@ -142,8 +142,8 @@ def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
 
 
 def _hostile(watch: SwarmWatch, lives: Sequence[PeerSnapshot]) -> tuple[str, ...]:
-    """Keys of the hostile by their names; whoever turned hostile on the way may have told its key before."""
-    keys = {one.name: one.peer_id for one in lives}
+    """Keys of the hostile by their names: some are banned, and end, before anybody has asked them."""
+    keys = {**watch.keys, **{one.name: one.peer_id for one in lives}}
     return tuple(keys[name] for name in sorted(watch.hostile) if name in keys)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.snapshot import PeerSnapshot
@@ -20,6 +20,7 @@ class SwarmWatch:
     versions_goal: int
     seconds_goal: float | None = None
     hostile: frozenset[str] = frozenset()  # learners of whom nothing is believed and nothing is expected
+    keys: Mapping[str, str] = field(default_factory=dict)  # of learners, where they are known before these say so
     latest: dict[str, PeerSnapshot] = field(default_factory=dict)
     final: dict[str, PeerSnapshot] = field(default_factory=dict)
     died: dict[str, str] = field(default_factory=dict)

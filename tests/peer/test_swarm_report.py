@@ -318,3 +318,9 @@ def test_nothing_of_a_hostile_peer_counts_as_agreement_or_as_a_ban() -> None:
         watch.note_final(name, told(name, [4, 4, 4], bans=(caught,)), 3.0)
     (ban,) = report_of(watch, 2, 60.0).bans
     assert (ban.peer, ban.reason, ban.by) == (caught.peer_id, "it lied", 3)
+
+
+def test_a_hostile_peer_that_ended_before_anybody_asked_it_is_named() -> None:
+    watch = ended(3, [4, 4, 4])
+    watch.hostile, watch.keys = frozenset({"peer-3", "peer-4"}), {"peer-4": "its key"}
+    assert report_of(watch, 2, 60.0).hostile == (watch.latest["peer-3"].peer_id, "its key")
