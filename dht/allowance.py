@@ -67,6 +67,10 @@ class Turns:
         self._each = Allowances(each_per_second, each_at_once - 1.0, kept)  # the last one may be owed
         self._all = Allowance(all_per_second, all_per_second - 1.0)
 
+    def __len__(self) -> int:
+        """Of how many it remembers what they have had."""
+        return len(self._each)
+
     def take(self, asker: Hashable, now: float) -> bool:
         """Whether this asker is answered now; that counts as one of its turns."""
         own = self._each.of(asker)
