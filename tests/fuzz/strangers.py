@@ -126,7 +126,7 @@ class Donor:
     def check_bounds(self) -> None:
         """What is kept of strangers."""
         assert len(self.desk._turns) <= ASKERS_KEPT
-        assert len(self.probes._called) <= PROBERS_KEPT
+        assert max(len(self.probes._turns), len(self.probes._calls)) <= PROBERS_KEPT
         assert len(self.transfers.states._giving._leaves) <= SERVED_MAX * len(LAYOUTS)
         assert len(self.transfers.states._giving._donations._lines) <= ASKERS_MAX
 
