@@ -21,6 +21,7 @@ from dht.wire import PROTOCOL_MAJOR, Wire
 
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
+VERSIONS_MAX = 2**40
 PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
 
@@ -282,7 +283,7 @@ class RunConfig(Wire):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seeds initial parameters, data order and every other draw")
     versions: int = Field(
-        400, ge=1, le=2**40, description="the run ends after this many certified versions, over all fragments"
+        400, ge=1, le=VERSIONS_MAX, description="the run ends after this many certified versions, over all fragments"
     )
     model: ModelSpec = Field(default_factory=ModelSpec)
     data: DataSpec = Field(default_factory=DataSpec)

@@ -142,13 +142,6 @@ def _join(parts: list[Part]) -> str:
     return "".join(f"/{name}" if value is None else f"/{name}/{value}" for name, value in parts)
 
 
-def _host_part(host: str) -> Part:
-    try:
-        return f"ip{ipaddress.ip_address(host).version}", host
-    except ValueError:
-        return "dns", host
-
-
 def _reach_of_name(name: str) -> Reach:
     if name == "localhost" or name.endswith(".localhost"):
         return Reach.LOOPBACK

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.control import Command, ask, snapshot
+from coordinator.manifest import VERSIONS_MAX
 from dht.daemon_config import Relay
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
@@ -72,7 +73,7 @@ app.add_typer(cli_home.app)
 
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
-Versions = Annotated[int | None, typer.Option(min=1, max=2**40, help="End after this many certified versions.")]
+Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
 
 
 @app.callback(invoke_without_command=True)

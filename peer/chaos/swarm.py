@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coordinator.manifest import RunConfig
+from coordinator.manifest import VERSIONS_MAX, RunConfig
 from coordinator.report import ChaosReport
 from dht.errors import LocalError
 from peer.chaos.conductor import Conductor
@@ -134,6 +134,5 @@ def long_enough(config: RunConfig, step_seconds: float, seconds: float) -> RunCo
         return config
     pace = config.pace
     possible = (WARM_UP_SECONDS_MAX + seconds) / step_seconds / pace.steps_per_version * pace.fragments
-    return config.model_copy(
-        update={"versions": max(config.versions, math.ceil(min(VERSIONS_SPARE * possible, 2.0**40)))}
-    )
+    enough = math.ceil(min(VERSIONS_SPARE * possible, VERSIONS_MAX))
+    return config.model_copy(update={"versions": max(config.versions, enough)})
