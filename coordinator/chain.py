@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.certificate import Certificate, refusal, refusal_alone
 from coordinator.history import History
@@ -52,6 +52,20 @@ class Rules:
         return max(ACTIVE_CERTIFICATES, 2 * self.trust.probation_rounds + ABSENCES)
 
 
+@dataclass(frozen=True, slots=True)
+class Few:
+    """A minor version, after which not yet more than half of those active before it have signed anything."""
+
+    since: int  # the version before it
+    active: frozenset[PeerId]
+    signers: frozenset[PeerId] = frozenset()
+
+    def joined_by(self, voters: Set[PeerId]) -> Few | None:
+        """After one more version; None once they are not few any more."""
+        signers = self.signers | (voters & self.active)
+        return None if 2 * len(signers) > len(self.active) else replace(self, signers=signers)
+
+
 @dataclass(slots=True)
 class Chain:
     """Certificates of one fragment, without the oldest in a long run. Grows by verified certificates only."""
@@ -66,6 +80,7 @@ class Chain:
     _convicted: frozenset[PeerId] | None = field(init=False, default=None)
     _established: frozenset[PeerId] | None = field(init=False, default=None)
     _beacon: bytes | None = field(init=False, default=None)
+    _few: Few | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.version = self.certificates[-1].version if self.certificates else 0
@@ -162,6 +177,10 @@ class Chain:
 
     def append(self, certificate: Certificate) -> None:
         """Add a certificate that `refusal` accepts; the caller has checked."""
+        if self._few is None and certificate.outcome.minor:
+            self._few = Few(self.version, self.active_set())
+        if self._few is not None:
+            self._few = self._few.joined_by(certificate.voters)
         self.certificates.append(certificate)
         self.version, self._active, self._leaders = certificate.version, None, None
         self._convicted, self._established, self._beacon = None, None, None
@@ -172,7 +191,14 @@ class Chain:
         if version < self.first_version or version > self.version:
             raise ValueError(f"version {version} is not kept")
         kept = len(self.certificates) - (self.version - version)
-        return Chain(self.rules, self.fragment, self.genesis, self.certificates.first(kept))
+        found = Chain(self.rules, self.fragment, self.genesis, self.certificates.first(kept))
+        found._few = None if self._few is None or self._few.since >= version else self._few
+        return found
+
+    @property
+    def few_since(self) -> int | None:
+        """Up to which version most of the active set signed, where few went on alone and most did not come back yet."""
+        return None if self._few is None else self._few.since
 
     @property
     def _oldest(self) -> int:

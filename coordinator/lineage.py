@@ -18,6 +18,7 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 VERSIONS_COMPARED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
+BEFORE_FEW = 8  # versions before those of few that may be left with these
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,24 @@ def claim(branches: Sequence[Branch], banned: Container[PeerId] = ()) -> Claim:
     return Claim(len(signers), tokens, bytes(255 - byte for byte in heads))
 
 
+def horizon(chain: Chain) -> int:
+    """The oldest version at which another lineage may part from ours: deeper ones never merge.
+
+    No depth protects what most of the active set never signed, since few make many versions in no time.
+    """
+    usual = chain.version - LINEAGE_DEPTH_MAX
+    return max(chain.first_version, usual if chain.few_since is None else min(usual, chain.few_since - BEFORE_FEW))
+
+
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
-    """Our newest versions, newest first: what somebody else needs to find where their chain and ours part."""
-    oldest = max(chain.first_version, chain.version - LINEAGE_DEPTH_MAX)
-    found = (chain.digest_at(version) for version in range(chain.version, oldest - 1, -1))
-    return tuple(digest for digest in found if digest is not None)
+    """What somebody else needs to find where their chain and ours part, newest first.
+
+    Where the horizon lies deep, the versions around what few began, and the newest.
+    """
+    versions = range(chain.version, horizon(chain) - 1, -1)
+    surplus = len(versions) - (LINEAGE_DEPTH_MAX + 1)
+    shown = versions if surplus <= 0 else [*versions[: -2 * BEFORE_FEW - surplus], *versions[-2 * BEFORE_FEW :]]
+    return tuple(digest for digest in map(chain.digest_at, shown) if digest is not None)
 
 
 def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
@@ -107,7 +121,7 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
     if not news:
         return None
     fork = news[0].version - 1
-    if not max(chain.first_version, chain.version - LINEAGE_DEPTH_MAX) <= fork <= chain.version:
+    if not horizon(chain) <= fork <= chain.version:
         return None
     rival = chain.truncated(fork)
     for certificate in news:
@@ -128,15 +142,34 @@ def majority_signed(rival: Chain, fork: int) -> bool:
     return 2 * len(branch.signers) > len(branch.active)
 
 
+def without_tail(rival: Chain, fork: int) -> Chain:
+    """A branch without minor versions that follow full ones, unless most of those active before these signed them.
+
+    Nobody on the branch would follow them at once, so they neither help it to win nor are taken over with it: a few of
+    its signers could make any number of them, and sign there later than everybody else. Its first version stays.
+    """
+    for version in range(fork + 1, rival.version):
+        before, after = rival.after(version - 1, 2)
+        if after.outcome.minor and not before.outcome.minor and not majority_signed(rival, version):
+            return rival.truncated(version)
+    return rival
+
+
 def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()) -> bool:
     """Whether the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked fragment."""
     our_branches, their_branches = [], []
     for fragment in sorted(theirs):
         fork, rival = theirs[fragment]
         active = rival.truncated(fork).active_set()
-        our_branches.append(Branch(active, ours[fragment].after(fork, VERSIONS_COMPARED)))
-        their_branches.append(Branch(active, rival.after(fork, VERSIONS_COMPARED)))
+        our_branches.append(_compared(ours[fragment], fork, active))
+        their_branches.append(_compared(rival, fork, active))
     pairs = list(zip(our_branches, their_branches, strict=True))
     we_do = any(our.supersedes(their, banned) for our, their in pairs)
     they_do = any(their.supersedes(our, banned) for our, their in pairs)
     return they_do if we_do != they_do else claim(their_branches, banned) > claim(our_branches, banned)
+
+
+def _compared(chain: Chain, fork: int, active: frozenset[PeerId]) -> Branch:
+    """What counts of a chain after a fork, whichever of the two sides looks at it."""
+    seen = chain.truncated(min(chain.version, fork + VERSIONS_COMPARED))
+    return Branch(active, without_tail(seen, fork).after(fork, VERSIONS_COMPARED))

@@ -9,7 +9,9 @@ from coordinator.chain import Chain
 from coordinator.core import Core
 from coordinator.quorum import quorum_size
 from coordinator.schedule import QUORUM_INTERVALS, Pace, due_time, interval_seconds, spacing_seconds, steps_needed
+from coordinator.timeline import LOCK_DEADLINES
 
+FEW_SIGNERS_INTERVALS = 3.0  # that a minor version waits longer if a hostile key may have made it alone
 MINOR_INTERVALS = 3.0  # expected intervals without a full certificate before a minor one may be made (design §6.3)
 
 
@@ -46,6 +48,14 @@ class Tempo:
     def minor_allowed(self, chain: Chain, now: float, tolerance_intervals: float = 0.0) -> bool:
         """Whether so long has passed without a full certificate that a minority may go on alone (design §6.3)."""
         return chain.version > 0 and self._is_overdue(chain, now, tolerance_intervals)
+
+    def few_allowed(self, chain: Chain, now: float) -> bool:
+        """Whether so long has passed that a version may be taken over which a hostile key may have made alone.
+
+        One vote that is withheld binds all others for three deadlines, so the intervals count from then on.
+        """
+        since = now - LOCK_DEADLINES * self.core.pace.round_seconds
+        return chain.version > 0 and self._is_overdue(chain, since, -FEW_SIGNERS_INTERVALS)
 
     def witnesses_needed(self, chain: Chain, now: float) -> bool:
         """Whether the learners there are too few, or only pretend to take part: then no version comes of them."""

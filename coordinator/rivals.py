@@ -11,7 +11,16 @@ from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
-from coordinator.lineage import Branch, ancestor, better, branch_after, continuation, known_digests, majority_signed
+from coordinator.lineage import (
+    Branch,
+    ancestor,
+    better,
+    branch_after,
+    continuation,
+    known_digests,
+    majority_signed,
+    without_tail,
+)
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, ChainNote
 from dht.identity import PeerId
 
@@ -20,7 +29,6 @@ ASKED_AT_ONCE = 8  # about one fragment, because they say to be ahead; strangers
 ASKED_MAX = 512  # about one fragment, that are remembered
 SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until whoever did not answer has its turn again
 RIVALS_MAX = 64
-FEW_SIGNERS_INTERVALS = 3.0  # that a minor version waits longer if a hostile key may have made it alone
 
 Fork = tuple[int, Chain]
 """The version at which a rival's chain leaves ours, and that chain."""
@@ -95,27 +103,20 @@ class Rivals:
         machine = self.machines[note.fragment]
         actions = self._note_ahead(sender, machine, note.oldest)
         found = continuation(machine.chain, note.certificates)
-        if found is not None and machine.custody.is_unserved(found[1].digest, now):
-            found = None
         more = len(note.certificates) == CHAIN_PAGE_MAX
         if found is not None and found[0] == machine.chain.version:
-            return actions + self._follow(sender, machine, found, now, more)
+            return actions + self._follow(sender, machine, found[1], now, more)
         return actions + self._collect(sender, note.fragment, found, now)
 
-    def _follow(self, sender: PeerId, machine: FragmentMachine, found: Fork, now: float, more: bool) -> list[Action]:
-        """Take over versions after ours. Minor ones only by the lineage rule: a few peers alone cannot lead us away.
-
-        The rule is about the whole branch: its first minor version decides for all that follow, on later pages, too.
-        """
+    def _follow(self, sender: PeerId, machine: FragmentMachine, rival: Chain, now: float, more: bool) -> list[Action]:
+        """Take over versions after ours, as far as may be, if the last of these is not one that nobody serves."""
         self.ahead.clear()
-        fork, rival = found
         actions: list[Action] = []
-        patient_since, decided, again = machine.tempo.certified_at, False, False
-        for certificate in rival.after(fork, rival.version - fork):
-            if certificate.outcome.minor and not decided:
-                decided = self._takes_minor(machine, (machine.chain.version, rival), now)
-                if not decided:
-                    break
+        patient_since, again = machine.tempo.certified_at, False
+        taken = self._taken(machine, rival, now)
+        if taken.version == machine.chain.version or machine.custody.is_unserved(taken.digest, now):
+            return self._collect(sender, machine.index, None, now)
+        for certificate in taken.after(machine.chain.version, taken.version - machine.chain.version):
             again = again or certificate.digest in machine.custody.unserved
             actions += machine.advance(certificate, now)
         self.asked.pop((sender, machine.index), None)
@@ -126,6 +127,20 @@ class Rivals:
             machine.fetch_later(now)
             return actions + self.ask(sender, machine.index, now)
         return actions + machine.fetch_if_behind(now)
+
+    def _taken(self, machine: FragmentMachine, rival: Chain, now: float) -> Chain:
+        """How far we follow. Minor versions only by the lineage rule: a few peers alone cannot lead us away.
+
+        The rule is about the whole branch: its first minor version decides for all that follow, on later pages, too.
+        After a full one there was no time yet in which others could have made another.
+        """
+        ours = machine.chain.version
+        news = rival.after(ours, rival.version - ours)
+        first = next((one.version for one in news if one.outcome.minor), None)
+        if first is None:
+            return rival
+        may = majority_signed(rival, first - 1) if first > ours + 1 else self._takes_minor(machine, rival, now)
+        return rival if may else rival.truncated(first - 1)
 
     def _note_ahead(self, sender: PeerId, machine: FragmentMachine, oldest: int | None) -> list[Action]:
         """Whether this peer cannot help us on. It may lie, so all that follows is what we tell people."""
@@ -140,19 +155,19 @@ class Rivals:
         """Whether everybody live says to have gone on too far for us to follow without the heads of a fresh invite."""
         return bool(live) and live <= self.ahead
 
-    def _takes_minor(self, machine: FragmentMachine, rest: Fork, now: float) -> bool:
+    def _takes_minor(self, machine: FragmentMachine, rival: Chain, now: float) -> bool:
         """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
-        After six, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
+        Later, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
         Else a single key could make a minor version by itself, and lead away whoever has been cut off.
         """
-        version, rival = rest
+        version, tempo = machine.chain.version, machine.tempo
         branch = branch_after(rival, version)
-        honest = any(self._has_honest_signer(branch, one, now) for one in self.machines)
-        if not honest and not branch.signers - self.bans.held.keys():
+        if any(self._has_honest_signer(branch, one, now) for one in self.machines):
+            return majority_signed(rival, version) or tempo.minor_allowed(machine.chain, now)
+        if not branch.signers - self.bans.held.keys() or machine.bound(now):
             return False
-        longer = 0.0 if honest else FEW_SIGNERS_INTERVALS
-        return majority_signed(rival, version) or machine.tempo.minor_allowed(machine.chain, now, -longer)
+        return majority_signed(rival, version) or tempo.few_allowed(machine.chain, now)
 
     def _has_honest_signer(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether more than a third signed of those of a fragment's active set that are here.
@@ -198,31 +213,21 @@ class Rivals:
 
     def _decide(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
         forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
-        chains = {machine.index: machine.chain for machine in self.machines}
-        if not forks or not better(chains, forks, self.bans):
+        branches = {index: (fork, without_tail(rival, fork)) for index, (fork, rival) in sorted(forks.items())}
+        for index, (_, taken) in list(branches.items()):
+            if self.machines[index].custody.is_unserved(taken.digest, now):
+                del branches[index]
+        if not branches or not better({one.index: one.chain for one in self.machines}, branches, self.bans):
             return []
         actions: list[Action] = []
-        for index, (fork, rival) in sorted(forks.items()):
+        for index, (fork, taken) in branches.items():
             machine = self.machines[index]
-            taken = self._as_far_as_followed(machine, fork, rival, now)
             details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": taken.version}
             actions.append(Tell("lineage_changed", index, taken.version, details))
             actions += machine.switch(taken, fork, now) + machine.fetch_if_behind(now)
             self.asked.pop((sender, index), None)
             actions += self.ask(sender, index, now)
         return actions
-
-    def _as_far_as_followed(self, machine: FragmentMachine, fork: int, rival: Chain, now: float) -> Chain:
-        """A branch that has won, without minor versions at its end that whoever was on it would not follow yet.
-
-        Its first version has won with it; a few who were left of those who made it do not lead away all others.
-        """
-        for version in range(fork + 1, rival.version):
-            before, after = rival.after(version - 1, 2)
-            begins = after.outcome.minor and not before.outcome.minor
-            if begins and not self._takes_minor(machine, (version, rival), now):
-                return rival.truncated(version)
-        return rival
 
     def _still_forks(self, index: int, fork: Fork) -> bool:
         """Whether a fork found earlier still is one, after what our own chain has done since."""

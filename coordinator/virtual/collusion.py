@@ -82,6 +82,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "silent_from_check": {"mute": frozenset(IN_ORDER[7:])},
         "shun_half": {"shuns_half": True},
         "starve_half": {"starves_half": True},
+        "hoard_votes": {"hoards": True, "shuts_out": True},
     }
 )
 """By the name of each, how whoever does it differs from an honest peer."""

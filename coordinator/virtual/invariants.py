@@ -3,6 +3,7 @@
 | design §6.5 | here |
 | --- | --- |
 | (1a) one full version per parent | `Watcher.meet` with `_excuses`, and `_vote_is_free` for the promise behind it |
+| (1b) what most signed last is never left | `Lasting`, asked in `Watcher.handled` |
 | (1b) one lineage after healing, (8) back to a verified state | `check_converged`; every adopted state at `_adopts` |
 | (2) no inner step waits for the network | true by construction: a `VirtualLearner` is a pure function of time |
 | (3) versions advance | `World.endure` while the hostile act, `World.settle`; both count virtual seconds |
@@ -38,6 +39,7 @@ from coordinator.places import place_of
 from coordinator.rivals import ASKED_MAX, RIVALS_MAX
 from coordinator.rounds import PAST_ATTEMPTS_MAX
 from coordinator.tribunal import PEERS_KEPT
+from coordinator.virtual.lasting import Lasting
 from coordinator.virtual.observer import Observer
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.weights import weights_of
@@ -76,6 +78,7 @@ class Watcher(Observer):
     disturbed: set[PeerId] = field(default_factory=set)  # changed lineage, or took over a version without a snapshot
     hostile: set[PeerId] = field(default_factory=set)
     bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # who is banned by whom
+    lasting: Lasting = field(default_factory=Lasting)
     _judged: Statement | None = None  # a statement that goes to many comes many times in a row
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
@@ -94,6 +97,8 @@ class Watcher(Observer):
             self._bans(peer, action.ban.guilt)
         elif isinstance(action, Tell) and action.event in ("lineage_changed", "version_unserved"):
             self.disturbed.add(peer.me)
+            if action.event == "lineage_changed" and peer.engine is not None:
+                self.lasting.leave(peer.me, peer.engine.machines[action.fragment])
 
     def _bans(self, peer: VirtualPeer, guilt: Guilt) -> None:
         """(6) Only those are banned who deserve it."""
@@ -159,6 +164,7 @@ class Watcher(Observer):
 
     def meet(self, certificate: Certificate) -> bool:
         """(1a) Two full certificates for one parent only by hostile keys, or voters cut off for three deadlines."""
+        self.lasting.meet(certificate)
         forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
         if not Observer.meet(self, certificate):
             return False
@@ -223,6 +229,8 @@ class Watcher(Observer):
             raise InvariantError(f"{peer.me} remembers too much of what others say")
         if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > ASKED_MAX * len(engine.machines):
             raise InvariantError(f"{peer.me} remembers too many rivals")
+        if self.lasting.handled(peer.me, engine.machines, self.hostile) and peer.me not in self.hostile:
+            raise InvariantError(f"{peer.me} leaves what most of the honest signed last")
 
 
 def _is_bounded(machine: FragmentMachine) -> bool:

@@ -16,7 +16,18 @@ from coordinator.bans import Ban, Bans
 from coordinator.certificate import Vote
 from coordinator.core import Core
 from coordinator.events import Encoded, Finding, Inspected, Reduced
-from coordinator.messages import Abstain, Bundle, Commit, HeardNote, Message, PartNote, Proposal, Roster
+from coordinator.messages import (
+    Abstain,
+    Bundle,
+    CertificateNote,
+    ChainNote,
+    Commit,
+    HeardNote,
+    Message,
+    PartNote,
+    Proposal,
+    Roster,
+)
 from coordinator.openings import OpeningNote
 from coordinator.places import nested
 from coordinator.virtual import lies
@@ -27,6 +38,7 @@ from dht.statement import Statement, digest_of, make_statement
 from dht.wire import Wire
 
 MEMORY = 8  # older statements of each kind that are kept to be said again
+HOARDED = 200  # votes, certificates and chains that are kept back before all is shown
 NOBODY: frozenset[PeerId] = frozenset()
 
 
@@ -47,6 +59,7 @@ class Memory:
 
     said: dict[str, deque[Statement]] = field(default_factory=dict)
     answered: deque[bytes] = field(default_factory=lambda: deque(maxlen=1024))
+    hoarded: list[Message] = field(default_factory=list)
 
     def recall(self, statement: Statement) -> list[Statement]:
         """Keep this and what it holds; the oldest of its kind that we still have, unless that is this one."""
@@ -83,6 +96,7 @@ class Mischief:
     replays: bool = False  # says again, with everything it says, what was said before
     shuns_half: bool = False  # says nothing to half of the world
     starves_half: bool = False  # sends no parts to that half
+    hoards: bool = False  # keeps its votes and what they certify to itself and accomplices, and shows that much later
     spoils: lies.Spoil | None = None  # what it does to the bytes of its parts
     complaint: Finding | None = None  # what it claims to find in every result that it looks into
     sybils: tuple[Signer, ...] = ()  # keys that ask into every group beside it, and say nothing there
@@ -125,8 +139,17 @@ class Mischief:
         betrays = isinstance(message, HeardNote) or getattr(message, "sender", None) in self.accomplices
         if self.accomplices and betrays:  # by comparing what they heard, others find two-faced accomplices out
             return True
+        if self._hoards(to, message):
+            self.memory.hoarded.append(message)
+            return True
         shunned = self.shuns_half or (self.starves_half and isinstance(message, PartNote))
         return (shunned and self._is_other(to)) or kind_of(message) in self.mute
+
+    def _hoards(self, peer: PeerId, message: Message) -> bool:
+        """Whether this is what it hoards, from or of an outsider, before the day on which all is shown."""
+        if not self.hoards or peer in self.accomplices or len(self.memory.hoarded) >= HOARDED:
+            return False
+        return kind_of(message) == "vote" or isinstance(message, CertificateNote | ChainNote)
 
     def _recall(self, message: Statement) -> list[Statement]:
         return self.memory.recall(message) if self.replays else []
@@ -161,6 +184,10 @@ class Mischief:
     def carries(self, message: Message, payload: bytes) -> bytes:
         """What comes beside a message; in the simulator this is its root."""
         return self.spoils(payload) if self.spoils is not None and isinstance(message, PartNote) else payload
+
+    def is_deaf_to(self, sender: PeerId, message: Message) -> bool:
+        """Whether it stays on a branch of its own although others show theirs."""
+        return self._hoards(sender, message) and not isinstance(message, Statement)
 
     def hears(self, sender: PeerId, message: Message) -> list[Send]:
         """What it says at once to whoever has said this."""

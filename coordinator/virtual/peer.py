@@ -244,6 +244,8 @@ class VirtualPeer:
         self.handle(PresenceSeen(peer, presence))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes | None) -> None:
+        if self.mischief is not None and self.mischief.is_deaf_to(sender, message):
+            return
         for answer in () if self.mischief is None else self.mischief.hears(sender, message):
             self.world.network.send(self.me, answer.to, answer.message, None)
         self.handle(Received(sender, message, payload))

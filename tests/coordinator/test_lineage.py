@@ -18,6 +18,7 @@ from coordinator.lineage import (
     continuation,
     known_digests,
     majority_signed,
+    without_tail,
 )
 from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from dht.identity import PeerId
@@ -82,6 +83,29 @@ def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> N
     assert not better({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
     few = branch(base, 2, FIVE[:2], b"few")
     assert better({0: few}, {0: (2, withheld)}), "who went on are not most"
+
+
+def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_over() -> None:
+    """Two of seven withheld their votes from one, signed what came after, and then made versions by themselves."""
+    seven, hostile = PEERS[:7], PEERS[5:7]
+    base = grown(chain_of(core(founders=seven)), 2, seven)
+    withheld = branch(base, 1, (*PEERS[:4], *hostile), b"withheld")
+    on = certificate(base, seven, (*PEERS[2:5], *hostile), changes={"attempt": 1})
+    gone_on = base.truncated(2)
+    gone_on.append(on)
+    tail = branch(withheld, 3, hostile, b"of two", 10**12)
+    assert without_tail(tail, 2).digest == withheld.digest
+    for shown in (withheld, tail, without_tail(tail, 2)):
+        assert not better({0: gone_on}, {0: (2, shown)})
+        assert better({0: shown}, {0: (2, gone_on)})
+
+
+def test_versions_at_the_end_that_most_signed_stay() -> None:
+    base = stem()
+    left = branch(branch(base, 1, FIVE, b"all"), 1, FIVE[:2], b"of two")
+    assert without_tail(left, 2).version == 3
+    assert without_tail(branch(left, 1, FIVE[1:3], b"a third comes"), 2).version == 5
+    assert without_tail(branch(base, 3, FIVE[:2], b"of two"), 2).version == 5, "from the fork on"
 
 
 def test_convicted_keys_supersede_nothing() -> None:
@@ -166,6 +190,21 @@ def test_forks_deeper_than_the_horizon_never_count(depth: int, found: bool) -> N
     base = stem(1)
     ours, theirs = branch(base, depth, FIVE[:3], b"o"), branch(base, 3, FIVE, b"t")
     assert (continuation(ours, theirs.after(1, 3)) is not None) == found
+
+
+def test_no_depth_protects_what_few_made() -> None:
+    """Else a single key of the active set, followed once, would have made too many versions for any way back."""
+    base = stem(20)
+    ours, theirs = branch(base, 200, FIVE[:1], b"o"), branch(base, 3, FIVE[1:], b"t")
+    assert len(known_digests(ours)) == LINEAGE_DEPTH_MAX + 1
+    assert ancestor(theirs, known_digests(ours)) == 20
+    found = continuation(ours, theirs.after(20, 3))
+    assert found is not None
+    assert better({0: ours}, {0: found})
+    assert continuation(ours.truncated(150), theirs.after(20, 3)) is not None
+    most = branch(branch(ours, 1, FIVE[:2], b"a second"), 1, FIVE[:3], b"a third")
+    assert continuation(most, theirs.after(20, 3)) is None
+    assert ancestor(theirs, known_digests(most)) is None
 
 
 def test_a_majority_is_counted_over_the_whole_branch() -> None:

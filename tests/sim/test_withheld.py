@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from coordinator.ballot import Ballot
+from coordinator.lineage import Branch
 from coordinator.messages import CertificateNote, ChainNote, Message
 from coordinator.virtual.collusion import mischief_of
+from coordinator.virtual.invariants import InvariantError
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from dht.identity import PeerId
 from dht.statement import Statement
-from tests.sim.worlds import leader, machine, run_to_version, swarm, version
+from tests.sim.test_swarm_attacks import branch, follows, show
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, leader, machine, run_to_version, swarm, version
 
 LATER = 8  # versions that the honest make meanwhile
 
@@ -62,31 +65,81 @@ class Withheld:
         is_vote = isinstance(message, Statement) and message.context.kind == "vote"
         return not self.away and not (by in self.ids and (is_vote or isinstance(message, CertificateNote | ChainNote)))
 
+    def go_on_without(self) -> bytes:
+        """The honest make LATER versions, then see the certificate; the digest of the last of these."""
+        world, fork = self.world, self.fork
+        self.away = True
+        for peer in self.hostile:
+            assert peer.engine is not None
+            peer.engine.withdraw(True)
+            peer.mischief = None
+        end = world.clock.now + 2000
+        while min(map(version, self.honest)) < fork + LATER and world.clock.now < end:
+            world.clock.step(end)
+        made = machine(self.honest[0]).chain.digest_at(fork + LATER)
+        assert made is not None
+        self.away = False
+        world.network.filter = None
+        world.run(10.0)
+        return made
+
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_was_made_after_locks_ran_out_stays_when_the_certificate_is_shown(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     withheld = Withheld(seed, monkeypatch)
-    world, fork = withheld.world, withheld.fork
     (holder, *_) = withheld.holders()
     hidden = machine(holder).chain.certificates[-1]
     assert not hidden.outcome.minor
     assert len(hidden.voters - withheld.ids) == 4, "of the five honest"
-    withheld.away = True
-    for peer in withheld.hostile:
-        assert peer.engine is not None
-        peer.engine.withdraw(True)
-        peer.mischief = None
-    end = world.clock.now + 2000
-    while min(map(version, withheld.honest)) < fork + LATER and world.clock.now < end:
-        world.clock.step(end)
-    made = machine(withheld.honest[0]).chain.digest_at(fork + LATER)
-    assert made is not None
-    withheld.away = False
-    world.network.filter = None
-    world.run(10.0)
+    made = withheld.go_on_without()
     for peer in withheld.honest:
-        assert machine(peer).chain.digest_at(fork + LATER) == made
+        assert machine(peer).chain.digest_at(withheld.fork + LATER) == made
     for peer in withheld.hostile:  # who shows it comes over
-        assert machine(peer).chain.digest_at(fork + LATER) == made
+        assert machine(peer).chain.digest_at(withheld.fork + LATER) == made
+
+
+def test_the_watcher_sees_that_what_most_signed_last_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    withheld = Withheld(0, monkeypatch)
+    monkeypatch.setattr(Branch, "supersedes", lambda *_: False)
+    with pytest.raises(InvariantError, match="leaves what most of the honest signed last"):
+        withheld.go_on_without()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of three deadlines outlasts six intervals here, and so do those who wait for the locked."""
+    withheld = Withheld(seed, monkeypatch)
+    world = withheld.world
+    made = branch(machine(withheld.honest[0]).chain, [peer.signer for peer in withheld.hostile], 3)
+    end = world.clock.now + 12 * PACE.round_seconds
+    while min(map(version, withheld.honest)) == withheld.fork and world.clock.now < end:
+        world.run(1.0)
+        for peer in withheld.honest:
+            show(peer, withheld.hostile[0].me, made)
+            assert not follows(peer, made)
+    assert min(map(version, withheld.honest)) > withheld.fork
+
+
+def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who have voted for it restart, so only the hostile have its bytes; behind it lies what nobody follows."""
+    withheld = Withheld(0, monkeypatch)
+    world, (holder, *_) = withheld.world, withheld.holders()
+    hidden = machine(holder).chain.certificates[-1]
+    shown = [hidden, *branch(machine(holder).chain, [peer.signer for peer in withheld.hostile], 2)]
+    for peer in withheld.honest:
+        peer.checkpoint()
+        world.crash(peer)
+        peer.start()
+    end = world.clock.now + 60 * INTERVAL_SECONDS
+    while world.clock.now < end:
+        for peer in withheld.hostile:
+            peer.served = [{}]
+        world.run(0.25)
+        for peer in withheld.honest:
+            show(peer, holder.me, shown)
+            assert not follows(peer, shown[1:])
+    for peer in withheld.honest:
+        assert version(peer) > withheld.fork + 4
+        assert machine(peer).chain.digest_at(hidden.version) != hidden.digest
