@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from threading import Event
 
 import structlog
 import torch
@@ -60,13 +61,14 @@ def gain_of(before: float, after: float) -> float:
 class Appraiser:
     """Compares parameters on windows; `windows` gives those of a peer, or of NOBODY."""
 
-    def __init__(self, config: RunConfig, windows: Callable[[PeerId], Batches]) -> None:
+    def __init__(self, config: RunConfig, windows: Callable[[PeerId], Batches], abandoned: Event | None = None) -> None:
         self._config = config
         self._windows = windows
+        self._abandoned = abandoned
 
     @cached_property
     def _flat(self) -> FlatModel:
-        return FlatModel(self._config)
+        return FlatModel(self._config, abandoned=self._abandoned)
 
     def appraise(self, sides: Sides, action: Appraise) -> Appraisal | None:
         """How much lower the loss is afterwards; None if it was no number, or the member names no windows."""
@@ -101,6 +103,7 @@ class AppraisalDesk:
         self._files = files
         self._appraiser: Appraiser | None = None
         self._worker = nice_worker("appraisal")
+        self._closed = Event()
         self._useless = manifest.config.model.is_own  # such a model is its owner's process's only
 
     async def appraise(self, sides: Sides, action: Appraise) -> Appraisal | None:
@@ -123,7 +126,9 @@ class AppraisalDesk:
         data = load_tokens(config.data, config.model.vocabulary, self._files)
         if data.digest != self._manifest.data_digest:
             raise UsageError("this machine's text is not the run's")
-        return Appraiser(config, lambda peer: training_windows(data.train, config, run_key, peer))
+        return Appraiser(config, lambda peer: training_windows(data.train, config, run_key, peer), self._closed)
 
     def close(self) -> None:
+        """An appraisal under way is given up."""
+        self._closed.set()
         self._worker.shutdown(wait=True, cancel_futures=True)

@@ -21,8 +21,11 @@ from peer.run_state import Captured, RunDirectory
 from peer.training import Training
 
 CHECKPOINT_SECONDS = 30.0
-LEARNER_SECONDS = 6.0  # beyond a step, for the learner's part of what is saved last
-LEARNER_SECONDS_MAX = 12.0  # of the time in which a peer has to end
+LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
+LEARNER_SECONDS_MAX = 12.0
+
+_All = tuple[Captured, Path | None]
+"""What the peer saves, and the file that the learner has written."""
 
 
 async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
@@ -47,7 +50,7 @@ class Checkpointer:
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self.training: Training | None = None
-        self._learner_seconds: float | None = None  # in which it has to answer
+        self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
     async def run(self) -> None:
         """Save every CHECKPOINT_SECONDS until cancelled."""
@@ -61,17 +64,14 @@ class Checkpointer:
             await self.save_now()
 
     async def save_last(self) -> None:
-        """`save`, without a learner that does not answer soon: it is ended, and LocalError raised, all else saved.
+        """`save_now`. A learner that neither answers nor writes is ended, and LocalError raised, all else saved.
 
         So is what it had saved before: in a long run, its optimizer's state is worth more than the last steps.
         """
         training = self.training
         step_seconds = 0.0 if training is None else training.progress.step_seconds or 0.0
         self._learner_seconds = min(LEARNER_SECONDS + step_seconds, LEARNER_SECONDS_MAX)
-        try:
-            await self.save_now()
-        except MusterError:
-            return
+        await self.save_now()
         if training is not self.training:
             raise LocalError(
                 f"the learner did not answer within {self._learner_seconds:.0f} s, so it was ended and what it had not "
@@ -96,9 +96,8 @@ class Checkpointer:
     async def _save(self) -> Path:
         async with self._turn:
             try:
-                async with asyncio.timeout(self._learner_seconds):
-                    captured, learner_file = await self._capture_all()
-            except (TimeoutError, LearnerStoppedError):
+                captured, learner_file = await self._patiently(self._capture_all())
+            except (TimeoutError, MusterError):
                 if self._learner_seconds is None:
                     raise
                 captured = replace(await self._capture_rest(), learner_behind=True)
@@ -106,12 +105,24 @@ class Checkpointer:
             await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
             return self._directory.path
 
+    async def _patiently(self, capture: Coroutine[Any, Any, _All]) -> _All:
+        """Wait for the learner's part; raises TimeoutError once nothing more of it has been written for too long."""
+        capturing, seen = asyncio.get_running_loop().create_task(capture), self._directory.written()
+        try:
+            while not (await asyncio.wait([capturing], timeout=self._learner_seconds))[0]:
+                before, seen = seen, self._directory.written()
+                if seen == before:
+                    raise TimeoutError
+            return capturing.result()
+        finally:
+            capturing.cancel()
+
     def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
         self._directory.save(captured, learner_file)
         self._credit.save(chains)
         give_back_freed()
 
-    async def _capture_all(self) -> tuple[Captured, Path | None]:
+    async def _capture_all(self) -> _All:
         if self.training is not None:
             await asyncio.to_thread(self._directory.make_room)
         captured = await self.capture()
@@ -144,7 +155,7 @@ class Checkpointer:
 
     async def capture(self) -> Captured:
         """States and certificates of the moment at which this returns."""
-        await self._pump.settle_adoptions()
+        await self._pump.adoptions.settle()
         machines = self._pump.engine.machines
         held = tuple(machine.held for machine in machines)
         chains = tuple(machine.held_chain.certificates.copy() for machine in machines)

@@ -25,7 +25,7 @@ from peer.network import Network
 from peer.options import NodeOptions
 from peer.packages import check_packages
 from peer.run_state import known_manifest
-from peer.sensors import gpu_room_bytes, run_command
+from peer.sensors import CommandRunner, gpu_room_bytes
 from peer.terms import Machine, describe
 
 SPEED_ELEMENTS = 512  # a side of the square matrices multiplied
@@ -66,7 +66,7 @@ def this_machine(options: NodeOptions) -> Machine:
     """Free memory, on its GPU too, and disk, and how fast this machine multiplies."""
     folder = next(path for path in (options.data_directory, *options.data_directory.parents) if path.is_dir())
     usable = options.device != "cpu" and torch.version.cuda is not None
-    gpu_bytes = gpu_room_bytes(run_command, options.limits.gpu_memory_share) if usable else 0
+    gpu_bytes = gpu_room_bytes(CommandRunner(), options.limits.gpu_memory_share) if usable else 0
     free_bytes = shutil.disk_usage(folder).free
     return Machine(available_bytes("cpu"), free_bytes, measured_flops(options.threads), gpu_bytes)
 

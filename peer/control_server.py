@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -62,7 +63,8 @@ class ControlServer:
         if self._server is None:
             return
         self._server.close()
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that takes nothing any more; whoever listens here next removes it
+            self._path.unlink(missing_ok=True)
         if self._conversations:
             _, late = await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS_MAX)
             for conversation in late:

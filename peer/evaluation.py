@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Event
 from typing import Any, cast
 
 import torch
@@ -17,12 +19,21 @@ SEQUENCES_PER_PASS = 32
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
 
 
-class FlatModel:
-    """A model that flat fragments are put into, for looking only: no learner is disturbed, and nothing is trained."""
+class AbandonedError(Exception):
+    """Nobody wants to know any more what a model would have said."""
 
-    def __init__(self, config: RunConfig, device: str = "cpu") -> None:
+
+class FlatModel:
+    """A model that flat fragments are put into, for looking only: no learner is disturbed, and nothing is trained.
+
+    Once `abandoned` is set it says nothing more: whoever is asking it gets an AbandonedError after one pass.
+    """
+
+    def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
         self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
+        if abandoned is not None:
+            self._model.register_forward_pre_hook(partial(_unless, abandoned))
 
     def under(self, anchors: Sequence[Tensor]) -> nn.Module:
         """The model with these parameters, until the next ones: float32[elements] per fragment, in order."""
@@ -32,12 +43,17 @@ class FlatModel:
         return self._model
 
 
+def _unless(abandoned: Event, *_: object) -> None:
+    if abandoned.is_set():
+        raise AbandonedError
+
+
 class Evaluator:
     """Judges flat fragments on the run's held-out text."""
 
-    def __init__(self, config: RunConfig, heldout: Tensor, device: str = "cpu") -> None:
+    def __init__(self, config: RunConfig, heldout: Tensor, device: str = "cpu", abandoned: Event | None = None) -> None:
         """`heldout` is uint8, shape (tokens,); which of it is used depends on the run only."""
-        self._flat = FlatModel(config, device)
+        self._flat = FlatModel(config, device, abandoned)
         self.fragments = self._flat.fragments
         self._context_tokens = config.data.context_tokens
         self._windows = evaluation_windows(heldout, config.data, config.seed).to(device)

@@ -50,11 +50,12 @@ class EvaluationLoop:
         self._config = config
         self._anchors = anchors
         self._worker = nice_worker("evaluation")
+        self._closed = threading.Event()
         quick = config.data.model_copy(
             update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
         )
-        self._quick = Evaluator(config.model_copy(update={"data": quick}), data.heldout)
-        self._full = Evaluator(config, data.heldout)
+        self._quick = Evaluator(config.model_copy(update={"data": quick}), data.heldout, abandoned=self._closed)
+        self._full = Evaluator(config, data.heldout, abandoned=self._closed)
         self.found: list[Evaluation] = []
 
     async def run(self, mark: Callable[[], Mark]) -> None:
@@ -99,6 +100,8 @@ class EvaluationLoop:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def close(self) -> None:
+        """An evaluation under way is given up."""
+        self._closed.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
 
 

@@ -60,7 +60,7 @@ class Learning:
         await self._starting
         training, pump = self.training, self._pump
         assert training is not None
-        await pump.settle_adoptions()  # of what was fetched while the learner started
+        await pump.adoptions.settle()  # of what was fetched while the learner started
         pump.learner, training.client.on_obeyed = training.client, pump.tape.obeyed
         self._checkpointer.training = self._stage.training = training
         self._limits.begin_training(training)

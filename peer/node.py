@@ -108,7 +108,7 @@ class Node:
             await node._enter(manifest.run_id, met)
             await node._start(manifest, data, invite)
         except BaseException:
-            await node.stop(save=False)
+            await node.stop()
             raise
         return node
 
@@ -125,7 +125,7 @@ class Node:
             await ensure_genesis(directory.path, manifest, invite.peers, node.network)
             await node._start(manifest, None, invite)
         except BaseException:
-            await node.stop(save=False)
+            await node.stop()
             raise
         return node
 
@@ -278,8 +278,14 @@ class Node:
         """Return when the run is over and all agree, or this peer has drained; raises MusterError if it failed."""
         await asyncio.shield(self._over)
 
-    async def stop(self, save: bool = True) -> None:
-        """Save, then take everything apart; leaves no process, socket or file behind. Safe to call twice."""
+    async def save_last(self) -> None:
+        """End all work but the learner's, and save unless that is what failed; as long as the disk takes to write."""
+        await self._chores.end()
+        if hasattr(self, "checkpointer") and not self._failed():
+            await self.checkpointer.save_last()
+
+    async def stop(self) -> None:
+        """Take everything apart; leaves no process, socket or file behind. Safe to call twice."""
         if self._stopped:
             return
         self._stopped = True
@@ -298,8 +304,6 @@ class Node:
             if self.learning is not None and self.learning.training is not None:
                 last_first.push_async_callback(self.learning.training.client.stop)
                 last_first.callback(setattr, self.pump, "learner", None)
-            if save and hasattr(self, "checkpointer") and not self._failed():
-                last_first.push_async_callback(self.checkpointer.save_last)
 
     def _failed(self) -> bool:
         return self._over.done() and self._over.exception() is not None

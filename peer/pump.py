@@ -41,6 +41,7 @@ from coordinator.round_traces import RoundTraces
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
+from peer.adoption_queue import AdoptionQueue
 from peer.anchors import Anchors
 from peer.appraisal import AppraisalDesk, sides_of
 from peer.blobs import BlobStore
@@ -126,11 +127,10 @@ class Pump:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
-        self._adopting: set[asyncio.Task[None]] = set()
         self.fetches = Fetches(self.transfers.states, self.work, lambda: self.engine.chains, self._start, self.feed)
-        self.local_work = LocalWork(len(self.engine.machines), self.engine.core.pace.max_stale)
+        self.local_work = LocalWork(len(self.engine.machines), core.pace.max_stale)
         self.book.follow(self.engine.machines)
-        self._learner_turns = [asyncio.Lock() for _ in self.engine.machines]
+        self.adoptions = AdoptionQueue(len(self.engine.machines), core.pace.max_stale + 1, self.local_work)
         self._closed = False
 
     # -- in
@@ -265,8 +265,8 @@ class Pump:
             self.failed(error)
 
     async def _encode(self, action: Encode) -> Encoded | None:
-        async with self._learner_turns[action.key.fragment]:
-            if self.learner is None:
+        async with self.adoptions.turns[action.key.fragment]:
+            if self.learner is None or action.key not in self._open_rounds:
                 return None
             vector, counters = await self.learner.snapshot(action.key.fragment)
         if counters.steps == 0 or action.key not in self._open_rounds:
@@ -294,19 +294,12 @@ class Pump:
         # submitted now, so that it comes before whatever the next version asks of the worker
         adoption = self.work.submit(partial(self.work.adopt, action, fetched))
         self.tape.version(action.certificate)
-        bringing = self._start(self._bring_learner(action, adoption))
-        self._adopting.add(bringing)
-        bringing.add_done_callback(self._adopting.discard)
-
-    async def settle_adoptions(self) -> None:
-        """Wait until the learner has taken over everything that the core has adopted."""
-        while self._adopting:
-            await asyncio.wait(self._adopting)
+        self.adoptions.add(action.certificate.fragment, self._start(self._bring_learner(action, adoption)))
 
     async def _bring_learner(self, action: Adopt, adoption: asyncio.Future[Adoption]) -> None:
         fragment = action.certificate.fragment
-        async with self._learner_turns[fragment]:
-            done = await adoption
+        async with self.adoptions.turns[fragment]:
+            done = await asyncio.shield(adoption)  # what others get from us depends on it, too
             if self.learner is None:
                 self.traces.adopted(fragment, action.certificate.version, self.now)
                 return

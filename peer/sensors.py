@@ -46,27 +46,41 @@ class Places:
     dev: Path = Path("/dev")
 
 
-def run_command(command: list[str]) -> str | None:
-    """Its output; None if it is not there, fails or takes too long."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return None
-    return done.stdout if done.returncode == 0 else None
+class CommandRunner:
+    """Runs commands that may hang for good: in a driver that does not answer not even a kill ends them."""
+
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[str] | None = None
+
+    def __call__(self, command: list[str]) -> str | None:
+        """Its output; None if it is not there, fails or takes too long, or if an earlier one has not ended yet."""
+        if shutil.which(command[0]) is None or (self._stuck is not None and self._stuck.poll() is None):
+            return None
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            return None
+        try:
+            output, _ = process.communicate(timeout=COMMAND_SECONDS_MAX)
+        except (subprocess.TimeoutExpired, UnicodeDecodeError):
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            self._stuck = process
+            return None
+        return output if process.returncode == 0 else None
 
 
 class MachineSensors:
     """The machine that we run on."""
 
     def __init__(
-        self, limits: Limits, data_directory: Path, places: Places | None = None, command: Command = run_command
+        self, limits: Limits, data_directory: Path, places: Places | None = None, command: Command | None = None
     ) -> None:
         self._limits = limits
         self._data_directory = data_directory
         self._places = places or Places()
-        self._command = command
+        self._command = command or CommandRunner()
         self._looks = 0
         self._slow = Conditions()  # what commands said last
         self._disk_bytes: int | None = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from peer.limits_desk import LimitsDesk
 
 STOP_SECONDS_MAX = 20.0
+SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
 SWEEPS_MAX = 20
 PARENT_SECONDS_MAX = 2.0
 ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
@@ -59,7 +60,8 @@ class Served(Protocol):
     @property
     def limits(self) -> LimitsDesk: ...
     async def wait(self) -> None: ...
-    async def stop(self, save: bool = True) -> None: ...
+    async def save_last(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 Start = Callable[[], Awaitable[Served]]
@@ -88,15 +90,19 @@ class Wishes:
     drained: bool = False  # by a command, which leaves a peer that stays in place
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    again: asyncio.Event = field(default_factory=asyncio.Event)  # set by every signal
+    hurried: bool = False  # by a second signal, or a parent's death
 
     def on_signal(self, number: signal.Signals) -> None:
-        """One more signal: first leave, then stop."""
+        """One more signal: first leave, then stop, and do without what is still being saved."""
         # getppid says nothing yet: a dying parent's other threads adopt us one after the other, each with a signal
         self.abandoned |= self.tethered and number is signal.SIGTERM
         if self.leave.is_set() or self.abandoned:
             signal.alarm(ALARM_SECONDS)
+            self.hurried = True
             self.stop.set()
         self.leave.set()
+        self.again.set()
 
 
 def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[str], None]) -> None:
@@ -188,7 +194,13 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
         finally:
             await control.close()
     finally:
-        await _stop(node, save=not wishes.abandoned)  # its folder may be gone already
+        try:
+            if not wishes.abandoned:  # its folder may be gone already
+                await _save_last(node, wishes, say)
+        finally:
+            if wishes.hurried:
+                signal.alarm(ALARM_SECONDS)
+            await _stop(node)
 
 
 def takes(config: RunConfig) -> str:
@@ -254,10 +266,27 @@ async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Call
         await asyncio.wait((over, leaving, stopping))
 
 
-async def _stop(node: Served, save: bool) -> None:
+async def _save_last(node: Served, wishes: Wishes, say: Callable[[str], None]) -> None:
+    """Not within the time of stopping: a large model on a slow disk may take longer than all else together."""
+    if wishes.hurried:
+        signal.alarm(0)
+    wishes.again.clear()
+    saving, again = asyncio.ensure_future(node.save_last()), asyncio.create_task(wishes.again.wait())
+    await asyncio.wait({saving, again}, timeout=SAVE_SECONDS_QUIET, return_when=asyncio.FIRST_COMPLETED)
+    if not saving.done() and not again.done():
+        say("still writing the last checkpoint; press Ctrl-C again to leave without it")
+        await asyncio.wait({saving, again}, return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    if saving.done():
+        saving.result()
+    else:
+        say("leaving without the last checkpoint; the one before is still there")
+
+
+async def _stop(node: Served) -> None:
     try:
         async with asyncio.timeout(STOP_SECONDS_MAX):
-            await node.stop(save)
+            await node.stop()
     except TimeoutError:
         raise LocalError(f"this peer could not be stopped in order within {STOP_SECONDS_MAX:g} seconds") from None
 

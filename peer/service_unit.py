@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.control import SAVE_SECONDS_MAX
 from dht.errors import LocalError
 from dht.files import write_whole
 
-STOP_SECONDS = 120  # SIGTERM drains: the rounds under way end first
+STOP_SECONDS = 120 + int(SAVE_SECONDS_MAX)  # SIGTERM drains: the rounds under way end first, and all is saved
 TEMPLATE = """\
 [Unit]
 Description=Muster: training a language model together

@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from torch import nn
 
-from coordinator.control import Command, ask, snapshot
+from coordinator.control import SAVE_SECONDS_MAX, Command, ask, snapshot
 from coordinator.manifest import RunConfig
 from coordinator.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, UsageError
@@ -39,7 +39,7 @@ from peer.own_replica import OwnReplica
 from peer.shared_planes import SharedPlanes
 
 START_SECONDS_MAX = 180.0  # to find the others and to fetch the run's state, on a loaded home machine
-LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, save and leave
+LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, or as long as a round of this run may take, and leave
 STOP_SECONDS_MAX = 30.0
 LISTEN_SECONDS = 0.5
 
@@ -175,7 +175,7 @@ class Session:
     def close(self) -> None:
         """Finish the rounds under way, save and leave; then `model` holds the newest certified parameters."""
         if not self._closed:
-            self._leave("drain", LEAVE_SECONDS_MAX)
+            self._leave("drain", max(LEAVE_SECONDS_MAX, self.config.pace.round_seconds))
             for fragment in range(len(self._replica.fragments)):
                 self._replica.adopt(fragment, self._planes.incoming(fragment), None, 0, 0)
 
@@ -192,9 +192,9 @@ class Session:
                 self._leave("stop", STOP_SECONDS_MAX)
 
     def _leave(self, command: Command, seconds: float) -> None:
-        """Have the peer end, and serve it until it has."""
+        """Have the peer end, and serve it until it has; beside these seconds it may take its time to save."""
         self._closed = True
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds + SAVE_SECONDS_MAX
         try:
             if not self._obedience.stopped:
                 with suppress(MusterError):  # it may be ending already
@@ -219,7 +219,7 @@ class Session:
             messages = self._channel.receive(seconds if wait else 0.0)
         except PeerGoneError:
             self._closed = True
-            self._peer.end(STOP_SECONDS_MAX)
+            self._peer.end(STOP_SECONDS_MAX + SAVE_SECONDS_MAX)
             if self._peer.process.returncode or not self._begun:
                 raise self._peer.failure() from None
             self._obedience.stopped = True  # it could not wait for us to hear so

@@ -62,7 +62,7 @@ class TapedSwarm(Swarm):
 
     async def begin(self, peer: Peer) -> bool:
         """As `Node` does when the learner's process is ready; whether it begins with states that were fetched."""
-        await peer.pump.settle_adoptions()
+        await peer.pump.adoptions.settle()
         peer.pump.learner = peer.learner  # type: ignore[assignment]
         loads = any(machine.held for machine in peer.pump.engine.machines)
         peer.pump.tape.life(READY, peer.pump.anchors.all_newest(), loads)

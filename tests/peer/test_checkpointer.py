@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from dht.errors import LocalError
-from peer.checkpointer import CHECKPOINT_SECONDS, Checkpointer
+from peer.checkpointer import CHECKPOINT_SECONDS, LEARNER_SECONDS, Checkpointer
 from peer.chores import Chores
 from peer.node_status import advice_of
 from peer.run_state import RunDirectory
@@ -60,13 +60,15 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
         assert sum(peer.versions) > 0
         with pytest.raises(LocalError):
             await checkpointer.save_now()
-        assert pump.book.events["checkpoint_failed"] == 2
+        with pytest.raises(LocalError):
+            await checkpointer.save_last()
+        assert pump.book.events["checkpoint_failed"] == 3
 
         directory.path.unlink()
         (tmp_path / "away").rename(directory.path)
         await checkpointer.save()
         assert advice_of(pump) == ""
-        assert pump.book.events["checkpoint_failed"] == 2
+        assert pump.book.events["checkpoint_failed"] == 3
         saving.cancel()
         await swarm.close()
 
@@ -92,6 +94,54 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
         assert found == [[], []]
         assert directory.saved_learner() is not None
         assert not list(directory.path.glob(".tmp*"))
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> Training:
+    """A learner that does nothing but save."""
+
+    async def kill() -> None: ...
+
+    client = SimpleNamespace(save=save, kill=kill)
+    return cast(Training, SimpleNamespace(client=client, progress=SimpleNamespace(step_seconds=None)))
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Path) -> None:
+    async def save(path: Path) -> int:
+        for size in range(1, 5):
+            (path.parent / ".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
+            await asyncio.sleep(LEARNER_SECONDS - 1.0)
+        save_file({"theta": torch.zeros(3)}, path)
+        return 1
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        held = directory.load(core.manifest, core.rules)
+        assert held.learner_state is not None
+        assert not held.learner_behind
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -> None:
+    async def save(_: Path) -> int:
+        raise LocalError("the learner refused: no room")
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        with pytest.raises(LocalError, match="all else is saved"):
+            await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        assert directory.load(core.manifest, core.rules).learner_behind
         await swarm.close()
 
     run_virtual(main())

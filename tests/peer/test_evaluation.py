@@ -1,17 +1,18 @@
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
+from threading import Event
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coordinator.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
 from coordinator.model_spec import ModelSpec
-from peer import evaluation_loop
+from peer import evaluation, evaluation_loop
 from peer.corpus import TokenData
 from peer.data import evaluation_windows
-from peer.evaluation import Evaluator, generate_text, heldout_loss
+from peer.evaluation import AbandonedError, Evaluator, generate_text, heldout_loss
 from peer.fragments import FragmentLayout, fragment_views, gather
 from peer.freed_memory import give_back_freed
 from peer.learner import make_learner
@@ -73,6 +74,22 @@ def test_the_loss_is_a_mean_over_all_windows(evaluator: Evaluator, trained: tupl
     windows = evaluation_windows(TEXT, CONFIG.data, CONFIG.seed)[:70]
     assert len(windows) == 70
     assert heldout_loss(model, windows) == pytest.approx(loss(model, windows).item(), rel=1e-5)
+
+
+def test_an_evaluation_that_is_given_up_ends_with_the_pass_under_way(monkeypatch: pytest.MonkeyPatch):
+    closed, passes = Event(), list[int]()
+
+    def closing(model: nn.Module, windows: Tensor) -> Tensor:
+        passes.append(len(windows))
+        found = loss(model, windows)
+        closed.set()
+        return found
+
+    evaluator = Evaluator(CONFIG, TEXT, abandoned=closed)
+    monkeypatch.setattr(evaluation, "loss", closing)
+    with pytest.raises(AbandonedError):
+        evaluator.loss(untrained(evaluator.fragments))
+    assert len(passes) == 2
 
 
 def test_a_trained_model_continues_the_text(evaluator: Evaluator, trained: tuple[Tensor, ...]):

@@ -373,7 +373,7 @@ def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Pat
         if saved:
             await house.checkpointer.save_now()
         learner.hang()
-        while not pump._adopting:
+        while not pump.adoptions.waiting:
             await house.train(1)
         since, core = pump.now, pump.engine.core
         with pytest.raises(LocalError, match="did not answer within 6 s"):

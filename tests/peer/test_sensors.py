@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from peer import sensors
 from peer.limits import Limits
 from peer.manners import Conditions
 from peer.sensors import (
+    CommandRunner,
     MachineSensors,
     Places,
     cpu_celsius,
@@ -19,7 +22,6 @@ from peer.sensors import (
     gpu_room_bytes,
     gpu_warmth,
     on_battery,
-    run_command,
     seat_idle_seconds,
     terminal_idle_seconds,
 )
@@ -92,8 +94,32 @@ def test_without_the_tools_nothing_is_known(tmp_path: Path) -> None:
     assert gpu_program(lambda _: None, tmp_path) is None
     assert gpu_warmth(lambda _: None) == (None, None)
     assert seat_idle_seconds(lambda _: None) is None
-    assert run_command(["no-such-command-here"]) is None
-    assert run_command(["false"]) is None
+    run = CommandRunner()
+    assert run(["no-such-command-here"]) is None
+    assert run(["false"]) is None
+    assert run(["echo", "here"]) == "here\n"
+
+
+def test_a_command_that_not_even_a_kill_ends_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Undying(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+        def kill(self) -> None:
+            pass
+
+    monkeypatch.setattr(sensors.subprocess, "Popen", Undying)
+    monkeypatch.setattr(sensors, "COMMAND_SECONDS_MAX", 0.05)
+    run = CommandRunner()
+    assert run(["sleep", "60"]) is None
+    assert run(["echo", "here"]) is None
+    (stuck,) = started
+    stuck.terminate()
+    stuck.wait()
+    assert run(["echo", "here"]) == "here\n"
 
 
 def test_gpus_say_how_warm_they_are_and_what_they_draw() -> None:

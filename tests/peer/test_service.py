@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -83,7 +84,10 @@ class Stand:
     async def wait(self) -> None:
         await asyncio.shield(self.over)
 
-    async def stop(self, save: bool = True) -> None:
+    async def save_last(self) -> None:
+        pass
+
+    async def stop(self) -> None:
         self.happened.append("stop")
 
 
@@ -92,6 +96,21 @@ class Stubborn(Stand):
 
     def drain(self) -> None:
         self.happened.append("drain")
+
+
+class OnSlowDisk(Stand):
+    """Its last save takes longer than stopping may."""
+
+    async def save_last(self) -> None:
+        await asyncio.sleep(3 * service.STOP_SECONDS_MAX)
+        self.happened.append("saved")
+
+
+class OnDeadDisk(Stand):
+    """Its last save never ends."""
+
+    async def save_last(self) -> None:
+        await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -184,7 +203,7 @@ def test_two_signals_stop_at_once_with_a_bound(tmp_path: Path, alarms: list[int]
         os.kill(os.getpid(), signal.SIGINT)
 
     assert run(twice) == ["drain", "stop"]
-    assert alarms == [service.ALARM_SECONDS]
+    assert alarms == [service.ALARM_SECONDS, 0, service.ALARM_SECONDS], "the disk may take its time"
 
 
 def test_the_end_of_the_run_ends_the_peer(tmp_path: Path, alarms: list[int]) -> None:
@@ -192,6 +211,34 @@ def test_the_end_of_the_run_ends_the_peer(tmp_path: Path, alarms: list[int]) -> 
     assert run(lambda: run.nodes[0].end_run()) == ["stop"]
     assert any(line.startswith("the run is over") for line in run.lines)
     assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
+    tmp_path: Path, alarms: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "STOP_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(service, "SAVE_SECONDS_QUIET", 0.01)
+    run = Run(tmp_path, kind=OnSlowDisk)
+    assert run(lambda: run.nodes[0].end_run()) == ["saved", "stop"]
+    assert run.lines[-1].startswith("still writing the last checkpoint")
+
+
+def test_whoever_will_not_wait_for_the_last_save_presses_again(
+    tmp_path: Path, alarms: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SAVE_SECONDS_QUIET", 0.01)
+    run = Run(tmp_path, kind=OnDeadDisk)
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        until = time.monotonic() + 20
+        while "still writing" not in run.lines[-1]:
+            assert time.monotonic() < until
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(twice) == ["drain", "stop"]
+    assert run.lines[-1].startswith("leaving without the last checkpoint")
+    assert alarms == [service.ALARM_SECONDS] * 2
 
 
 def test_who_drains_has_left_a_run_that_goes_on(tmp_path: Path, alarms: list[int]) -> None:

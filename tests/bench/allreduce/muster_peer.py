@@ -159,7 +159,7 @@ class BenchPeer:
             self.pump.feed(PresenceSeen(peer, presence))
 
     async def prepare(self) -> Answer:
-        await self.pump.settle_adoptions()
+        await self.pump.adoptions.settle()
         self._before = self._anchor
         self.gradient.prepare(self._before)
         self.pump.feed(Progress(self.gradient.steps, 0.0))  # so that we bring something if others ask us first
