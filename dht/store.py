@@ -1,4 +1,4 @@
-"""The record store: a port with an in-memory and a hivemind implementation, both held to one contract test."""
+"""The record store: a port. What implements it over hivemind, and in memory for tests, is held to one contract test."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dht.errors import PeerError
 from dht.identity import Verifier
-from dht.records import RECORD_KINDS, Record, RecordKey, parse_record
+from dht.records import RECORD_KINDS, Record
 from dht.work import work_done
 
 CLOCK_TOLERANCE_SECONDS = 30.0
@@ -23,28 +22,6 @@ class RecordRules:
     run_id: bytes
     verifier: Verifier
     work_bits: int = 0
-
-
-def check_record(
-    key: RecordKey,
-    subkey: object,
-    value: bytes,
-    expires_unix_seconds: float,
-    now_unix_seconds: float,
-    rules: RecordRules,
-) -> str | None:
-    """Everything at once: the right place, well formed, signed by the peer it is filed under, and alive now."""
-    try:
-        record = parse_record(value)
-    except PeerError as error:
-        return str(error)
-    if record.key != key:
-        return "signed for another key"
-    return (
-        check_place(record, subkey, expires_unix_seconds)
-        or check_time(record, now_unix_seconds)
-        or check_form(record, rules)
-    )
 
 
 def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> str | None:

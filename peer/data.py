@@ -151,20 +151,6 @@ def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
     return _cut(heldout, first + spacing * torch.arange(count), length)
 
 
-def entropy_baselines(data: TokenData) -> tuple[float, float]:
-    """Nats per token of the held-out text under the training text's unigrams and bigrams.
-
-    What a model that learned only frequencies would reach; a scale for losses, shown beside them.
-    """
-    train, heldout = data.train.long(), data.heldout.long()
-    unigrams = torch.bincount(train, minlength=BYTE_VOCABULARY).double() + 1
-    pairs = torch.bincount(train[:-1] * BYTE_VOCABULARY + train[1:], minlength=BYTE_VOCABULARY**2).double()
-    bigrams = pairs.view(BYTE_VOCABULARY, BYTE_VOCABULARY) + 0.05  # unseen pairs stay possible
-    unigram_nats = -(unigrams / unigrams.sum()).log()[heldout].mean()
-    bigram_nats = -(bigrams / bigrams.sum(1, keepdim=True)).log()[heldout[:-1], heldout[1:]].mean()
-    return float(unigram_nats), float(bigram_nats)
-
-
 def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
     """Relative path and content of every source file, sorted by path."""
     paths: list[str] = []

@@ -66,10 +66,6 @@ class Population:
     def __len__(self) -> int:
         return len(self.up)
 
-    def sorted_by_uplink(self) -> npt.NDArray[np.intp]:
-        """Indices, slowest uplink first."""
-        return np.argsort(self.up, kind="stable")
-
 
 @dataclass(frozen=True, slots=True)
 class Lines:

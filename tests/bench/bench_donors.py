@@ -32,10 +32,10 @@ from dht.statement import digest_of
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.downloads import Wanted
 from peer.frames import StateAsk, StatePiece, decode_header, encode_header
-from peer.memory_transport import LinkPolicy, MemoryNetwork
 from peer.outer_optimizer import OuterState, state_digest
 from peer.state_transfer import StateTransfer
-from peer.virtual_loop import run_virtual
+from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
+from tests.peer.virtual_loop import run_virtual
 
 JOINS = 50
 CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=3, heads=4), pace=PaceSpec(fragments=4))

@@ -19,8 +19,9 @@ from dht.identity import Identity, KeyVerifier
 from dht.invite import INVITE_VERSION, Invite
 from dht.records import RecordBody, make_record, parse_record, presence_key
 from dht.statement import Context, Statement, make_statement
-from dht.validation import RecordRules, check_record
+from dht.validation import RecordRules
 from dht.wire import PROTOCOL_MAJOR, Wire
+from tests.dht.checking import check_record
 
 FOLDER = Path(__file__).parents[1] / "wire" / f"v{PROTOCOL_MAJOR}"
 SIGNER = Identity(bytes(range(32)))

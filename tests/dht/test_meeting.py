@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dht.meeting import GRACE_SECONDS, any_answers
-from peer.virtual_loop import run_virtual
+from tests.peer.virtual_loop import run_virtual
 
 
 async def answer(after_seconds: float, says: bool, answered: list[float]) -> bool:

@@ -8,11 +8,12 @@ import pytest
 from dht import store as store_module
 from dht.errors import NetworkError
 from dht.identity import KeyVerifier
-from dht.memory_store import MemoryDirectory, MemoryStore
 from dht.records import heads_key, presence_key
 from dht.store import RecordWriter
-from dht.validation import RecordRules, check_record
+from dht.validation import RecordRules
+from tests.dht.checking import check_record
 from tests.dht.conftest import ALICE, BOB, NOW, RUN_ID
+from tests.dht.memory_store import MemoryDirectory, MemoryStore
 
 RULES = RecordRules(RUN_ID, KeyVerifier())
 KEY = presence_key(RUN_ID)

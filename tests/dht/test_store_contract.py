@@ -17,11 +17,11 @@ from dht.daemon import Daemon, DaemonConfig
 from dht.errors import NetworkError
 from dht.hivemind_store import CALL_SECONDS_MAX, HivemindStore
 from dht.identity import Identity, KeyVerifier
-from dht.memory_store import MemoryDirectory, MemoryStore
 from dht.records import Record, RecordBody, heads_key, make_record, presence_key
 from dht.store import RecordStore
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, CAROL, RUN_ID
+from tests.dht.memory_store import MemoryDirectory, MemoryStore
 from tests.freezing import frozen
 
 IDENTITIES = (ALICE, BOB, CAROL)

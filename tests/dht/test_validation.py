@@ -21,9 +21,10 @@ from dht.records import (
     presence_key,
 )
 from dht.statement import Context, Statement, make_statement
-from dht.validation import CLOCK_TOLERANCE_SECONDS, RecordRules, check_record
+from dht.validation import CLOCK_TOLERANCE_SECONDS, RecordRules
 from dht.wire import Wire
 from dht.work import WORK_BITS_MAX, find_work, work_done
+from tests.dht.checking import check_record
 from tests.dht.conftest import ALICE, BOB, NOW, RUN_ID
 
 RULES = RecordRules(RUN_ID, KeyVerifier())

@@ -55,10 +55,10 @@ from peer.probe import ProbeDesk
 from peer.status_answer import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
 from peer.transfers import Transfers
 from peer.transport import Payload, frame_prefix
-from peer.virtual_loop import VirtualLoop
 from tests.coordinator.rigs import PEERS, VERIFIER, chain_of, core, grown, presence, say
 from tests.fuzz.headers import golden
 from tests.fuzz.target import Target
+from tests.peer.virtual_loop import VirtualLoop
 
 MODEL = ModelSpec(hidden_size=8, layers=1, heads=1, intermediate_size=8, vocabulary=16)
 LAYOUTS = layouts_of(RunConfig(model=MODEL, pace=PaceSpec(fragments=1)))

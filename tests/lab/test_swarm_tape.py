@@ -29,9 +29,9 @@ from peer.placement import Placement, rounding_key
 from peer.stage import certified_progress
 from peer.tape import TapeLine, TapeWriter
 from peer.tape_parts import join_parts, refuse_earlier
-from peer.virtual_loop import run_virtual
 from tests.lab import small
 from tests.peer.test_pump import STEP_SECONDS, Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 TEXT = replace(small.text(), digest=digest_of(b"test data"))
 READY = Ready(startup_cpu_seconds=0.0, parameters=0, data_digest=TEXT.digest, step=0, device="CPU, 1 thread")

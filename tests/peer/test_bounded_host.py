@@ -17,8 +17,8 @@ from dht.statement import digest_of
 from peer import inflow
 from peer.credit_book import CreditBook
 from peer.run_state import Captured, RunDirectory
-from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 OURS = ("coordinator", "peer", "dht")
 CHAIN_KEPT = 24

@@ -19,8 +19,8 @@ from peer.chores import Chores
 from peer.node_status import advice_of
 from peer.run_state import RunDirectory
 from peer.training import Training
-from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from peer.clock_watch import ANSWER_SECONDS, ASKED_MAX, LOOK_SECONDS, ClockWatch
 from peer.frames import ProbeAnswer, ProbeAsk
 from peer.node_status import advice_of
 from peer.probe import ProbeDesk
-from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(1, 9))
 UNIX_SECONDS = 1_800_000_000.0

@@ -8,7 +8,7 @@ import pytest
 
 from dht.errors import LocalError, NetworkError
 from peer.comeback import PAUSES_SECONDS, come_back
-from peer.virtual_loop import run_virtual
+from tests.peer.virtual_loop import run_virtual
 
 
 class Network:

@@ -10,13 +10,14 @@ from coordinator.passes import Lane
 from dht.errors import UsageError
 from peer.corpus import TokenData
 from peer.data import (
+    BYTE_VOCABULARY,
     TrainingWindows,
-    entropy_baselines,
     evaluation_windows,
     is_heldout,
     load_tokens,
     training_windows,
 )
+from peer.swarm_view import BIGRAM_NATS, UNIGRAM_NATS
 
 SPEC = DataSpec(context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
 TEXT = torch.arange(1000).remainder(251).to(torch.uint8)
@@ -40,10 +41,24 @@ def test_the_standard_library_is_read_and_split():
     assert data.digest == load_tokens(DataSpec()).digest
 
 
-def test_frequencies_alone_give_the_known_scale():
+def entropy_baselines(data: TokenData) -> tuple[float, float]:
+    """Nats per token of the held-out text under the training text's unigrams and bigrams.
+
+    What a model that learned only frequencies would reach.
+    """
+    train, heldout = data.train.long(), data.heldout.long()
+    unigrams = torch.bincount(train, minlength=BYTE_VOCABULARY).double() + 1
+    pairs = torch.bincount(train[:-1] * BYTE_VOCABULARY + train[1:], minlength=BYTE_VOCABULARY**2).double()
+    bigrams = pairs.view(BYTE_VOCABULARY, BYTE_VOCABULARY) + 0.05  # unseen pairs stay possible
+    unigram_nats = -(unigrams / unigrams.sum()).log()[heldout].mean()
+    bigram_nats = -(bigrams / bigrams.sum(1, keepdim=True)).log()[heldout[:-1], heldout[1:]].mean()
+    return float(unigram_nats), float(bigram_nats)
+
+
+def test_frequencies_alone_give_the_scale_that_is_shown():
     unigrams, bigrams = entropy_baselines(load_tokens(DataSpec()))
-    assert 2.9 < unigrams < 3.4
-    assert 2.2 < bigrams < 2.7
+    assert unigrams == pytest.approx(UNIGRAM_NATS, abs=0.1)  # every Python has a text of its own
+    assert bigrams == pytest.approx(BIGRAM_NATS, abs=0.1)
 
 
 def test_baselines_of_a_known_source():

@@ -17,10 +17,10 @@ from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.frames import Transfer, decode_header, encode_header
 from peer.genesis import GENESIS_FILE, TRIES_MAX, digests_of, fetch_genesis, has_genesis, load_genesis, save_genesis
 from peer.holder import STALL_SECONDS
-from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import OuterState
 from peer.transfers import Transfers
-from peer.virtual_loop import run_virtual
+from tests.peer.memory_transport import MemoryNetwork
+from tests.peer.virtual_loop import run_virtual
 
 HOST, NEWCOMER = (Identity(digest_of(b"genesis", name)) for name in (b"host", b"newcomer"))
 ENTRIES = tuple(TensorEntry(name=f"w{number}", shape=(300, 400)) for number in range(3))

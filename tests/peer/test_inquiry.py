@@ -17,10 +17,10 @@ from dht.wire import PROTOCOL_MINOR
 from peer.frames import ManifestAnswer, ManifestAsk, decode_header, encode_header
 from peer.inquiry import INQUIRY_SECONDS_MAX, fetch_chains, fetch_manifest
 from peer.introduction import Introduction, empty_chains, observer_rules
-from peer.memory_transport import MemoryNetwork
 from peer.transport import Transport
-from peer.virtual_loop import run_virtual
 from tests.peer.homely import manifest
+from tests.peer.memory_transport import MemoryNetwork
+from tests.peer.virtual_loop import run_virtual
 
 NEWCOMER, HOLDER, LIAR = (Identity(digest_of(name)).peer_id for name in (b"newcomer", b"holder", b"liar"))
 

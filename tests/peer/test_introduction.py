@@ -27,9 +27,9 @@ from peer.introduction import (
     observer_rules,
     waypoint_of,
 )
-from peer.virtual_loop import run_virtual
 from tests.coordinator.builders import Club
 from tests.peer.test_pump import Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 KEPT = 10
 CLUB = Club.of(4, pace=config_of(fragments=10).pace)

@@ -23,7 +23,6 @@ from peer.learner_messages import Ready, StepEntry, Steps
 from peer.learning import Learning
 from peer.limits import Limits
 from peer.local_count import Counters
-from peer.memory_transport import LinkPolicy, MemoryNetwork
 from peer.node_status import advice_of
 from peer.options import NodeOptions
 from peer.run_state import RunDirectory
@@ -31,9 +30,10 @@ from peer.slow_steps import slow_advice, step_seconds_max
 from peer.stage import Stage, certified_progress, versions_certified
 from peer.standstill import HANGS_MAX, PATIENCE_SECONDS
 from peer.training import Training
-from peer.virtual_loop import run_virtual
+from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.test_pump import STEP_SECONDS, Peer, Swarm, config_of
 from tests.peer.test_stage import stage_of
+from tests.peer.virtual_loop import run_virtual
 
 
 class Reporter:

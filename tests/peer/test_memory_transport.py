@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.identity import PeerId
-from peer.memory_transport import LinkPolicy, MemoryNetwork, MemoryTransport
 from peer.transport import PREFIX_BYTES, TransportConfig
-from peer.virtual_loop import run_virtual
+from tests.peer.memory_transport import LinkPolicy, MemoryNetwork, MemoryTransport
+from tests.peer.virtual_loop import run_virtual
 
 A, B, C = PeerId("A"), PeerId("B"), PeerId("C")
 FOREVER_SECONDS = 1e6

@@ -8,7 +8,7 @@ from typing import Any
 from dht.identity import PeerId
 from peer.anchors import HeldState
 from peer.missed_step import TRIES_MAX, follow_steps
-from peer.virtual_loop import run_virtual
+from tests.peer.virtual_loop import run_virtual
 
 MISSED: list[Any] = [SimpleNamespace(digest=digest) for digest in (b"v1", b"v2", b"v3")]
 

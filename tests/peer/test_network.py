@@ -20,8 +20,8 @@ from peer.node import Node
 from peer.observer import Observer
 from peer.options import NodeOptions
 from peer.transport import OnFrame, OnGone, TransportConfig
-from peer.virtual_loop import run_virtual
 from tests.coordinator.builders import Club
+from tests.peer.virtual_loop import run_virtual
 
 
 def test_queues_are_as_short_as_the_owners_upload_limit_makes_them() -> None:

@@ -23,9 +23,9 @@ from peer.learner_messages import StepEntry, Steps
 from peer.options import NodeOptions
 from peer.own_addresses import LOOK_SECONDS, OwnAddresses
 from peer.own_presence import OwnPresence
-from peer.virtual_loop import run_virtual
 from tests.coordinator.rigs import core
 from tests.peer.test_pump import Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 
 class Moving:

@@ -15,8 +15,8 @@ from peer.description import named_values, own_model
 from peer.learner import StepReport
 from peer.local_count import Counters
 from peer.own_replica import OwnReplica
-from peer.virtual_loop import run_virtual
 from tests.peer import test_pump
+from tests.peer.virtual_loop import run_virtual
 
 BASE = RunConfig(
     versions=10_000,

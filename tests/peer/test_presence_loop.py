@@ -13,13 +13,13 @@ from coordinator.presence import Presence
 from dht import daemon as daemons
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId
-from dht.memory_store import MemoryDirectory, MemoryStore
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
 from peer.presence_loop import PresenceLoop
-from peer.virtual_loop import run_virtual
 from tests.coordinator.builders import presence
+from tests.dht.memory_store import MemoryDirectory, MemoryStore
+from tests.peer.virtual_loop import run_virtual
 
 RUN_ID = digest_of(b"run")
 ME, OTHER = Identity(digest_of(b"me")), Identity(digest_of(b"other"))

@@ -39,14 +39,14 @@ from peer.fragments import Partitioning
 from peer.frames import encode_header
 from peer.learner import Batches, Learner, make_learner
 from peer.local_count import Counters
-from peer.memory_transport import MemoryNetwork
 from peer.outer_optimizer import outer_step, state_digest
 from peer.points import FAULT_POINTS, Fault
 from peer.pump import Pump
 from peer.reduction import segment_norms
 from peer.round_work import RoundWork
 from peer.stage import window_to_read
-from peer.virtual_loop import run_virtual
+from tests.peer.memory_transport import MemoryNetwork
+from tests.peer.virtual_loop import run_virtual
 
 STEP_SECONDS = 0.25
 STEPS_PER_PRESENCE = 8

@@ -16,8 +16,8 @@ from peer.learner_messages import StepEntry, Steps
 from peer.manners import Conditions
 from peer.node_status import peer_snapshot
 from peer.slow_steps import STEADY_SHARE, slow_advice, step_seconds_max, step_words, watch_steps
-from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 PACE = PaceSpec(round_seconds=8.0)
 LONGEST_SECONDS = 1.6

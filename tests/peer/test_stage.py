@@ -17,11 +17,11 @@ from peer.manners import Pause
 from peer.node_status import lack_of_company, lack_of_founders, note_of, swarm_loss
 from peer.presence_loop import PresenceLoop
 from peer.stage import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Stage
-from peer.virtual_loop import run_virtual
 from tests.coordinator.builders import PACE, Club
 from tests.coordinator.builders import presence as presence_of
 from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
 from tests.peer.test_pump import Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 LOOK_SECONDS = 0.2
 ROUND_SECONDS = config_of().pace.round_seconds

@@ -29,7 +29,7 @@ from peer.holder import PIECES_IN_FLIGHT, STALL_SECONDS
 from peer.node_status import OUTRUN, note_of
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_digest, state_tree
 from peer.state_transfer import StateTransfer
-from peer.virtual_loop import run_virtual
+from tests.peer.virtual_loop import run_virtual
 
 CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=1, heads=2), pace=PaceSpec(fragments=1))
 DIGEST = digest_of(b"certificate")

@@ -13,7 +13,7 @@ from peer.hivemind_streams import ByteStream, OutgoingLane
 from peer.limits import MBIT_BYTES
 from peer.throttle import SLICE_BYTES_MAX, DownloadGate, Throttle, TokenBucket, UploadGate
 from peer.transport import Lane, Payload, Traffic, TransportConfig, frame_prefix
-from peer.virtual_loop import run_virtual
+from tests.peer.virtual_loop import run_virtual
 
 RATE = 2.0 * MBIT_BYTES
 MINUTE = 60.0

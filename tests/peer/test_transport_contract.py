@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from dht.errors import PeerError
 from dht.identity import Identity, PeerId
 from peer.hivemind_transport import HivemindTransport
-from peer.memory_transport import MemoryNetwork
 from peer.transport import (
     PREFIX_BYTES,
     Frame,
@@ -33,7 +32,8 @@ from peer.transport import (
     frame_prefix,
     lane_of,
 )
-from peer.virtual_loop import VirtualLoop
+from tests.peer.memory_transport import MemoryNetwork
+from tests.peer.virtual_loop import VirtualLoop
 
 WAIT_SECONDS = 20.0
 

@@ -23,8 +23,8 @@ from coordinator.model_spec import ModelSpec
 from peer.checkpoint import VoteLog
 from peer.checkpointer import Checkpointer
 from peer.run_state import RunDirectory
-from peer.virtual_loop import run_virtual
 from tests.peer.test_pump import Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
 
 FOLDER = Path(__file__).parent / f"v{OURS}"
 EXPECTED = "expected.json"

@@ -1,4 +1,4 @@
-"""A network in memory, with the faults of a real one: for tests and for `muster lab`.
+"""A network in memory, with the faults of a real one.
 
 Every draw comes from the seed and every delay from the loop's clock, so that on a `VirtualLoop` one seed is one course
 of events.

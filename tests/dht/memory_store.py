@@ -1,4 +1,4 @@
-"""A record store inside one process: for virtual swarms and tests, under the same contract as the real one."""
+"""A record store inside one process: under the same contract as the real one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dht.identity import PeerId, Signer
 from dht.records import RecordKey
 from dht.store import RecordWriter, StoredRecord, stored
 from dht.table import RecordTable
-from dht.validation import RecordRules, check_record
+from dht.validation import RecordRules
+from tests.dht.checking import check_record
 
 
 class MemoryDirectory:
