@@ -41,7 +41,7 @@ class StateAsk(Wire):
     """Asks for one piece of a certified state (anchor, then momentum, as little-endian float32).
 
     A piece is one leaf of the state's Merkle trees; without an index, all leaf digests are asked for. Indices beyond
-    both halves are pieces of the outer step that led there from the version before (`peer.reduction.step_bytes`).
+    both halves are pieces of the outer step that led there from the version before (`peer.merged_step.step_bytes`).
     """
 
     fragment: FragmentIndex

@@ -1,7 +1,8 @@
 """The tensor work that the protocol core asks for: encode, reduce, apply, adopt. One object per peer, no network.
 
-Pure functions do the arithmetic (`peer.reduction`); this class keeps what a round needs between two of them. It runs on
-one worker thread so that the event loop, and with it every vote, never waits behind a large fragment.
+Pure functions do the arithmetic (`peer.reduction`, `peer.merged_step`); this class keeps what a round needs between two
+of them. It runs on one worker thread so that the event loop, and with it every vote, never waits behind a large
+fragment.
 """
 
 from __future__ import annotations
@@ -33,21 +34,9 @@ from peer.fragments import Partitioning
 from peer.inspection import Inspector
 from peer.local_count import Counters
 from peer.merge import MergeRule
+from peer.merged_step import HeldResult, apply_merged, joined, merged_gradients, step_bytes, told_gradients
 from peer.outer_optimizer import OuterState, state_digest
-from peer.reduction import (
-    Contribution,
-    HeldResult,
-    ReducedPartition,
-    admit,
-    apply_merged,
-    encode_contribution,
-    joined,
-    measure,
-    merged_gradients,
-    reduce_partition,
-    step_bytes,
-    told_gradients,
-)
+from peer.reduction import Contribution, ReducedPartition, admit, encode_contribution, measure, reduce_partition
 from peer.robust.brought import RuleError
 from peer.room import Room
 

@@ -33,8 +33,8 @@ from peer.anchors import HeldState, genesis_states, layouts_of
 from peer.codec import CODECS
 from peer.fetches import Fetches
 from peer.fragments import Partitioning
+from peer.merged_step import apply_merged, told_gradients
 from peer.outer_optimizer import OuterState, state_digest
-from peer.reduction import apply_merged, told_gradients
 from peer.round_work import RoundWork
 from tests.bench.bench_donors import CONFIG, DONORS, LINE, NEWCOMER, Peer
 from tests.peer.memory_transport import MemoryNetwork

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peer import reduction
+from peer import merged_step
 from peer.codec import CODECS, Codec
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MergeRule
+from peer.merged_step import HeldResult, joined
 from peer.reduction import (
     Contribution,
-    HeldResult,
     Member,
     ReducedPartition,
     admit,
     encode_contribution,
-    joined,
     reduce_partition,
 )
 
@@ -108,7 +107,7 @@ def merged_gradients(
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
         assert not isinstance(admitted, str), admitted
         held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
-    return reduction.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
+    return merged_step.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
 
 
 def merge_all(

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from coordinator.merkle import merkle_tree, verify_leaf
 from dht.errors import LocalError
-from peer import reduction
+from peer import merged_step
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MERGES, combine, squared_norm
+from peer.merged_step import HeldResult, apply_merged, joined
 from peer.outer_optimizer import OuterState, outer_step
 from peer.reduction import (
     Admitted,
-    HeldResult,
     admit,
-    apply_merged,
     encode_contribution,
-    joined,
     merge_plan,
     reduce_partition,
     segment_inputs,
@@ -243,7 +241,7 @@ def test_a_length_is_the_same_under_every_python() -> None:
     square = float.fromhex("0x1.2000018000008p+1")
     member = Committed(1.0, (square, math.ulp(square) / 2, math.ulp(square) / 2))
     held = [HeldResult(Admitted(torch.ones(1), (one,)), (0,)) for one in (1.0, 0.0, 0.0)]
-    _, scales = reduction.merged_gradients(cut, held, lambda merged: [member], RDA)
+    _, scales = merged_step.merged_gradients(cut, held, lambda merged: [member], RDA)
     assert scales[0] == np.float32(math.sqrt(math.nextafter(square, math.inf))) != np.float32(math.sqrt(square))
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.merge import MERGES, MergeRule
-from peer.reduction import admit, joined, reduce_partition
+from peer.merged_step import joined
+from peer.reduction import admit, reduce_partition
 from tests.peer.merging import FP32, contribute, members_of, merge_all, merged_gradients, reduce_all, relative
 
 torch.set_num_threads(1)
