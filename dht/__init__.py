@@ -1,4 +1,4 @@
 """How peers find and address each other: identities, signed records, the record store, invites.
 
-Knows nothing about training. Only `dht.daemon` and `dht.hivemind_store` touch hivemind.
+Knows nothing about training. Only `daemon`, `daemon_calls`, `guard` and `hivemind_*` touch hivemind.
 """

@@ -22,7 +22,7 @@ from hivemind.proto import dht_pb2
 from dht.allowance import Allowances
 from dht.errors import PeerError
 
-STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_store.HANDOVER_BYTES_MAX`) and what hivemind packs around it
+STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and what hivemind packs around it
 CALL_BYTES_MAX = 512  # a ping, or a search
 KEYS_PER_SEARCH_MAX = 1  # as many as `dht.hivemind_store` looks for at once, and so hivemind on its way to the nearest
 CALLS_AT_ONCE = 512

@@ -1,39 +1,32 @@
 """The record store over hivemind's Kademlia DHT, run inside our own event loop (no forked DHT process).
 
-hivemind routes and carries; what is stored, believed and merged is ours: its storage has no limits, loses records
-(see `dht.table`) and lets any peer shadow a whole key through its cache.
+hivemind routes and carries; what is stored, believed and merged is ours (`dht.hivemind_storage`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
 from itertools import count
 from random import SystemRandom
 from typing import Any
 
-from hivemind.dht.crypto import DHTRecord
 from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID
-from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.dht.validation import RecordValidatorBase
 from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
-from hivemind.utils import MSGPackSerializer
-from hivemind.utils.timed_storage import ValueWithExpiration
 
 from dht.addresses import PeerAddress
 from dht.daemon import Daemon
-from dht.errors import NetworkError, PeerError
+from dht.errors import NetworkError
 from dht.guard import CallGuard, guard_handlers, node_id_of
+from dht.hivemind_storage import SignedRecordValidator, TableStorage, place_of
 from dht.identity import PeerId, Signer
 from dht.meeting import GRACE_SECONDS, any_answers
 from dht.records import Record, RecordKey, parse_record
 from dht.store import RecordWriter, StoredRecord, stored
 from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
-from dht.validation import RecordRules, check_form, check_place, check_time
+from dht.validation import RecordRules, check_time
 
 REPLICAS = 5
 ACQUAINTANCES = 3  # told and asked besides: replicas may all be keys that somebody mined to lie there
@@ -47,83 +40,9 @@ PROBED_PEERS_MAX = 3
 SOUGHT_PEERS_MAX = 3  # lost ones, at each probe
 # hivemind doubles this time for ever: it would avoid the other side of a partition for as long as that has lasted
 AVOIDED_SECONDS = 10.0
-HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
-VERDICTS_KEPT = 2048
 
 Clock = Callable[[], float]
 Call = Callable[[Any], Awaitable[Any]]  # of a peer, by hivemind's id; None if it does not answer
-
-
-class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
-    """What hivemind asks before it stores a record and before it believes an answer; independent of the clock."""
-
-    def __init__(self, rules: RecordRules) -> None:
-        @lru_cache(maxsize=VERDICTS_KEPT)  # a search meets the same record at every replica
-        def acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float) -> bool:
-            return _acceptable(place, subkey, value, expires_unix_seconds, rules)
-
-        self._acceptable = acceptable
-
-    def validate(self, record: DHTRecord) -> bool:
-        """True if the record belongs under this key and subkey and its signer wrote it."""
-        if not isinstance(record.value, bytes):  # in a dictionary it may be whatever msgpack knows
-            return False
-        return self._acceptable(record.key, record.subkey, record.value, record.expiration_time)
-
-
-def _acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float, rules: RecordRules) -> bool:
-    try:
-        record = parse_record(value)
-    except PeerError:
-        return False
-    if place != _place_of(record.key).to_bytes() or subkey != MSGPackSerializer.dumps(record.sender):
-        return False
-    return (check_place(record, record.sender, expires_unix_seconds) or check_form(record, rules)) is None
-
-
-class TableStorage:
-    """Stands in for the two storages of hivemind's DHT node, over one bounded `RecordTable`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.table = RecordTable()
-        self._clock = clock
-
-    def store(self, *_: object) -> bool:
-        """Values without a subkey are no records."""
-        return False
-
-    def store_subkey(self, key: Any, subkey: object, value: bytes, expiration_time: float) -> bool:
-        """Keep a record that the validator has passed, if it is alive; False if it is refused."""
-        now = self._clock()
-        record = parse_record(value)
-        if check_place(record, subkey, expiration_time) or check_time(record, now):
-            return False
-        return self.table.put(key.to_bytes(), record, now)
-
-    def get(self, key: Any) -> Any:
-        """A fresh dictionary in hivemind's form: its searches merge other peers' answers into what they are given."""
-        return self._dictionary(self.table.get(key.to_bytes(), self._clock()))
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """What a node that has just come near is handed over, bounded to fit one message."""
-        left_bytes = HANDOVER_BYTES_MAX
-        for place in self.table.places():
-            records = self.table.get(place, self._clock())
-            left_bytes -= sum(len(record.value) for record in records)
-            if left_bytes < 0:
-                return
-            if records:
-                yield DHTID.from_bytes(place), self._dictionary(records)
-
-    @staticmethod
-    def _dictionary(records: list[Record]) -> Any:
-        if not records:
-            return None
-        value = DictionaryDHTValue()
-        with value.freeze():
-            for record in records:
-                value.store(record.sender, record.value, record.expires_unix_seconds)
-        return ValueWithExpiration(value, value.latest_expiration_time)
 
 
 class HivemindStore:
@@ -153,7 +72,7 @@ class HivemindStore:
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
         record = await self._writer.write(key, payload, lifetime_seconds, self._clock())
-        place = _place_of(key)
+        place = place_of(key)
         expires = record.expires_unix_seconds
         answers = await self._ask(
             "store a record",
@@ -165,7 +84,7 @@ class HivemindStore:
             raise NetworkError(why_refused(expires, self._clock()))
 
     async def get(self, key: RecordKey) -> list[StoredRecord]:
-        place = _place_of(key)
+        place = place_of(key)
         answers = await self._ask("read records", place, lambda peer: self._protocol.call_find(peer, [place]))
         merged = RecordTable()
         now = self._clock()
@@ -350,11 +269,6 @@ def why_refused(expires_unix_seconds: float, now_unix_seconds: float) -> str:
     if now_unix_seconds >= expires_unix_seconds:
         return "no other peer took the record: it had expired on its way; this machine or its network is too busy"
     return "no other peer took the record; is this machine's clock right, and its key used by no other machine?"
-
-
-def _place_of(key: RecordKey) -> Any:
-    """Where hivemind files a key."""
-    return DHTID.generate(source=key.text)
 
 
 def _records_in(answer: Any, place: Any) -> list[Record]:

@@ -26,7 +26,8 @@ from dht import hivemind_store
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.errors import NetworkError
-from dht.hivemind_store import ACQUAINTANCES, HivemindStore, TableStorage
+from dht.hivemind_storage import TableStorage
+from dht.hivemind_store import ACQUAINTANCES, HivemindStore
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
 from dht.statement import digest_of

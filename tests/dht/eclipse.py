@@ -16,7 +16,8 @@ from hivemind.p2p import PeerID
 from dht.addresses import PeerAddress
 from dht.daemon import Daemon, DaemonConfig
 from dht.guard import REQUESTS, node_id_of
-from dht.hivemind_store import HivemindStore, TableStorage
+from dht.hivemind_storage import TableStorage
+from dht.hivemind_store import HivemindStore
 from dht.identity import Identity, PeerId
 from dht.records import RecordKey
 from dht.statement import digest_of

@@ -26,7 +26,7 @@ from dht.guard import (
     guard_handlers,
     node_id_of,
 )
-from dht.hivemind_store import HANDOVER_BYTES_MAX
+from dht.hivemind_storage import HANDOVER_BYTES_MAX
 from dht.identity import Identity
 from tests.dht.conftest import ALICE, BOB
 

@@ -9,7 +9,7 @@ from hivemind.dht.crypto import DHTRecord
 from hivemind.dht.routing import DHTID
 from hivemind.utils import MSGPackSerializer
 
-from dht.hivemind_store import HANDOVER_BYTES_MAX, SignedRecordValidator, TableStorage
+from dht.hivemind_storage import HANDOVER_BYTES_MAX, SignedRecordValidator, TableStorage
 from dht.identity import Identity, KeyVerifier
 from dht.records import Record, RecordBody, RecordKey, make_record, presence_key
 from dht.validation import RecordRules

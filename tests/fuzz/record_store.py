@@ -23,7 +23,8 @@ from hivemind.utils import MSGPackSerializer
 import dht
 from dht.errors import MusterError, PeerError
 from dht.guard import REQUESTS, CallGuard, node_id_of
-from dht.hivemind_store import SignedRecordValidator, TableStorage, _records_in
+from dht.hivemind_storage import SignedRecordValidator, TableStorage
+from dht.hivemind_store import _records_in
 from dht.identity import Identity, KeyVerifier
 from dht.records import RecordBody, make_record, presence_key
 from dht.table import ENTRIES_MAX, ENTRIES_PER_KEY_MAX

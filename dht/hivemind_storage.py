@@ -1,0 +1,103 @@
+"""What hivemind's DHT node asks of us: whether a record is believed, and what is stored, under our rules and limits.
+
+hivemind's own storage has no limits, loses records (see `dht.table`) and lets any peer shadow a whole key through its
+cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from hivemind.dht.crypto import DHTRecord
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import RecordValidatorBase
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from dht.errors import PeerError
+from dht.records import Record, RecordKey, parse_record
+from dht.table import RecordTable
+from dht.validation import RecordRules, check_form, check_place, check_time
+
+HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
+VERDICTS_KEPT = 2048
+
+
+class SignedRecordValidator(RecordValidatorBase):  # type: ignore[misc]
+    """What hivemind asks before it stores a record and before it believes an answer; independent of the clock."""
+
+    def __init__(self, rules: RecordRules) -> None:
+        @lru_cache(maxsize=VERDICTS_KEPT)  # a search meets the same record at every replica
+        def acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float) -> bool:
+            return _acceptable(place, subkey, value, expires_unix_seconds, rules)
+
+        self._acceptable = acceptable
+
+    def validate(self, record: DHTRecord) -> bool:
+        """True if the record belongs under this key and subkey and its signer wrote it."""
+        if not isinstance(record.value, bytes):  # in a dictionary it may be whatever msgpack knows
+            return False
+        return self._acceptable(record.key, record.subkey, record.value, record.expiration_time)
+
+
+def _acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds: float, rules: RecordRules) -> bool:
+    try:
+        record = parse_record(value)
+    except PeerError:
+        return False
+    if place != place_of(record.key).to_bytes() or subkey != MSGPackSerializer.dumps(record.sender):
+        return False
+    return (check_place(record, record.sender, expires_unix_seconds) or check_form(record, rules)) is None
+
+
+class TableStorage:
+    """Stands in for the two storages of hivemind's DHT node, over one bounded `RecordTable`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.table = RecordTable()
+        self._clock = clock
+
+    def store(self, *_: object) -> bool:
+        """Values without a subkey are no records."""
+        return False
+
+    def store_subkey(self, key: Any, subkey: object, value: bytes, expiration_time: float) -> bool:
+        """Keep a record that the validator has passed, if it is alive; False if it is refused."""
+        now = self._clock()
+        record = parse_record(value)
+        if check_place(record, subkey, expiration_time) or check_time(record, now):
+            return False
+        return self.table.put(key.to_bytes(), record, now)
+
+    def get(self, key: Any) -> Any:
+        """A fresh dictionary in hivemind's form: its searches merge other peers' answers into what they are given."""
+        return self._dictionary(self.table.get(key.to_bytes(), self._clock()))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """What a node that has just come near is handed over, bounded to fit one message."""
+        left_bytes = HANDOVER_BYTES_MAX
+        for place in self.table.places():
+            records = self.table.get(place, self._clock())
+            left_bytes -= sum(len(record.value) for record in records)
+            if left_bytes < 0:
+                return
+            if records:
+                yield DHTID.from_bytes(place), self._dictionary(records)
+
+    @staticmethod
+    def _dictionary(records: list[Record]) -> Any:
+        if not records:
+            return None
+        value = DictionaryDHTValue()
+        with value.freeze():
+            for record in records:
+                value.store(record.sender, record.value, record.expires_unix_seconds)
+        return ValueWithExpiration(value, value.latest_expiration_time)
+
+
+def place_of(key: RecordKey) -> Any:
+    """Where hivemind files a key."""
+    return DHTID.generate(source=key.text)
