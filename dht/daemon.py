@@ -29,6 +29,7 @@ from dht.ports import check_ports_free, keep_ports, with_chosen_ports, with_last
 
 __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
+STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
 CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
 DUPLICATE_CHECK_SECONDS_MAX = 5.0
 EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until the initial peers have told who they are
@@ -165,7 +166,7 @@ class Daemon:
     async def _launch(self) -> None:
         self._directory = RuntimeDirectory(self._config.runtime_parent)
         config = replace(self._config, listen=self._listen)
-        self._process = await DaemonProcess.start(arguments(config, self._directory.path), config.startup_seconds)
+        self._process = await DaemonProcess.start(arguments(config, self._directory.path), STARTUP_SECONDS)
         self._p2p = await _attach(self._directory.path)
         if not self._config.announce:
             self._listen = with_chosen_ports(self._listen, await self.visible_addresses())
@@ -224,7 +225,7 @@ async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[
     process: DaemonProcess | None = None
     p2p: Any = None
     try:
-        process = await DaemonProcess.start(nameless_arguments(directory.path), config.startup_seconds)
+        process = await DaemonProcess.start(nameless_arguments(directory.path), STARTUP_SECONDS)
         p2p = await _attach(directory.path)
         if not await any_answers(_dial(p2p, address) for address in known):
             raise NetworkError("none of the initial peers answered; check the addresses and this machine's connection")

@@ -10,7 +10,6 @@ from pathlib import Path
 from dht.addresses import PeerAddress, check_endpoint, port_of
 from dht.errors import UsageError
 
-STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
 IDLE_SECONDS = 30  # the daemon gives up if we never connect to it
 MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on both sides of the socket
 
@@ -36,9 +35,7 @@ class DaemonConfig:
     initial_peers: tuple[PeerAddress, ...] = ()
     relay: Relay = Relay.OFF
     relays: tuple[PeerAddress, ...] = ()
-    nat_port_map: bool = False
     client_only: bool = False
-    startup_seconds: float = STARTUP_SECONDS
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     address_book: Path | None = None  # where addresses outlive the process
     port_file: Path | None = None  # where the ports do that the system chose: others look for us there
@@ -66,7 +63,7 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "tls": 1,
         "connManager": 1,
         "autonat": 1,
-        "natPortMap": int(config.nat_port_map),
+        "natPortMap": 0,
         "dhtClient" if config.client_only else "dhtServer": 1,
         "relay": 1,  # to call those who can only be called through one
         "autoRelay": int(config.relay is Relay.USE),

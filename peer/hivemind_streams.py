@@ -7,10 +7,10 @@ side, and no timer. Deadlines are looked at by one sweep over all streams (`over
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import thread_time
 from typing import Protocol, TypeAlias, cast
 
 from dht.allowance import Allowance
@@ -249,7 +249,6 @@ class Intake:
     scratch: memoryview
     gate: DownloadGate
     patience: Allowance  # seconds of our work that the sender's frames may cost, in both lanes together
-    busy_seconds: Callable[[], float] = time.thread_time  # not the clock's: who shares a core is not to blame for it
 
 
 class IncomingStream(asyncio.BufferedProtocol):
@@ -338,8 +337,11 @@ class IncomingStream(asyncio.BufferedProtocol):
             self._late += data
 
     def _read(self, data: memoryview) -> None:
-        """Hand frames on, until all are, or until others have to have their turn."""
-        began = busy = self._intake.busy_seconds()
+        """Hand frames on, until all are, or until others have to have their turn.
+
+        It is our thread's time that counts, not the clock's: who shares a core is not to blame for it.
+        """
+        began = busy = thread_time()
         while len(data) and not self._aborted and busy - began < TURN_SECONDS and not self._impatient:
             try:
                 frame, data = self._reader.take(data)
@@ -352,7 +354,7 @@ class IncomingStream(asyncio.BufferedProtocol):
                 self._begun_at = self._loop.time()
             if frame is not None:
                 self._events.received(frame)
-            busy, before = self._intake.busy_seconds(), busy
+            busy, before = thread_time(), busy
             self._intake.patience.take(busy - before, self._loop.time())
         if not self._aborted:
             self._late = bytes(data)

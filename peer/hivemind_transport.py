@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -63,9 +62,7 @@ class HivemindTransport:
         addresses: Addresses,
         config: TransportConfig | None = None,
         throttle: Throttle | None = None,
-        busy_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._busy_seconds = busy_seconds
         self.config = config or TransportConfig()
         self.throttle = throttle or Throttle()
         self.peer_id = PeerId(p2p.peer_id.to_base58())
@@ -199,7 +196,7 @@ class HivemindTransport:
         if remote is None or not remote.may_open():
             writer.transport.abort()
             return
-        intake = Intake(lane, self._scratch, self.throttle.download, remote.patience, self._busy_seconds)
+        intake = Intake(lane, self._scratch, self.throttle.download, remote.patience)
         stream = IncomingStream(writer, self.config, intake, remote.traffic, remote)
         if (older := remote.incoming.get(lane)) is not None:
             older.abort()  # its sender has given it up: nobody opens a second one beside it

@@ -23,6 +23,7 @@ from dht.daemon_config import DaemonConfig
 from dht.guard import CALLS_AT_ONCE, REQUESTS
 from dht.identity import Identity, PeerId
 from dht.records import presence_key
+from peer import hivemind_streams
 from peer.attacks.messages import MESSAGE_ATTACKS, RECORD_HANDLERS
 from peer.frames import encode_header
 from peer.hivemind_streams import IncomingStream
@@ -210,11 +211,13 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HivemindHarnes
     harness.end()
 
 
-def test_one_whose_frames_take_long_waits_for_the_others(harness: HivemindHarness) -> None:
+def test_one_whose_frames_take_long_waits_for_the_others(
+    harness: HivemindHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         busy = [0.0]
         a, b, flood = await harness.join(1), await harness.join(2), await harness.join(3)
-        a.transport._busy_seconds = lambda: busy[0]
+        monkeypatch.setattr(hivemind_streams, "thread_time", lambda: busy[0])
         deliver = a._on_frame
 
         def slow(sender: PeerId, header: bytes, payload: bytes) -> None:
