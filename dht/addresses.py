@@ -83,6 +83,11 @@ class PeerAddress:
         return _parts_of(self.text)
 
 
+def tcp_endpoint(host: str, port: int) -> str:
+    """An address to listen at, as text that nobody has checked yet; port 0 lets the system choose."""
+    return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
+
+
 def check_endpoint(text: str) -> str:
     """Normalise an address without peer id, as used to listen or announce; raises UsageError."""
     parts = _parts_of(text)

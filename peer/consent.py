@@ -1,32 +1,27 @@
 """Asking the owner of this machine before it takes part in a run: only the run's manifest is fetched for that.
 
-The manifest proves itself by its hash, and it is fetched under a key that is made for the question and forgotten, so
-that whoever says no has shown nothing but an address.
+The manifest proves itself by its hash, and it is fetched on a stranger's visit (`peer.visit`), so that whoever says no
+has shown nothing but an address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 from coordinator.manifest import Manifest
-from dht.daemon_config import DaemonConfig
-from dht.identity import Identity, PeerId
 from dht.invite import Invite
-from peer import inquiry
 from peer.footprint import available_bytes
-from peer.network import Network
 from peer.options import NodeOptions
 from peer.packages import check_packages
 from peer.run_state import known_manifest
 from peer.sensors import CommandRunner, gpu_room_bytes
 from peer.terms import Machine, describe
+from peer.visit import visit
 
 SPEED_ELEMENTS = 512  # a side of the square matrices multiplied
 SPEED_REPEATS = 8
@@ -51,15 +46,8 @@ def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool])
 
 async def fetch_manifest(invite: Invite) -> Manifest:
     """The run's manifest from those whom the invite names, and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="muster-join-") as folder:
-        key = Path(folder) / "identity.key"
-        Identity.load_or_create(key)
-        config = DaemonConfig(key, initial_peers=invite.addresses, client_only=True)
-        network = await Network.open(config, invite.run_id, _no_addresses)
-        try:
-            return await inquiry.fetch_manifest(network, invite.run_id, invite.peers)
-        finally:
-            await network.close()
+    async with visit(invite) as (_, manifest):
+        return manifest
 
 
 def this_machine(options: NodeOptions) -> Machine:
@@ -85,7 +73,3 @@ def measured_flops(threads: int) -> float:
     finally:
         torch.set_num_threads(before)
     return 2 * SPEED_ELEMENTS**3 / min(seconds)
-
-
-def _no_addresses(_: PeerId) -> list[str]:
-    return []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht import tether
+from dht.addresses import tcp_endpoint
 from dht.errors import LocalError, UsageError
 from dht.ports import check_ports_free
 
@@ -33,12 +34,12 @@ class PagesAt:
     def check(self) -> None:
         """Raise UsageError if nobody can listen there, or somebody else does."""
         try:
-            version = ipaddress.ip_address(self.listen).version
+            ipaddress.ip_address(self.listen)
         except ValueError:
             raise UsageError(
                 f"the dashboard listens on an IP address such as 127.0.0.1, not on {self.listen!r}"
             ) from None
-        check_ports_free((f"/ip{version}/{self.listen}/tcp/{self.port}",))
+        check_ports_free((tcp_endpoint(self.listen, self.port),))
 
     @property
     def url(self) -> str:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import torch
 
 from coordinator.manifest import Manifest, RunConfig
-from dht.daemon_config import DaemonConfig
+from dht.addresses import tcp_endpoint
 from dht.errors import MusterError, PeerError
-from dht.identity import Identity, PeerId
+from dht.identity import PeerId
 from dht.invite import Invite
 from dht.ports import check_ports_free
 from peer import findings
@@ -27,10 +25,10 @@ from peer.data import load_tokens
 from peer.findings import Finding, Probed
 from peer.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
 from peer.golden import self_check
-from peer.inquiry import fetch_manifest
 from peer.network import Network
 from peer.options import NodeOptions
 from peer.sensors import MachineSensors
+from peer.visit import visit
 
 PACKAGES = ("musterml", "torch", "hivemind", "transformers", "bitsandbytes", "numpy")
 ANSWER_SECONDS_MAX = 12.0
@@ -90,20 +88,10 @@ class Probe:
 
     async def run(self) -> tuple[Manifest, Probed, int]:
         """The manifest, what peers say, and the port that they called; raises NetworkError if nobody answers."""
-        host = self._options.listen_host
-        with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder:
-            key = Path(folder) / "identity.key"
-            Identity.load_or_create(key)
-            listen = (f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{self._options.port or 0}",)
-            config = DaemonConfig(key, listen=listen, initial_peers=self._invite.addresses)
-            network = await Network.open(config, self._invite.run_id, lambda _: [])
-            try:
-                manifest = await fetch_manifest(network, self._invite.run_id, self._invite.peers)
-                await network.start(self._on_frame, lambda _: None)
-                port = (await network.dht.daemon.visible_addresses())[0].port
-                return manifest, await self._probe(network, port), port
-            finally:
-                await network.close()
+        async with visit(self._invite, _endpoint(self._options)) as (network, manifest):
+            await network.start(self._on_frame, lambda _: None)
+            port = (await network.dht.daemon.visible_addresses())[0].port
+            return manifest, await self._probe(network, port), port
 
     async def _probe(self, network: Network, port: int) -> Probed:
         loop = asyncio.get_running_loop()
@@ -187,12 +175,14 @@ def _gpu() -> Finding:
 
 def _port(options: NodeOptions) -> Finding:
     try:
-        check_ports_free(
-            (f"/{'ip6' if ':' in options.listen_host else 'ip4'}/{options.listen_host}/tcp/{options.port or 0}",)
-        )
+        check_ports_free((_endpoint(options),))
     except MusterError as error:
         return Finding("bad", "port", str(error), "stop the peer here first, or choose another --port")
     return Finding("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}")
+
+
+def _endpoint(options: NodeOptions) -> str:
+    return tcp_endpoint(options.listen_host, options.port or 0)
 
 
 def _name(name: str) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dht.addresses import PeerAddress
+from dht.addresses import PeerAddress, tcp_endpoint
 from dht.daemon_config import DaemonConfig, Relay
 from dht.errors import UsageError
 from dht.identity import KeyVerifier, PeerId
@@ -167,10 +167,9 @@ def daemon_config(
     """Listen on one TCP port; raises UsageError for what is no address."""
     if options.port is not None and not 0 < options.port < 65536:
         raise UsageError(f"{options.port} is no port; choose one from 1 to 65535")
-    kind = "ip6" if ":" in options.listen_host else "ip4"
     return DaemonConfig(
         options.identity_path,
-        listen=(f"/{kind}/{options.listen_host}/tcp/{options.port or 0}",),
+        listen=(tcp_endpoint(options.listen_host, options.port or 0),),
         announce=options.announce,
         relay=options.relay,
         relays=initial_peers if options.relay is Relay.USE else (),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.addresses import PeerAddress, Reach, check_endpoint, endpoint_at, host_of, port_of
+from dht.addresses import PeerAddress, Reach, check_endpoint, endpoint_at, host_of, port_of, tcp_endpoint
 from dht.errors import UsageError
 from tests.dht.conftest import ALICE, BOB
 
@@ -82,6 +82,8 @@ def test_a_relayed_address_belongs_to_the_peer_behind_the_relay() -> None:
 
 
 def test_endpoints_name_no_peer() -> None:
+    assert check_endpoint(tcp_endpoint("0.0.0.0", 0)) == "/ip4/0.0.0.0/tcp/0"
+    assert check_endpoint(tcp_endpoint("::", 7331)) == "/ip6/::/tcp/7331"
     assert check_endpoint("/ip4/0.0.0.0/tcp/7331") == "/ip4/0.0.0.0/tcp/7331"
     assert (host_of("/ip4/0.0.0.0/tcp/7331"), port_of("/ip4/0.0.0.0/tcp/7331")) == ("0.0.0.0", 7331)
     assert endpoint_at("/ip4/0.0.0.0/tcp/0", 5) == "/ip4/0.0.0.0/tcp/5"
