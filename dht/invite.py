@@ -32,14 +32,14 @@ class _InviteBody(Wire):
     run_id: Digest
     organiser_key: bytes = Field(min_length=32, max_length=32)
     addresses: tuple[str, ...] = Field(min_length=1, max_length=ADDRESSES_MAX)
-    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)
+    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)  # of admission, which no run asks for: not looked at
     heads_digest: Digest | None = None
     heads_version: int | None = Field(None, ge=0, le=2**53)
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Run, organiser and where to call; a token if the run admits by invite; the heads the issuer vouches for.
+    """Run, organiser and where to call; the heads the issuer vouches for.
 
     The heads are one version of every fragment, `heads_version`, and a hash over their digests.
     `str(invite)` is the line of text; raises UsageError if it would not fit.
@@ -48,7 +48,6 @@ class Invite:
     run_id: bytes
     organiser: PeerId
     addresses: tuple[PeerAddress, ...]
-    token: bytes | None = None
     heads_digest: bytes | None = None
     heads_version: int | None = None
 
@@ -59,7 +58,6 @@ class Invite:
             run_id=self.run_id,
             organiser_key=public_key_of(self.organiser).public_bytes_raw(),
             addresses=tuple(address.text.removesuffix(self.organiser) for address in self.addresses),
-            token=self.token,
             heads_digest=self.heads_digest,
             heads_version=self.heads_version,
         ).to_wire()
@@ -81,7 +79,7 @@ class Invite:
             raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
         organiser = peer_id_of(body.organiser_key)
         addresses = tuple(_address_of(address, organiser) for address in body.addresses)
-        return cls(body.run_id, organiser, addresses, body.token, body.heads_digest, body.heads_version)
+        return cls(body.run_id, organiser, addresses, body.heads_digest, body.heads_version)
 
 
 def _address_of(address: str, organiser: PeerId) -> PeerAddress:

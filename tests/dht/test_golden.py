@@ -52,7 +52,6 @@ INVITE = Invite(
         PeerAddress.parse(f"/ip4/203.0.113.7/tcp/7331/p2p/{SIGNER.peer_id}"),
         PeerAddress.parse(f"/dns4/relay.example.org/udp/4001/quic-v1/p2p/{Identity(bytes(32)).peer_id}"),
     ),
-    token=b"token",
     heads_digest=bytes(32),
     heads_version=300,
 )
@@ -94,8 +93,9 @@ def test_readers_read_a_record_of_version_1() -> None:
     assert check_record(KEY, SIGNER.peer_id, value, expires, expires - 1, rules) is None
 
 
-def test_readers_read_an_invite_of_version_1() -> None:
-    assert Invite.parse((FOLDER / "invite.txt").read_text()) == INVITE
+@pytest.mark.parametrize("name", ["invite.txt", "invite_token.txt"])  # the latter holds what is not looked at any more
+def test_readers_read_an_invite_of_version_1(name: str) -> None:
+    assert Invite.parse((FOLDER / name).read_text()) == INVITE
 
 
 def write() -> None:

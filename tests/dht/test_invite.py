@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from dht.addresses import PeerAddress
 from dht.errors import UsageError
 from dht.identity import Identity
-from dht.invite import ADDRESSES_MAX, TOKEN_BYTES_MAX, Invite, _encode, _framed
+from dht.invite import ADDRESSES_MAX, Invite, _encode, _framed
 from tests.dht.conftest import ALICE, BOB, RUN_ID
 
 HERE = PeerAddress.parse(f"/ip4/203.0.113.7/tcp/7331/p2p/{ALICE.peer_id}")
 RELAYED = PeerAddress.parse(f"/dns4/relay.example.org/tcp/1/p2p/{BOB.peer_id}/p2p-circuit/p2p/{ALICE.peer_id}")
-INVITE = Invite(RUN_ID, ALICE.peer_id, (HERE, RELAYED), token=b"let me in", heads_digest=b"h" * 32)
+INVITE = Invite(RUN_ID, ALICE.peer_id, (HERE, RELAYED), heads_digest=b"h" * 32)
 TEXT = str(INVITE)
 
 seeds = st.binary(min_size=32, max_size=32)
@@ -27,7 +27,6 @@ invites = st.builds(
     run_id=st.binary(min_size=32, max_size=32),
     organiser=seeds.map(lambda seed: Identity(seed).peer_id),
     addresses=st.lists(addresses, min_size=1, max_size=ADDRESSES_MAX).map(tuple),
-    token=st.none() | st.binary(max_size=TOKEN_BYTES_MAX),
     heads_digest=st.none() | st.binary(min_size=32, max_size=32),
     heads_version=st.none() | st.integers(0, 2**53),
 )
