@@ -41,13 +41,15 @@ Question = tuple[PeerId, AskChainNote | AskEvidenceNote | StatusAsk]
 
 
 class Observation:
-    """Everything that one observer has seen. `now` is any monotonic clock, the one of all calls."""
+    """Everything that one observer has seen. `now` is any monotonic clock, the one of all calls.
 
-    def __init__(self, manifest: Manifest, facts: RunFacts, chains: Chains, unix_offset_seconds: float) -> None:
+    Its dates are those of the clock that `chains` was told last (`Chains.set_clock`).
+    """
+
+    def __init__(self, manifest: Manifest, facts: RunFacts, chains: Chains) -> None:
         config = manifest.config
         self.manifest = manifest
         self._facts = facts
-        self._unix_offset_seconds = unix_offset_seconds
         self._tokens_per_step = config.tokens_per_step
         self.chains = chains
         self.known = KnownPeers(config.pace.presence_lifetime_seconds)
@@ -165,7 +167,7 @@ class Observation:
         )
 
     def _unix(self, now: float) -> float:
-        return now + self._unix_offset_seconds
+        return self.chains.unix_seconds(now)
 
     # -- out
 
@@ -188,16 +190,16 @@ class Observation:
             network_seen_unix_seconds=self._seen_unix_seconds,
             run=self._facts,
             peers=self._peers(doing(rounds), now),
-            fragments=fragment_views(self.manifest, self.chains, self._unix_offset_seconds),
+            fragments=fragment_views(self.manifest, self.chains),
             evaluations=self._held_out.evaluations(credit.levels, credit.fragments),
             evaluator=self._held_out.evaluator or "",
             history=tuple(history if history[-1] is point else [*history, point]),
-            certificates=certificate_views(self.chains, self._unix_offset_seconds),
+            certificates=certificate_views(self.chains),
             rounds=rounds,
-            bans=tuple(ban_view(one, self._unix_offset_seconds, True) for one in self.chains.bans.values()),
+            bans=tuple(ban_view(one, with_evidence=True) for one in self.chains.bans.values()),
             audits=told_audits(self.known),
             scores=told_scores(self.known),
-            credit=seen_credit(credit, self.known, self._unix_offset_seconds),
+            credit=seen_credit(credit, self.known),
             events=dict(self._events),
             tape=tuple(self._tape),
         )

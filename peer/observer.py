@@ -95,7 +95,8 @@ class Observer:
         except BaseException:
             await network.close()
             raise
-        observation = Observation(manifest, run_facts(manifest), chains, unix_seconds() - self._now())
+        self._set_clock(chains)
+        observation = Observation(manifest, run_facts(manifest), chains)
         await network.start(self._on_frame, lambda peer: None)
         self._network, self._observation = network, observation
         self._chores.spawn(network.watch())
@@ -141,6 +142,7 @@ class Observer:
                 records, self._note = [], str(error)
             found = presences(records, network.dht.daemon)
             heard = [Heard(record.sender, one, record.issued_unix_seconds) for record, one in found]
+            self._set_clock(observation.chains)
             observation.read(heard, self._now())
             self._ask(observation.questions(self._now()))
             await asyncio.sleep(interval)
@@ -150,9 +152,14 @@ class Observer:
             if self._observation is None:
                 view = NetworkView(run_id=self._invite.run_id.hex(), note=self._note, taken_unix_seconds=unix_seconds())
             else:
+                self._set_clock(self._observation.chains)
                 view = self._observation.view(self._now(), self._note)
             await self._show(view)
             await asyncio.sleep(VIEW_SECONDS)
+
+    def _set_clock(self, chains: Chains) -> None:
+        """Again and again: a clock may be set, and monotonic time stands still while a machine sleeps."""
+        chains.set_clock(unix_seconds() - self._now())
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -36,11 +36,11 @@ Question = tuple[PeerId, AskChainNote | AskEvidenceNote]
 
 @dataclass(frozen=True, slots=True)
 class SeenCertificate:
-    """A certificate of a chain. `at` is when we first saw it; `fresh`, that it cannot be much older than that."""
+    """A certificate of a chain. `unix_seconds` is when we first saw it; `fresh`, that it cannot be much older."""
 
     certificate: Certificate
     leader: PeerId | None
-    at: float
+    unix_seconds: float
     fresh: bool
 
 
@@ -48,7 +48,7 @@ class SeenCertificate:
 class SeenCredit(Credit):
     """Credit with when its certificates were first seen, and how it grew from version to version."""
 
-    last_at: dict[str, float] = field(default_factory=dict)
+    last_unix_seconds: dict[str, float] = field(default_factory=dict)
     levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments, as far as seen
 
     def see(self, seen: SeenCertificate, sign: int) -> None:
@@ -58,7 +58,7 @@ class SeenCredit(Credit):
         self.levels += [0] * (outcome.version - len(self.levels))
         self.levels[outcome.version - 1] += sign * outcome.tokens
         for one in outcome.included():
-            self.last_at[one.peer] = max(seen.at, self.last_at.get(one.peer, 0.0))
+            self.last_unix_seconds[one.peer] = max(seen.unix_seconds, self.last_unix_seconds.get(one.peer, 0.0))
 
 
 class _NoKey:
@@ -86,6 +86,13 @@ class Chains:
         self.told: deque[Tell] = deque(maxlen=TOLD_MAX)  # what the core has told and nobody has taken yet
         self._questions: list[Question] = []
         self._leaders: dict[bytes, tuple[PeerId, ...]] = {}  # of the version after this one, in order
+
+    def set_clock(self, unix_offset_seconds: float) -> None:
+        """Unix time is monotonic time + this from now on; what has been dated stays so."""
+        self._engine.core.unix_offset_seconds = unix_offset_seconds
+
+    def unix_seconds(self, now: float) -> float:
+        return self._engine.core.unix_seconds(now)
 
     @property
     def out_of_reach(self) -> bool:
@@ -131,7 +138,7 @@ class Chains:
 
     @property
     def bans(self) -> dict[PeerId, Ban]:
-        """Every key of which we have verified evidence; times by our clock."""
+        """Every key of which we have verified evidence."""
         return self._engine.core.bans.held
 
     def tick(self, now: float) -> None:
@@ -160,9 +167,9 @@ class Chains:
             self.credit.see(seen.pop(), -1)
         known = seen[-1].certificate.version if seen else self._before[machine.index]
         certificates = chain.after(known, chain.version - known)
-        fresh = len(certificates) <= FRESH_MAX
+        fresh, unix_seconds = len(certificates) <= FRESH_MAX, self.unix_seconds(now)
         added = [
-            SeenCertificate(one, self.leader(one.fragment, one.version, one.outcome.attempt), now, fresh)
+            SeenCertificate(one, self.leader(one.fragment, one.version, one.outcome.attempt), unix_seconds, fresh)
             for one in certificates
         ]
         for one in added:

@@ -55,13 +55,13 @@ def run_facts(manifest: Manifest) -> RunFacts:
     )
 
 
-def fragment_views(manifest: Manifest, chains: Chains, unix_offset_seconds: float) -> tuple[FragmentView, ...]:
+def fragment_views(manifest: Manifest, chains: Chains) -> tuple[FragmentView, ...]:
     """The newest certified version of each fragment."""
     return tuple(
         FragmentView(
             version=seen[-1].certificate.version,
             head=seen[-1].certificate.digest.hex(),
-            certified_unix_seconds=seen[-1].at + unix_offset_seconds,
+            certified_unix_seconds=seen[-1].unix_seconds,
         )
         if seen
         else FragmentView(head=genesis.hex())
@@ -69,14 +69,14 @@ def fragment_views(manifest: Manifest, chains: Chains, unix_offset_seconds: floa
     )
 
 
-def certificate_views(chains: Chains, unix_offset_seconds: float) -> tuple[CertificateView, ...]:
+def certificate_views(chains: Chains) -> tuple[CertificateView, ...]:
     """The newest over all fragments, by when they were first seen."""
     newest = [one for seen in chains.seen for one in islice(reversed(seen), CERTIFICATES_SHOWN)]
-    newest.sort(key=lambda one: (one.at, one.certificate.version, one.certificate.fragment))
-    return tuple(certificate_view(one, one.at + unix_offset_seconds) for one in newest[-CERTIFICATES_SHOWN:])
+    newest.sort(key=lambda one: (one.unix_seconds, one.certificate.version, one.certificate.fragment))
+    return tuple(map(certificate_view, newest[-CERTIFICATES_SHOWN:]))
 
 
-def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateView:
+def certificate_view(seen: SeenCertificate) -> CertificateView:
     """A verified certificate as people see it."""
     certificate, outcome = seen.certificate, seen.certificate.outcome
     credited = outcome.credited()
@@ -102,21 +102,20 @@ def certificate_view(seen: SeenCertificate, unix_seconds: float) -> CertificateV
         ),
         tokens=outcome.tokens,
         steps=max((one.steps for one in outcome.included()), default=0),
-        unix_seconds=unix_seconds,
+        unix_seconds=seen.unix_seconds,
         verified=True,
     )
 
 
-def seen_credit(credit: SeenCredit, known: KnownPeers, unix_offset_seconds: float) -> tuple[CreditView, ...]:
+def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]:
     """Contributors by certified tokens, most first; they may have left long ago."""
     ranked = credit.ranked()[:PEERS_KNOWN_MAX]
     heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
     claims = {one: Claim(plain(said.name), plain(said.team)) for one, said in heard}
-    last_at = {one: at + unix_offset_seconds for one, at in credit.last_at.items()}
-    return credit_views(credit, ranked, claims, last_at)
+    return credit_views(credit, ranked, claims, credit.last_unix_seconds)
 
 
-def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = False) -> BanView:
+def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
     """A ban whose evidence was verified here, with what the key itself signed, unless that is too long to show."""
     own = [one for one in ban.evidence.statements if one.sender == ban.guilt.peer]
     statements = [one.to_wire() for one in own] if with_evidence else []
@@ -127,7 +126,7 @@ def ban_view(ban: Ban, unix_offset_seconds: float = 0.0, with_evidence: bool = F
         reason=ban.guilt.reason,
         evidence=tuple(one.hex() for one in statements) if short else (),
         verified=True,
-        unix_seconds=max(0.0, ban.unix_seconds + unix_offset_seconds),
+        unix_seconds=ban.unix_seconds,
         digest=ban.evidence.digest.hex(),
     )
 

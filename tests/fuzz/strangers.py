@@ -200,9 +200,9 @@ def download(data: bytes) -> OuterState:
 def observe(data: bytes) -> None:
     """An observer that has asked everything hears a message, and draws its picture."""
     message = decode_header(data)
-    observation = Observation(
-        CORE.manifest, run_facts(CORE.manifest), Chains(CORE.manifest, PEERS[9], VERIFIER), UNIX_SECONDS
-    )
+    chains = Chains(CORE.manifest, PEERS[9], VERIFIER)
+    chains.set_clock(UNIX_SECONDS)
+    observation = Observation(CORE.manifest, run_facts(CORE.manifest), chains)
     observation.read([Heard(PEERS[1], presence("training", 9, 1.0, [CHAIN]), UNIX_SECONDS)], 0.0)
     observation.questions(0.0)
     observation.hear(PEERS[1], message, 0.1)

@@ -10,7 +10,6 @@ from coordinator.events import Received
 from coordinator.manifest import PaceSpec
 from coordinator.messages import AskChainNote, AskEvidenceNote, Message
 from coordinator.network_view import NetworkView
-from coordinator.presence import Presence
 from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.peer import VirtualPeer
 from dht.identity import Identity, PeerId
@@ -45,13 +44,16 @@ class Observed:
     evaluations: dict[PeerId, tuple[Evaluation, ...]] = field(default_factory=dict)  # by the hosts that tell them
     names: dict[PeerId, str] = field(default_factory=dict)
     cut: set[PeerId] = field(default_factory=set)  # neither read nor answering
+    unix_offset_seconds: float = UNIX
 
     def __post_init__(self) -> None:
         shared = self.world.peers[0].world
         manifest, verifier = shared.manifest, shared.verifier
-        self.observation = Observation(manifest, run_facts(manifest), Chains(manifest, ME, verifier), UNIX)
+        chains = Chains(manifest, ME, verifier)
+        chains.set_clock(self.unix_offset_seconds)
+        self.observation = Observation(manifest, run_facts(manifest), chains)
         self.world.network.inboxes[ME] = self._hear
-        self._said: dict[PeerId, tuple[float, Presence]] = {}
+        self._said: dict[PeerId, tuple[float, Heard]] = {}
 
     @property
     def now(self) -> float:
@@ -67,6 +69,13 @@ class Observed:
     def view(self) -> NetworkView:
         return self.observation.view(self.now)
 
+    def sleep(self, seconds: float) -> None:
+        """Everybody's machine is suspended for so long: monotonic time stands still."""
+        self.unix_offset_seconds += seconds
+        for peer in self.world.peers:
+            if peer.engine is not None:
+                peer.engine.core.unix_offset_seconds += seconds
+
     def look(self) -> None:
         """Read records (those of the dead as long as they live) and ask what there is to ask."""
         pace = self.world.pace
@@ -75,12 +84,14 @@ class Observed:
             if peer.alive and self.now >= due:
                 presence = peer.presence(peer.tensors.learner.steps(self.now))
                 name = self.names.get(peer.me, "")
-                self._said[peer.me] = (self.now, presence.model_copy(update={"name": name}))
+                said = Heard(peer.me, presence.model_copy(update={"name": name}), self.unix_offset_seconds + self.now)
+                self._said[peer.me] = (self.now, said)
         records = [
-            Heard(peer, presence, UNIX + at)
-            for peer, (at, presence) in self._said.items()
+            said
+            for peer, (at, said) in self._said.items()
             if self.now - at < pace.presence_lifetime_seconds and peer not in self.cut
         ]
+        self.observation.chains.set_clock(self.unix_offset_seconds)
         self.observation.read(records, self.now)
         self._ask(self.observation.questions(self.now))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from dht.errors import UsageError
 from dht.identity import Identity
 from dht.invite import Invite
 from dht.statement import digest_of
+from dht.store import StoredRecord
 from peer.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
 from peer.node import Node
-from peer.observer import Observer
+from peer.observer import Observer, Show
 from peer.options import NodeOptions
 from peer.transport import OnFrame, OnGone, TransportConfig
 from tests.coordinator.builders import Club
@@ -89,29 +91,73 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
     run_virtual(main())
 
 
-def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def make_observer(network: Network, folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> Observer:
+    """One that finds this network."""
     manifest = Club.of(2).manifest
 
     async def open_network(*_: object) -> Network:
-        return Unwatched()
+        return network
 
     async def fetch_manifest(*_: object) -> Manifest:
         return manifest
 
+    monkeypatch.setattr(Network, "open", open_network)
+    monkeypatch.setattr("peer.observer.fetch_manifest", fetch_manifest)
+    address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
+    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder, show)
+
+
+def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def show(_: NetworkView) -> None: ...
     async def read(_: Observer) -> None:
         await asyncio.sleep(1e9)
 
-    monkeypatch.setattr(Network, "open", open_network)
-    monkeypatch.setattr("peer.observer.fetch_manifest", fetch_manifest)
     monkeypatch.setattr(Observer, "_read", read)
 
     async def main() -> None:
-        address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
-        invite = Invite(manifest.run_id, manifest.organiser, (address,))
         with pytest.raises(RuntimeError, match="nobody thought of this"):
-            await Observer(invite, tmp_path, show).run()
+            await make_observer(Unwatched(), tmp_path, show, monkeypatch).run()
 
     run_virtual(main())
+
+
+class Quiet(Unwatched):
+    """A place in a network in which nobody says anything."""
+
+    def __init__(self) -> None:
+        self.dht = self  # type: ignore[assignment]
+        self.store = self
+        self.daemon = self
+
+    async def get(self, _: bytes) -> list[StoredRecord]:
+        return []
+
+    def remember(self, _: list[PeerAddress]) -> None: ...
+    async def watch(self) -> None: ...
+
+
+def test_an_observers_clock_goes_on_after_its_machine_has_slept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    wall = [1e9]  # of monotonic time 0
+
+    async def show(view: NetworkView) -> None:
+        seen.append(view.taken_unix_seconds - asyncio.get_running_loop().time())
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr("peer.observer.unix_seconds", lambda: wall[0] + loop.time())
+        observing = asyncio.create_task(make_observer(Quiet(), tmp_path, show, monkeypatch).run())
+        await asyncio.sleep(10.0)
+        wall[0] += 5 * 3600.0
+        await asyncio.sleep(10.0)
+        observing.cancel()
+        with suppress(asyncio.CancelledError):
+            await observing
+
+    run_virtual(main())
+    assert seen[0] == pytest.approx(1e9, abs=1.0)
+    assert seen[-1] == pytest.approx(1e9 + 5 * 3600.0, abs=1.0)

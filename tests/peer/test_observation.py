@@ -15,6 +15,7 @@ from coordinator.evaluation import Evaluation
 from coordinator.manifest import PaceSpec
 from coordinator.messages import AskChainNote, ChainNote
 from coordinator.network_view import NetworkView, PhaseSpan, RoundView
+from dashboard.source import Seen
 from dht.identity import PeerId
 from peer.frames import StatusAnswer
 from peer.observer_history import LOSS_MAX
@@ -115,6 +116,29 @@ def test_without_a_network_the_last_view_stays() -> None:
     assert all(peer.live for peer in again.peers)
     assert again.network_seen_unix_seconds > after.taken_unix_seconds  # type: ignore[operator]
     assert again.events["live"] == 6
+
+
+def test_after_a_sleep_everything_is_dated_by_the_clock_again() -> None:
+    """Monotonic time stands still meanwhile; what was dated before keeps its date."""
+    observed = Observed(world_of(3))
+    before = observed.run(20)
+    observed.sleep(5 * 3600.0)
+    woken = observed.unix_offset_seconds + observed.now
+    view = check(observed.run(40))
+    now = observed.unix_offset_seconds + observed.now
+    assert view.network_seen_unix_seconds is not None
+    assert not Seen(view, now - view.network_seen_unix_seconds).silent
+    assert all(peer.live for peer in view.peers)
+    assert [one for one in view.rounds if one.phases[0].start_unix_seconds > woken]
+    dates = {one.digest: one.unix_seconds for one in view.certificates}
+    assert before.certificates
+    assert {one.digest: one.unix_seconds for one in before.certificates}.items() <= dates.items()
+    assert all(one.unix_seconds < woken for one in before.certificates)
+    assert woken < max(dates.values()) <= now
+    assert max(one.last_unix_seconds for one in view.credit) == max(dates.values())
+    said = observed.world.peers[0].presence(5)
+    observed.observation.read([Heard(PeerId("stranger"), said, now - 60.0)], observed.now)
+    assert [peer.live for peer in observed.view().peers if peer.peer_id == "stranger"] == [False]
 
 
 def test_an_old_record_of_a_dead_peer_does_not_bring_it_back() -> None:

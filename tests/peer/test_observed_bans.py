@@ -10,7 +10,7 @@ from dashboard.frames.trust import check_evidence
 from dht.identity import KeyVerifier
 from dht.statement import Statement
 from peer.status_answer import PublicStatus, encode_status
-from tests.peer.observing import Observed, world_of
+from tests.peer.observing import UNIX, Observed, world_of
 
 
 def test_a_ban_is_shown_with_evidence_that_anybody_can_verify() -> None:
@@ -27,6 +27,7 @@ def test_a_ban_is_shown_with_evidence_that_anybody_can_verify() -> None:
     (ban,) = view.bans
     assert (ban.peer_id, ban.fault_class, ban.verified) == (culprit.me, "A", True)
     assert "«check»" in ban.reason
+    assert UNIX <= ban.unix_seconds <= view.taken_unix_seconds
     assert check_two(ban.evidence)
     (shown,) = [peer for peer in view.peers if peer.peer_id == culprit.me]
     assert (shown.trust, shown.note) == ("banned", ban.reason)
