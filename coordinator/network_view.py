@@ -61,14 +61,8 @@ class RunFacts(_Frozen):
     parameters: int = Field(0, ge=0, description="of the model; 0 if unknown")
     tokens_per_step: int = Field(0, ge=0, description="of one learner")
     contribution_codec: Line = ""
-    result_codec: Line = ""
-    contribution_bits: float = Field(32.0, gt=0, description="per parameter, as encoded")
-    result_bits: float = Field(32.0, gt=0, description="per parameter, as encoded")
     merge: Line = ""
-    overlap: int = Field(1, ge=1, description="τ: rounds in flight at once")
-    quorum: int = Field(1, ge=1, description="K")
     presence_lifetime_seconds: float = Field(9.0, gt=0, description="after this silence a peer counts as gone")
-    created_unix_seconds: Unix = 0.0
 
 
 class PeerPoint(_Frozen):

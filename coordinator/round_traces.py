@@ -171,6 +171,12 @@ class RoundTraces:
         newest = list(self._rounds)[-count:]
         return tuple(one.view(core.me, core.unix_offset_seconds) for one in newest)
 
+    def last_void(self, machine: FragmentMachine) -> str:
+        """Why our last void attempt at the version after its newest one was so; empty if there was none."""
+        base = machine.chain.digest
+        ours = (one for one in reversed(self._rounds) if one.fragment == machine.index and one.base == base)
+        return next((one.reason[:REASON_CHARACTERS_MAX] for one in ours if one.reason), "")
+
     def _note(self, machine: FragmentMachine, now: float) -> None:
         one = self._open.get(machine.index)
         joining = machine.rounds.joining

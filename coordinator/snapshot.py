@@ -27,7 +27,7 @@ class FragmentStatus(_Frozen):
     head: str = Field(description="hex digest of the newest certified version")
     state: str = Field(description="hex digest of the state that we hold, as certified")
     phase: Phase
-    reason: str = ""
+    reason: str = Field("", description="why its last attempt at the next version was void; empty if none was")
 
 
 class CertifiedWork(_Frozen):
@@ -38,8 +38,6 @@ class CertifiedWork(_Frozen):
     tokens: int = Field(0, description="certified in every fragment, on average: the sum over fragments divided by P")
     members: int = Field(0, description="contributors, summed over versions")
     steps: int = Field(0, description="steps of the contributor with most steps, summed over versions")
-    round_seconds: float = Field(0.0, description="roster to certificate, summed over own rounds")
-    rounds: int = Field(0, description="own rounds in `round_seconds`")
 
 
 class PeerSnapshot(_Frozen):

@@ -175,8 +175,6 @@ class Book:
             tokens=self.credit.tokens,
             members=old.members + sign * len(included),
             steps=old.steps + sign * max((one.steps for one in included), default=0),
-            round_seconds=old.round_seconds,
-            rounds=old.rounds,
         )
 
     @property

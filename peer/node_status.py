@@ -32,8 +32,8 @@ CERTIFICATES_SHOWN = 4  # of each fragment
 OUTRUN = "versions follow each other faster than they arrive here, so this peer cannot catch up on this line"
 
 
-def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
-    """One fragment in words and digests."""
+def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> FragmentStatus:
+    """One fragment in words and digests; `last_void` says why its last attempt came to nothing."""
     phase: Phase = "idle"
     if not machine.ready:
         phase = "catching up"
@@ -49,6 +49,7 @@ def fragment_status(machine: FragmentMachine, now: float) -> FragmentStatus:
         head=machine.chain.digest.hex(),
         state=machine.chain.state.hex(),
         phase=phase,
+        reason=last_void,
     )
 
 
@@ -165,7 +166,9 @@ def peer_snapshot(
             "peers_live": len(engine.core.presence.live(now)),
             "dialable": engine.core.dialable,
             "rounds_in_flight": engine.in_flight,
-            "fragments": tuple(fragment_status(machine, now) for machine in engine.machines),
+            "fragments": tuple(
+                fragment_status(machine, pump.traces.last_void(machine), now) for machine in engine.machines
+            ),
             "certified": book.certified,
             "credited_tokens": book.credited_tokens,
             "rounds": pump.traces.views(ROUNDS_SHOWN),

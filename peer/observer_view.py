@@ -21,7 +21,6 @@ from coordinator.network_view import (
 )
 from coordinator.presence import PEERS_KNOWN_MAX
 from dht.identity import PeerId
-from peer.codec import CODECS
 from peer.model import parameter_specs
 from peer.observer_chains import Chains, SeenCertificate, SeenCredit
 from peer.observer_peers import KnownPeers, plain
@@ -35,23 +34,15 @@ def run_facts(manifest: Manifest) -> RunFacts:
     """What the manifest fixes."""
     config = manifest.config
     pace, outer = config.pace, config.outer
-    parameters = sum(tensor.elements for tensor in parameter_specs(config.model))
-    bits = {name: 8 * CODECS[name].encoded_bytes(parameters) / parameters for name in CODECS}
     return RunFacts(
         fragments=pace.fragments,
         steps_per_version=pace.steps_per_version,
         versions_target=config.versions,
-        parameters=parameters,
+        parameters=sum(tensor.elements for tensor in parameter_specs(config.model)),
         tokens_per_step=config.tokens_per_step,
         contribution_codec=outer.contribution_codec,
-        result_codec=outer.result_codec,
-        contribution_bits=bits[outer.contribution_codec],
-        result_bits=bits[outer.result_codec],
         merge=outer.merge,
-        overlap=pace.overlap,
-        quorum=pace.quorum,
         presence_lifetime_seconds=pace.presence_lifetime_seconds,
-        created_unix_seconds=manifest.created_unix_seconds,
     )
 
 

@@ -21,7 +21,7 @@ from coordinator.network_view import (
 )
 from dashboard.demo.cast import Cast
 from dashboard.demo.crowd import Crowd, make_crowd
-from dashboard.demo.ledger import CONTRIBUTION_BITS, PARAMETERS, RESULT_BITS, TOKENS_PER_STEP, Ledger
+from dashboard.demo.ledger import PARAMETERS, TOKENS_PER_STEP, Ledger
 from dashboard.demo.people import Person, make_people
 from dashboard.demo.story import BAN_REASON, CORE_PEERS_MAX, CORE_PEERS_MIN, PACE, Story
 from dht.errors import UsageError
@@ -111,7 +111,7 @@ class DemoSwarm:
             note="a simulated network: nothing here is real",
             taken_unix_seconds=self.epoch + now,
             network_seen_unix_seconds=self.epoch + now,
-            run=_facts(self.epoch),
+            run=_facts(),
             peers=self.cast.views(now, rounds, min(PEER_HISTORY_MAX, max(12, 20_000 // self.count))),
             fragments=self._fragments(),
             evaluations=tuple(self.ledger.evaluations[-EVALUATIONS_MAX:]),
@@ -208,7 +208,7 @@ def team_of(person: Person, seed: int) -> str:
     return Random(f"team {person.peer_id} of {seed}").choice(("", "night shift", "university lab"))
 
 
-def _facts(epoch: float) -> RunFacts:
+def _facts() -> RunFacts:
     return RunFacts(
         fragments=PACE.fragments,
         steps_per_version=PACE.steps_per_version,
@@ -216,12 +216,6 @@ def _facts(epoch: float) -> RunFacts:
         parameters=PARAMETERS,
         tokens_per_step=TOKENS_PER_STEP,
         contribution_codec="int4",
-        result_codec="int4",
-        contribution_bits=CONTRIBUTION_BITS,
-        result_bits=RESULT_BITS,
         merge="rda",
-        overlap=PACE.overlap,
-        quorum=PACE.quorum,
         presence_lifetime_seconds=PACE.presence_lifetime_seconds,
-        created_unix_seconds=epoch,
     )

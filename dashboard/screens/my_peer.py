@@ -42,7 +42,7 @@ def page(source: Source) -> None:
             "version": show.number("Newest version"),
             "held": show.number("Held here"),
             "phase": show.words("Doing"),
-            "reason": show.words("Why"),
+            "reason": show.words("Why the last attempt was void"),
         }
         show.table(fragment_rows(mine), columns, "my-fragments")
 

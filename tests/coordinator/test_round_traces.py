@@ -86,8 +86,23 @@ def _outcome(world: World, view: RoundView):
     return next(one.outcome for one in world.watcher.certified.values() if one.digest.hex() == view.digest)
 
 
+def last_voids(world: TracedWorld) -> list[str]:
+    """What every peer says of every fragment, which is what its traces have of its next version."""
+    said = []
+    for peer in world.peers:
+        assert peer.engine is not None
+        traces = world.traces_of(peer)
+        for machine in peer.engine.machines:
+            made = (machine.index, machine.chain.version + 1)
+            void = [one.reason for one in traces.views() if (one.fragment, one.version) == made and one.reason]
+            said.append(traces.last_void(machine))
+            assert said[-1] == (void[-1] if void else "")
+    return said
+
+
 def test_void_rounds_say_why_and_who_was_silent() -> None:
     world = world_of(3)
+    assert set(last_voids(world)) == {""}
     assert world.run_until_versions(2, 100.0)
 
     def no_votes(_: PeerId, __: PeerId, message: Message) -> bool:
@@ -97,11 +112,13 @@ def test_void_rounds_say_why_and_who_was_silent() -> None:
     world.run(40.0)
     views = [view for peer in world.peers for view in world.traces_of(peer).views() if view.outcome == "void"]
     assert {"no certificate in time"} <= {view.reason for view in views}
+    assert "no certificate in time" in last_voids(world)
     assert all(view.phases[-1].end_unix_seconds is not None for view in views)
     assert all(not view.digest for view in views)
     running = [view for peer in world.peers for view in world.traces_of(peer).views() if view.outcome == "running"]
     assert all(view.phases[-1].end_unix_seconds is None for view in running if view.phases)
     world.settle(200.0)
+    last_voids(world)
 
 
 def test_adoption_ends_a_round_and_those_before_it() -> None:

@@ -24,7 +24,7 @@ SNAPSHOT = PeerSnapshot(
     note=HOSTILE[2],
     pid=1,
     wall_seconds=1.0,
-    fragments=(FragmentStatus(version=2, held_version=1, head="", state="", phase="catching up"),),
+    fragments=(FragmentStatus(version=2, held_version=1, head="", state="", phase="catching up", reason=HOSTILE[4]),),
 )
 
 

@@ -70,7 +70,14 @@ def shoot_my_peer(browser: Browser, path: Path) -> None:
         peers_live=9,
         credited_tokens={peer_id: 10_321_920},
         fragments=tuple(
-            FragmentStatus(version=71, held_version=71, head="", state="", phase="in a round" if one == 4 else "idle")
+            FragmentStatus(
+                version=71,
+                held_version=71,
+                head="",
+                state="",
+                phase="in a round" if one == 4 else "idle",
+                reason="no certificate in time" if one == 4 else "",
+            )
             for one in range(6)
         ),
     )

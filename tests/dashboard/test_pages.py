@@ -199,6 +199,7 @@ def test_my_peer_can_be_paused_and_resumed(tmp_path: Path) -> None:
         assert ": training" in texts(at)
         assert not at.exception
         assert HOSTILE[2] in texts(at)
+        assert list(at.dataframe[0].value["reason"]) == [plain(HOSTILE[4])]
     assert {one.command for one in asked} == {"status", "limits", "pause", "resume"}
     assert not any(one.changes for one in asked)
 

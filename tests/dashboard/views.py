@@ -29,7 +29,7 @@ HOSTILE = (
 UNTRUSTED = frozenset(
     {
         *("name", "note", "device", "software", "state", "addresses", "team", "reason", "detail", "event", "merge"),
-        *("contribution_codec", "result_codec"),
+        "contribution_codec",
     }
 )
 
