@@ -45,7 +45,6 @@ PHASES: tuple[PhaseName, ...] = ("join", "grace", "encode", "commit", "scatter",
 """In the order of a round (design §6.2): waiting for the quorum, grace window, …"""
 
 Trust = Literal["in good standing", "probation", "banned"]
-FaultClass = Literal["A", "B", "C"]
 
 
 class _Frozen(BaseModel):
@@ -185,7 +184,6 @@ class BanView(_Frozen):
     """A key that lost its place."""
 
     peer_id: Id
-    fault_class: FaultClass = "A"
     reason: Line = ""
     evidence: tuple[Annotated[str, StringConstraints(max_length=1 << 17, pattern=r"^[0-9a-f]*$")], ...] = Field(
         (), max_length=EVIDENCE_MAX, description="signed statements as on the wire, in hex, that prove it"

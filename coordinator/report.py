@@ -11,7 +11,9 @@ class Ban(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     peer: str
-    fault_class: str = Field(serialization_alias="class")
+    fault_class: str = Field(
+        "A", serialization_alias="class", description="A: proven by evidence that anybody can check"
+    )
     reason: str
     by: int = 1
 

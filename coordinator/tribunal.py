@@ -136,7 +136,7 @@ class Tribunal:
         for machine in self.machines:
             machine.rounds.shun(suspect)
         actions: list[Action] = [action for machine in self.machines for action in machine.lose(suspect, now)]
-        details: dict[str, object] = {"peer": suspect, "class": "A", "reason": ban.guilt.reason}
+        details: dict[str, object] = {"peer": suspect, "reason": ban.guilt.reason}
         context = evidence.statements[0].context
         actions += [KeepEvidence(ban), Tell("peer_banned", context.fragment, context.version, details)]
         note = ConvictionsNote(convictions=(ban.conviction,))

@@ -173,7 +173,7 @@ def _harmful(view: NetworkView) -> list[str]:
 
 def _ban(ban: BanView) -> str:
     proof = "evidence verified here" if ban.verified else "not verified"
-    return f"…{ban.peer_id[-ID_CHARACTERS:]} class {ban.fault_class}: {plain(ban.reason)} ({proof})"
+    return f"…{ban.peer_id[-ID_CHARACTERS:]}: {plain(ban.reason)} ({proof})"
 
 
 def _versions(view: NetworkView) -> str:

@@ -113,7 +113,6 @@ def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
     short = all(len(one) <= STATEMENT_SHOWN_BYTES_MAX for one in statements)
     return BanView(
         peer_id=ban.guilt.peer,
-        fault_class="A",
         reason=ban.guilt.reason,
         evidence=tuple(one.hex() for one in statements) if short else (),
         verified=True,

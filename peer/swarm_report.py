@@ -135,10 +135,7 @@ def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
     """Every banned key once, with how many say so."""
     found = {one.peer_id: one for snapshot in lives for one in snapshot.bans}
     by = Counter(one.peer_id for snapshot in lives for one in snapshot.bans)
-    return tuple(
-        Ban(peer=one.peer_id, fault_class=one.fault_class, reason=one.reason, by=by[one.peer_id])
-        for one in found.values()
-    )
+    return tuple(Ban(peer=one.peer_id, reason=one.reason, by=by[one.peer_id]) for one in found.values())
 
 
 def _hostile(watch: SwarmWatch, lives: Sequence[PeerSnapshot]) -> tuple[str, ...]:

@@ -12,8 +12,6 @@ from dht.errors import PeerError
 from dht.identity import KeyVerifier
 from dht.statement import Statement
 
-CLASSES = {"A": "A: proven, for good", "B": "B: failed audits", "C": "C: local"}
-
 
 @lru_cache(maxsize=1024)
 def check_evidence(ban: BanView, run_id: str) -> str:
@@ -43,7 +41,6 @@ def ban_rows(view: NetworkView) -> list[Row]:
         {
             "at": moment(ban.unix_seconds),
             "peer": names.get(ban.peer_id, short_id(ban.peer_id)),
-            "class": CLASSES[ban.fault_class],
             "reason": plain(ban.reason),
             "evidence": check_evidence(ban, view.run_id),
             "peer_id": plain(ban.peer_id),

@@ -26,7 +26,6 @@ def page(source: Source) -> None:
         columns = {
             "at": show.time_of_day("When"),
             "peer": show.words("Peer"),
-            "class": show.words("Class"),
             "reason": show.words("Reason"),
             "evidence": show.words("Evidence"),
             "peer_id": show.words("Key"),

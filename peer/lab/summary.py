@@ -26,9 +26,7 @@ def bans_of(world: World) -> tuple[Ban, ...]:
     living = [peer.engine for peer in world.peers if peer.engine is not None]
     guilts = {ban.guilt.peer: ban.guilt for engine in living for ban in engine.core.bans.held.values()}
     return tuple(
-        Ban(
-            peer=one.peer, fault_class="A", reason=one.reason, by=sum(one.peer in engine.core.bans for engine in living)
-        )
+        Ban(peer=one.peer, reason=one.reason, by=sum(one.peer in engine.core.bans for engine in living))
         for one in guilts.values()
     )
 

@@ -79,7 +79,7 @@ def test_two_votes_that_differ_ban_their_voter_whoever_brought_them() -> None:
     actions = receive(made, OTHER, vote(CULPRIT, "another"))
     assert kept(actions) == [CLUB.ids[CULPRIT]]
     (told,) = [one for one in actions if isinstance(one, Tell) and one.event == "peer_banned"]
-    assert told.details["class"] == "A"
+    assert told.details["peer"] == CLUB.ids[CULPRIT]
     assert not made.core.presence.is_live(CLUB.ids[CULPRIT], NOW)
     told_to = {action.to for action in sent(actions, ConvictionsNote)}
     assert told_to == set(CLUB.ids) - {CLUB.ids[ME], CLUB.ids[CULPRIT]}

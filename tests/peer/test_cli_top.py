@@ -140,10 +140,10 @@ def test_without_a_peer_or_an_invite_there_is_nothing_to_look_at(tmp_path, capsy
     assert "not an invite" in capsys.readouterr().err
 
 
-def test_a_ban_is_told_with_its_class_and_reason() -> None:
+def test_a_ban_is_told_with_its_reason() -> None:
     ban = BanView(peer_id="12D3KooWculprit", reason="signed two \x1b[2Jvotes", verified=True)
     (line,) = [one for one in lines_of(view(bans=(ban,))) if "banned" in one]
-    assert "class A" in line
+    assert "culprit: signed two" in line
     assert "evidence verified here" in line
     assert "\x1b[2J" not in line
 

@@ -129,7 +129,7 @@ def test_versions_per_minute_leave_out_the_start_and_what_the_hostile_say() -> N
 
 def test_every_banned_key_is_named_once() -> None:
     watch = watch_of(2)
-    ban = {"peer_id": "culprit", "fault_class": "A", "reason": "lied"}
+    ban = {"peer_id": "culprit", "reason": "lied"}
     watch.latest = {"peer-1": told("peer-1", [1], bans=[ban]), "peer-2": told("peer-2", [1], bans=[ban])}
     report = report_of(watch, 1, 1.0)
     assert json.loads(report.model_dump_json(by_alias=True))["bans"] == [
