@@ -43,6 +43,8 @@ Loss = Annotated[float, Field(allow_inf_nan=False)]
 PhaseName = Literal["join", "grace", "encode", "commit", "scatter", "reduce", "check", "vote", "adopt"]
 PHASES: tuple[PhaseName, ...] = ("join", "grace", "encode", "commit", "scatter", "reduce", "check", "vote", "adopt")
 """In the order of a round (design §6.2): waiting for the quorum, grace window, …"""
+PHASE_WORDS = {"join": "joining round", "grace": "joining round", "reduce": "reducing", "vote": "voting"}
+"""What a member is doing in them, where it is not just training."""
 
 Trust = Literal["in good standing", "probation", "banned"]
 

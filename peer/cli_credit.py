@@ -34,9 +34,10 @@ def newest_report(home: Path, run: str) -> CreditReport:
         return CreditReport.model_validate(ask(home, "credit")["credit"])
     except NobodyRunsError:
         from peer.credit_book import saved_report
-        from peer.export.source import known_run, run_folder
+        from peer.export.source import known_run
+        from peer.run_state import run_path
 
-        return saved_report(run_folder(home, known_run(home, run)))
+        return saved_report(run_path(home, known_run(home, run).run_id))
     except (KeyError, ValueError):
         raise LocalError("the peer speaks another version of the control protocol; restart it") from None
 

@@ -11,9 +11,8 @@ from collections import OrderedDict
 import torch
 
 from coordinator.merkle import leaf_count, leaf_digest, root_of_leaves
+from dht.statement import DIGEST_BYTES
 from peer.outer_optimizer import STATE_PIECE_BYTES, OuterState, digest_of_roots
-
-DIGEST_BYTES = 32
 
 Piece = int | None
 """Index of a piece, the anchor's before the momentum's; None stands for the leaf digests."""

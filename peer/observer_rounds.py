@@ -6,16 +6,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from coordinator.network_view import ROUNDS_MAX, RoundView
+from coordinator.network_view import PHASE_WORDS, ROUNDS_MAX, RoundView
 from dht.identity import PeerId
+from dht.validation import CLOCK_TOLERANCE_SECONDS
 from peer.observer_chains import Chains
 
 ROUNDS_KEPT = 4 * ROUNDS_MAX
-CLOCK_TOLERANCE_SECONDS = 30.0
 AGE_SECONDS_MAX = 3600.0
 LEVELS_BACK_MAX = 64  # versions: what lies further back is no news
 FRESH_SECONDS = 10.0  # how long a round counts as running after its reporter has told of it
-PHASE_WORDS = {"join": "joining round", "grace": "joining round", "reduce": "reducing", "vote": "voting"}
 _PEER_ID = re.compile(r"[1-9A-HJ-NP-Za-km-z]{1,64}")
 
 Key = tuple[int, int, int]

@@ -12,6 +12,7 @@ from peer.limits import Limits
 from peer.own_files import NO_FILES, OwnFiles
 from peer.session_end import SessionEnd
 
+IDENTITY_NAME = "identity.key"  # in the data folder
 AUTO = "auto"  # the device: CUDA if that works and has room
 
 
@@ -69,4 +70,4 @@ class NodeOptions:
     @property
     def identity_path(self) -> Path:
         """This peer's key."""
-        return self.data_directory / "identity.key"
+        return self.data_directory / IDENTITY_NAME

@@ -17,9 +17,9 @@ from typing import Self
 from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Identity, PeerId
 from peer.cli_log import LOG_NAME
+from peer.options import IDENTITY_NAME
 
 CONSOLE_NAME = "console.log"
-IDENTITY_NAME = "identity.key"
 LAST_WORDS_BYTES = 2000
 KILLED_SECONDS_MAX = 10.0
 

@@ -14,6 +14,7 @@ from dht.identity import Identity
 from dht.invite import Invite
 from peer.inquiry import fetch_manifest
 from peer.network import Network
+from peer.options import IDENTITY_NAME
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def visit(invite: Invite, listen: str | None = None) -> AsyncIterator[tupl
     Raises as `Network.open` and `fetch_manifest` do.
     """
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
-        key = Path(folder) / "identity.key"
+        key = Path(folder) / IDENTITY_NAME
         Identity.load_or_create(key)
         config = DaemonConfig(key, initial_peers=invite.addresses, client_only=listen is None)
         if listen is not None:

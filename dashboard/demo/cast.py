@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.network_view import PEER_HISTORY_MAX, PeerPoint, PeerView, RoundView
+from coordinator.network_view import PEER_HISTORY_MAX, PHASE_WORDS, PeerPoint, PeerView, RoundView
 from dashboard.demo.crowd import Crowd, Extra
 from dashboard.demo.ledger import TOKENS_PER_STEP, Ledger, loss_after
 from dashboard.demo.people import Person
 from dashboard.demo.story import HOST, PACE, Story
 
 POINT_SECONDS = 5.0
-PHASE_WORDS = {"join": "joining round", "grace": "joining round", "reduce": "reducing", "vote": "voting"}
 
 
 @dataclass(frozen=True)

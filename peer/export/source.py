@@ -35,11 +35,6 @@ def known_run(data_directory: Path, beginning: str = "") -> Manifest:
     return found[0]
 
 
-def run_folder(data_directory: Path, manifest: Manifest) -> Path:
-    """Where the peer of this folder keeps a run."""
-    return RunDirectory(data_directory, manifest.run_id).path
-
-
 def saved_state(
     data_directory: Path, manifest: Manifest, evaluations: tuple[Evaluation, ...] = (), licence: str = ""
 ) -> Exported:

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from coordinator.evaluation import Evaluation
 from coordinator.manifest import PaceSpec
 from coordinator.messages import AskChainNote, ChainNote
-from coordinator.network_view import NetworkView, PhaseSpan, RoundView
+from coordinator.network_view import PHASE_WORDS, NetworkView, PhaseSpan, RoundView
 from dashboard.source import Seen
 from dht.identity import PeerId
 from peer.frames import StatusAnswer
 from peer.observer_history import LOSS_MAX
 from peer.observer_peers import Heard
-from peer.observer_rounds import PHASE_WORDS
 from peer.status_answer import PublicStatus, encode_status
 from tests.peer.observing import ME, PACE, UNIX, Observed, world_of
 

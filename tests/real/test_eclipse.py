@@ -19,7 +19,7 @@ from dht.invite import Invite
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
-from peer.swarm_processes import IDENTITY_NAME
+from peer.options import IDENTITY_NAME
 from tests.dht.eclipse import Clock, Nodes, keys, mined_keys
 from tests.real.conftest import Machines, invite_of, version_of
 
