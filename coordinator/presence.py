@@ -19,6 +19,7 @@ ADDRESS_CHARACTERS_MAX = 256
 HEAD_BYTES = 8  # of a version's digest, as presence carries it
 NAME_CHARACTERS_MAX = 32
 DEVICE_CHARACTERS_MAX = 64
+SOFTWARE_CHARACTERS_MAX = 32
 PRESENCE_BYTES_MAX = RECORD_KINDS["presence"].payload_bytes_max
 FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
 
@@ -40,7 +41,7 @@ class Presence(Wire):
     heads: tuple[Annotated[bytes, Field(max_length=HEAD_BYTES)], ...] = Field(max_length=256)
     addresses: tuple[Annotated[str, Field(max_length=ADDRESS_CHARACTERS_MAX)], ...] = Field(max_length=ADDRESSES_MAX)
     dialable: bool = True
-    software: str = Field("", max_length=32)
+    software: str = Field("", max_length=SOFTWARE_CHARACTERS_MAX)
     beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it
     # for people only, and only claims: nothing is decided by them
     name: str = Field("", max_length=NAME_CHARACTERS_MAX)

@@ -243,15 +243,10 @@ def drain(data: Data = None) -> None:
 @app.command("version", epilog="Example: muster version")
 def version() -> None:
     """Print the version of Muster and of its protocol."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
     from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
+    from peer.software import release
 
-    try:
-        software = installed("musterml")
-    except PackageNotFoundError:
-        software = "(a checkout that is not installed)"
+    software = release() or "(a checkout that is not installed)"
     typer.echo(f"muster {software}, protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}")
 
 

@@ -28,9 +28,10 @@ from peer.golden import self_check
 from peer.network import Network
 from peer.options import NodeOptions
 from peer.sensors import MachineSensors
+from peer.software import DISTRIBUTION
 from peer.visit import visit
 
-PACKAGES = ("musterml", "torch", "hivemind", "transformers", "bitsandbytes", "numpy")
+PACKAGES = (DISTRIBUTION, "torch", "hivemind", "transformers", "bitsandbytes", "numpy")
 ANSWER_SECONDS_MAX = 12.0
 UPLOAD_FRAMES = 8
 UPLOAD_FRAME_BYTES = 256 << 10
@@ -147,7 +148,7 @@ def _versions() -> Finding:
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             found.append(f"{package} not installed")
-    missing = [text for text in found if text.endswith("not installed") and not text.startswith("musterml")]
+    missing = [text for text in found if text.endswith("not installed") and not text.startswith(DISTRIBUTION)]
     text = f"Python {platform.python_version()}, {', '.join(found)}"
     return Finding("bad" if missing else "ok", "versions", text, "make install" if missing else "")
 

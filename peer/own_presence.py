@@ -9,6 +9,7 @@ from coordinator.presence import (
     ADDRESSES_MAX,
     DEVICE_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
+    SOFTWARE_CHARACTERS_MAX,
     Presence,
     State,
 )
@@ -16,8 +17,7 @@ from peer.bookkeeping import LearnerProgress
 from peer.options import NodeOptions
 from peer.own_addresses import OwnAddresses
 from peer.pump import Pump
-
-SOFTWARE = "musterml 0.1.0"
+from peer.software import DISTRIBUTION, release
 
 
 class OwnPresence:
@@ -28,6 +28,7 @@ class OwnPresence:
         self._addresses = addresses
         self._name = options.name[:NAME_CHARACTERS_MAX]
         self._team = options.team[:NAME_CHARACTERS_MAX]
+        self._software = f"{DISTRIBUTION} {release()}".rstrip()[:SOFTWARE_CHARACTERS_MAX]
         self._beats = count(1)
 
     def now(self, state: State, progress: LearnerProgress | None) -> Presence:
@@ -45,7 +46,7 @@ class OwnPresence:
             heads=heads,
             addresses=tuple(one for one in self._addresses.texts if len(one) <= ADDRESS_CHARACTERS_MAX)[:ADDRESSES_MAX],
             dialable=engine.core.dialable,
-            software=SOFTWARE,
+            software=self._software,
             beat=next(self._beats),
             name=self._name,
             device=progress.device[:DEVICE_CHARACTERS_MAX] if progress else "",

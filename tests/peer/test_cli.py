@@ -279,6 +279,14 @@ def test_the_version_names_the_protocol(capsys: pytest.CaptureFixture[str], argu
     assert re.fullmatch(r"muster .+, protocol 1\.0\n", capsys.readouterr().out)
 
 
+def test_what_is_not_installed_has_no_version(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.software.DISTRIBUTION", "musterml-nowhere")
+    assert cli.run(["version"], PYTHON) == 0
+    assert capsys.readouterr().out == "muster (a checkout that is not installed), protocol 1.0\n"
+
+
 def test_the_default_run_is_the_one_in_examples() -> None:
     assert cli_settings.run_config(None, None) == cli_settings.run_config(ROOT / "examples/tiny.toml", None)
     assert cli_settings.run_config(None, 7).versions == 7

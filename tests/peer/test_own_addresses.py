@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from coordinator.presence import Presence
 from dht.addresses import PeerAddress
 from dht.daemon_config import DaemonConfig
@@ -78,6 +80,30 @@ def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
     said = run_virtual(main())
     assert said.loss is None
     assert said.addresses == (short,)
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ("0.3.1", "musterml 0.3.1"),
+        ("", "musterml"),
+        (f"0.3.2.dev4+g{'a' * 40}", "musterml 0.3.2.dev4+gaaaaaaaaaaa"),
+    ],
+)
+def test_presence_names_the_release_that_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, said: str
+) -> None:
+    monkeypatch.setattr("peer.own_presence.release", lambda: installed)
+
+    async def main() -> Presence:
+        swarm = Swarm(config_of(), 1, tmp_path)
+        await swarm.start()
+        addresses: Any = SimpleNamespace(texts=())
+        presence = OwnPresence(swarm.peers[0].pump, NodeOptions(tmp_path), addresses).now("starting", None)
+        await swarm.close()
+        return presence
+
+    assert run_virtual(main()).software == said
 
 
 def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) -> None:
