@@ -191,13 +191,6 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
-    """A new version was certified here: write its head to the record store, if we are one of the first in order."""
-
-    certificate: Certificate
-
-
-@dataclass(frozen=True, slots=True)
 class KeepEvidence:
     """Write this evidence to disk, and its head to the record store, so that others find out about the ban."""
 
@@ -226,7 +219,6 @@ Action = (
     | Adopt
     | FetchState
     | Discard
-    | Publish
     | KeepEvidence
     | Tell
 )

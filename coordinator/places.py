@@ -17,7 +17,7 @@ something that a later life of the same peer does not share:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
 * *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).
 
-Kinds that are not listed (presence, heads, whatever comes later) may be said as often as one likes. The simulator holds
+Kinds that are not listed (presence, whatever comes later) may be said as often as one likes. The simulator holds
 every honest peer to this over all of its lives (`coordinator.virtual.invariants`).
 """
 

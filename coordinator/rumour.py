@@ -6,7 +6,7 @@ would be told by the whole swarm. So the leader tells them.
 
 from __future__ import annotations
 
-from coordinator.actions import Action, Publish, Send
+from coordinator.actions import Action, Send
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain, beacon_order
 from coordinator.core import Core
@@ -30,7 +30,7 @@ def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> 
     if is_crowded(core, now):
         told &= chain.active_set()
     note = CertificateNote(certificate=certificate)
-    return [Publish(certificate), *(Send(peer, note) for peer in sorted(told))]
+    return [Send(peer, note) for peer in sorted(told)]
 
 
 def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:

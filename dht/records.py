@@ -34,7 +34,6 @@ class RecordLimits:
 RECORD_KINDS: Mapping[str, RecordLimits] = MappingProxyType(
     {
         "presence": RecordLimits(payload_bytes_max=3072, lifetime_seconds_max=300),
-        "heads": RecordLimits(payload_bytes_max=512, lifetime_seconds_max=LIFETIME_SECONDS_MAX),
         "evidence": RecordLimits(payload_bytes_max=512, lifetime_seconds_max=LIFETIME_SECONDS_MAX),
     }
 )
@@ -64,11 +63,6 @@ class RecordKey:
 def presence_key(run_id: bytes, shard: int = 0) -> RecordKey:
     """Who is there. Large swarms spread it over shards (design §10)."""
     return RecordKey(run_id, "presence", shard=shard)
-
-
-def heads_key(run_id: bytes, fragment: int) -> RecordKey:
-    """The newest certified version of a fragment."""
-    return RecordKey(run_id, "heads", fragment=fragment)
 
 
 def evidence_key(run_id: bytes) -> RecordKey:

@@ -14,7 +14,6 @@ from typing import Literal
 
 import structlog
 
-from coordinator.actions import Publish
 from coordinator.chain import CHAIN_KEPT
 from coordinator.core import Core
 from coordinator.engine import Engine
@@ -43,7 +42,6 @@ from peer.corpus import TokenData
 from peer.evaluation_loop import Mark
 from peer.frames import STATE_PIECE_BYTES_MAX
 from peer.genesis import ensure_genesis
-from peer.head_publisher import publish_head
 from peer.hosting import Hosting
 from peer.inquiry import fetch_manifest
 from peer.introduction import fresh_invite
@@ -168,7 +166,7 @@ class Node:
             lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
         )
         self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
-        self.pump.failed, self.pump.publish, self.pump.certified = self._fail, self._publish, self.stage.drain_at_goal
+        self.pump.failed, self.pump.certified = self._fail, self.stage.drain_at_goal
         sensors = partial(MachineSensors, data_directory=self.options.data_directory)
         self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
         self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)
@@ -226,9 +224,6 @@ class Node:
             await self.hosting.export_last()
         if not self._over.done():
             self._over.set_result(None)
-
-    def _publish(self, action: Publish) -> None:
-        self._chores.spawn(publish_head(self.network.dht.store, self.manifest.run_id, action))
 
     # -- for whoever runs the node
 

@@ -26,7 +26,6 @@ from coordinator.actions import (
     Inspect,
     KeepEvidence,
     Open,
-    Publish,
     RecordVote,
     Reduce,
     RoundKey,
@@ -89,8 +88,8 @@ def _leaf_bytes(message: Message, work: RoundWork) -> int | None:
     return result_leaf if isinstance(message, Statement) and message.context.kind == "result" else None
 
 
-def _keep_quiet(_: Publish | KeepEvidence) -> None:
-    """Heads stay unpublished, and evidence unkept, until somebody says how."""
+def _keep_quiet(_: KeepEvidence) -> None:
+    """Evidence stays unkept until somebody says how."""
 
 
 def _go_on() -> None:
@@ -109,7 +108,6 @@ class Pump:
     votes: VoteLog
     book: Book
     failed: Callable[[BaseException], None] = _raise
-    publish: Callable[[Publish], None] = _keep_quiet
     keep: Callable[[KeepEvidence], None] = _keep_quiet
     certified: Callable[[], None] = _go_on  # at every version, before an event can open another round
     learner: LearnerClient | None = None
@@ -187,7 +185,7 @@ class Pump:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Send() | Tell() | Publish() | KeepEvidence():
+            case Send() | Tell() | KeepEvidence():
                 self._say(action)
             case Adopt():
                 self._adopt(action)
@@ -207,14 +205,12 @@ class Pump:
             case Appraise() | RecordVote():
                 self._start(self._answer(action))
 
-    def _say(self, action: Send | Tell | Publish | KeepEvidence) -> None:
+    def _say(self, action: Send | Tell | KeepEvidence) -> None:
         match action:
             case Send():
                 self._send(action)
             case Tell():
                 _tell(self, action)
-            case Publish():
-                self.publish(action)
             case KeepEvidence():
                 self.keep(action)
 

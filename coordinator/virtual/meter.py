@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.actions import Action, Adopt, Encode, Publish, Send
+from coordinator.actions import Action, Adopt, Encode, Send
 from coordinator.messages import Message, PartNote
 from coordinator.virtual.observer import Observer
 from dht.identity import PeerId, Verifier
@@ -32,14 +32,12 @@ class Meter(Observer):
     checks: Counter[PeerId] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     kind_bytes: Counter[str] = field(default_factory=Counter)
-    publications: int = 0  # of heads, to the record store
     _shares: dict[bytes, float] = field(default_factory=dict)  # of a fragment in a payload, by roster or input set
     _sizes: dict[int, tuple[Message, int]] = field(default_factory=dict)  # of messages on their way to many
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Count one action."""
         Observer.acts(self, peer, action)
-        self.publications += isinstance(action, Publish)
         if isinstance(action, Encode):
             self._shares[action.key.roster_id] = 1 / action.partitions
         elif isinstance(action, Adopt):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.actions import Action, Adopt, FetchState, Publish, Send, Tell
+from coordinator.actions import Action, Adopt, FetchState, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.messages import CertificateNote
@@ -29,10 +29,13 @@ class Observer:
         if isinstance(action, Send):
             if isinstance(action.message, CertificateNote):
                 self.meet(action.message.certificate)
-        elif isinstance(action, FetchState | Publish | Adopt):
+        elif isinstance(action, FetchState | Adopt):
             self.meet(action.certificate)
         elif isinstance(action, Tell):
             self.told[action.event] += 1
+            if action.event == "certified" and peer.engine is not None:  # it may wait for the state, and ask nobody
+                for certificate in peer.engine.machines[action.fragment].chain.after(action.version - 1, 1):
+                    self.meet(certificate)
 
     def meet(self, certificate: Certificate) -> bool:
         """Count a certificate; True the first time, a fork if its parent has another full version already."""

@@ -214,7 +214,6 @@ class Crowd:
                 "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put * REPLICAS),
                 "presence_bytes_got_per_peer_minute": self._per_minute(self.board.bytes_got),
                 "presence_records_held_per_peer": REPLICAS,
-                "heads_puts_per_version": round(self.meter.publications / versions, 1),
             },
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
             "virtual_seconds": round(self.clock.now, 1),

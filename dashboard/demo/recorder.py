@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, Publish, Send, Tell
+from coordinator.actions import Action, Adopt, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.network_view import CERTIFICATES_MAX, TAPE_MAX, RoundView
 from coordinator.round_traces import RoundTraces
@@ -59,7 +59,7 @@ class Recorder:
         if isinstance(action, Send) and isinstance(action.message, Statement) and action.message.sender == peer.me:
             if action.message.context.kind == "commit":
                 self.commits[peer.me] = action.message
-        elif isinstance(action, Adopt | Publish):
+        elif isinstance(action, Adopt):
             self._certified(action.certificate, now)
         elif isinstance(action, Tell) and action.event != "certified":  # each certificate is heard of once
             details = " ".join(f"{key}={value}" for key, value in action.details.items())

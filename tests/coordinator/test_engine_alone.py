@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actions import Action, Adopt, Apply, Discard, Encode, Publish, RecordVote, Reduce, Send, Tell
+from coordinator.actions import Action, Adopt, Apply, Discard, Encode, RecordVote, Reduce, Send, Tell
 from coordinator.core import UNABLE_DEADLINES
 from coordinator.engine import Engine
 from coordinator.events import Applied, Encoded, Progress, Reduced, Tick, VoteRecorded
@@ -75,7 +75,6 @@ def test_a_version_step_by_step():
     adopt = only(actions, Adopt)
     assert (adopt.applied, adopt.snapshot, adopt.counted, adopt.frozen) == (apply.key, apply.key, (True,), (False,))
     assert only(actions, Tell).details == {"group": 1, "roster": 1, "tokens": 800, "minor": False, "steps": 4}
-    assert only(actions, Publish).certificate == adopt.certificate
     assert only(actions, Discard).key == apply.key
     assert actions.index(adopt) < actions.index(only(actions, Discard))
 

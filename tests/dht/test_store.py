@@ -8,7 +8,7 @@ import pytest
 from dht import store as store_module
 from dht.errors import NetworkError
 from dht.identity import KeyVerifier
-from dht.records import heads_key, presence_key
+from dht.records import evidence_key, presence_key
 from dht.store import RecordWriter
 from dht.validation import RecordRules
 from tests.dht.checking import check_record
@@ -36,13 +36,13 @@ def test_work_is_found_once_per_key_and_hour(monkeypatch: pytest.MonkeyPatch) ->
     writer, rules = RecordWriter(ALICE, work_bits=6), replace(RULES, work_bits=6)
 
     async def scenario() -> None:
-        for key, now in ((KEY, NOW), (KEY, NOW + 60), (heads_key(RUN_ID, 0), NOW + 60), (KEY, NOW + 3600)):
+        for key, now in ((KEY, NOW), (KEY, NOW + 60), (evidence_key(RUN_ID), NOW + 60), (KEY, NOW + 3600)):
             record = await writer.write(key, b"x", 9, now)
             expires = record.expires_unix_seconds
             assert check_record(key, ALICE.peer_id, record.value, expires, now, rules) is None
 
     asyncio.run(scenario())
-    assert searched == ["presence", "heads", "presence"]
+    assert searched == ["presence", "evidence", "presence"]
 
 
 def test_a_directory_refuses_what_its_rules_refuse() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from dht.daemon import Daemon, DaemonConfig
 from dht.errors import NetworkError
 from dht.hivemind_store import CALL_SECONDS_MAX, HivemindStore
 from dht.identity import Identity, KeyVerifier
-from dht.records import Record, RecordBody, heads_key, make_record, presence_key
+from dht.records import Record, RecordBody, RecordKey, evidence_key, make_record, presence_key
+from dht.statement import make_statement
 from dht.store import RecordStore
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, CAROL, RUN_ID
@@ -111,14 +112,14 @@ def test_everyone_reads_what_anyone_wrote(swarm: Swarm, runner: asyncio.Runner) 
 
 
 def test_an_unknown_key_is_empty(swarm: Swarm, runner: asyncio.Runner) -> None:
-    assert runner.run(swarm.stores[0].get(heads_key(RUN_ID, 99))) == []
+    assert runner.run(swarm.stores[0].get(presence_key(RUN_ID, 99))) == []
 
 
 def test_keys_do_not_mix(swarm: Swarm, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
-        await swarm.stores[0].put(heads_key(RUN_ID, 1), b"one", 60)
-        await swarm.stores[0].put(heads_key(RUN_ID, 2), b"two", 60)
-        assert [r.payload for r in await swarm.stores[1].get(heads_key(RUN_ID, 1))] == [b"one"]
+        await swarm.stores[0].put(presence_key(RUN_ID, 21), b"one", 60)
+        await swarm.stores[0].put(presence_key(RUN_ID, 22), b"two", 60)
+        assert [r.payload for r in await swarm.stores[1].get(presence_key(RUN_ID, 21))] == [b"one"]
 
     runner.run(scenario())
 
@@ -149,10 +150,10 @@ def test_a_record_is_gone_after_its_lifetime_and_not_before(swarm: Swarm, runner
 
 def test_limits_are_refused_before_anything_is_sent(swarm: Swarm, runner: asyncio.Runner) -> None:
     with pytest.raises(ValueError, match="at most 512 bytes"):
-        runner.run(swarm.stores[0].put(heads_key(RUN_ID, 3), bytes(513), 60))
+        runner.run(swarm.stores[0].put(evidence_key(RUN_ID), bytes(513), 60))
     with pytest.raises(ValueError, match="at most 300 seconds"):
         runner.run(swarm.stores[0].put(presence_key(RUN_ID, 4), b"", 301))
-    assert runner.run(swarm.stores[1].get(heads_key(RUN_ID, 3))) == []
+    assert runner.run(swarm.stores[1].get(evidence_key(RUN_ID))) == []
 
 
 def signed(identity: Identity, shard: int, payload: bytes, issued: float, lifetime: float = 60) -> Record:
@@ -211,6 +212,23 @@ def test_forgeries_sent_past_our_own_checks_are_refused_by_others(swarm: Swarm, 
         assert await swarm.stores[2].get(presence_key(RUN_ID, 10)) == []
         assert await push(mallory, honest) == [True, True]
         assert [r.payload for r in await swarm.stores[2].get(presence_key(RUN_ID, 10))] == [b"from Bob"]
+
+    runner.run(scenario())
+
+
+@real_only
+def test_kinds_that_only_other_versions_know_are_refused_without_harm(swarm: Swarm, runner: asyncio.Runner) -> None:
+    """As the heads of chains that earlier ones wrote: under their own key, and among records that count."""
+
+    async def scenario() -> None:
+        key, heads = presence_key(RUN_ID, 23), RecordKey(RUN_ID, "heads", fragment=1)
+        known = signed(BOB, 23, b"from Bob", swarm.clock())
+        statement = make_statement(BOB, heads.context, known.body)
+        unknown = Record(heads, BOB.peer_id, known.body, statement, statement.to_wire())
+        assert await push(swarm.stores[0], unknown) == [False, False]
+        assert await push(swarm.stores[0], replace(unknown, key=key)) == [False, False]
+        assert await push(swarm.stores[0], known) == [True, True]
+        assert [r.payload for r in await swarm.stores[2].get(key)] == [b"from Bob"]
 
     runner.run(scenario())
 

@@ -15,7 +15,7 @@ from dht.records import (
     Record,
     RecordBody,
     RecordKey,
-    heads_key,
+    evidence_key,
     make_record,
     parse_record,
     presence_key,
@@ -51,7 +51,7 @@ def forged(context: Context, inner: Wire | None = None) -> Record:
 
 
 @given(
-    st.sampled_from([KEY, presence_key(RUN_ID, 5), heads_key(RUN_ID, 255)]),
+    st.sampled_from([KEY, presence_key(RUN_ID, 5), evidence_key(RUN_ID)]),
     st.binary(max_size=512),
     st.floats(0.001, 300),
 )
@@ -79,6 +79,7 @@ def test_the_largest_record_of_each_kind_fits() -> None:
     [
         (forged(KEY.context.model_copy(update={"group": b"g" * 32})), "group"),
         (forged(KEY.context.model_copy(update={"kind": "vote"})), "no kind of record"),
+        (forged(RecordKey(RUN_ID, "heads", fragment=1).context), "no kind of record"),  # as earlier versions wrote
         (forged(KEY.context.model_copy(update={"version": 2**40})), "shard"),
         (forged(KEY.context.model_copy(update={"fragment": 1})), "another key"),
         (forged(KEY.context.model_copy(update={"run_id": b"x" * 32})), "another key"),
@@ -97,7 +98,7 @@ def test_a_record_belongs_to_one_key_one_peer_and_one_expiry() -> None:
     record = make_record(ALICE, KEY, body())
     expires = record.expires_unix_seconds
     assert "another key" in str(reason(record, presence_key(RUN_ID, 1)))
-    assert "another key" in str(reason(record, heads_key(RUN_ID, 0)))
+    assert "another key" in str(reason(record, evidence_key(RUN_ID)))
     assert "another run" in str(reason(record, rules=replace(RULES, run_id=b"x" * 32)))
     for subkey in (BOB.peer_id, None, 7, ALICE.peer_id.encode()):
         assert "another peer" in str(check_record(KEY, subkey, record.value, expires, NOW, RULES))
@@ -144,8 +145,8 @@ def test_keys_have_distinct_texts() -> None:
     keys = [
         presence_key(RUN_ID),
         presence_key(RUN_ID, 1),
-        heads_key(RUN_ID, 0),
-        heads_key(RUN_ID, 1),
+        evidence_key(RUN_ID),
+        RecordKey(RUN_ID, "presence", fragment=1),
         presence_key(b"x" * 32),
     ]
     assert len({key.text for key in keys}) == len(keys)
