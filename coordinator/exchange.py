@@ -202,8 +202,6 @@ class Exchange:
         repeated = len(indices) != len(result.included)
         if few or repeated or _outweighed(self.group, self.left_out, self.inputs, result.partition, result.included):
             raise PeerError("a result of too few inputs")
-        if not statement.verify(self.core.verifier):
-            raise PeerError("a result that its reducer did not sign")
         if root != result.root:
             raise PeerError("result bytes that do not match their signed root")
         self.results[slot] = HeldResult(reducer, result, statement)

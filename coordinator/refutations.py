@@ -79,8 +79,6 @@ class Refutations:
         body = statement.read(Refutation)
         if body.result in self.proven:
             return []
-        if not statement.verify(self.core.verifier):
-            raise PeerError("a refutation that its sender did not sign")
         self.claims[sender] = Claim(statement, body)
         return self.examine()
 

@@ -56,7 +56,7 @@ class Verdict:
     reminded: int = 0  # times that we have handed the proposal on, and asked for what we lack
 
     def __post_init__(self) -> None:
-        self.ballot = Ballot(self.group, self.core.verifier)
+        self.ballot = Ballot(self.group)
         self.check = OwnCheck(self.core, self.group, self.timeline, self.exchange, self.inspection)
 
     # -- checking
@@ -83,8 +83,7 @@ class Verdict:
         inputs = self.exchange.inputs
         if inputs is None or statement.context.group != inputs.digest:
             raise PeerError("a statement about another input set")
-        sender = PeerId(statement.sender)
-        if sender not in self.group.proposers() or not statement.verify(self.core.verifier):
+        if statement.sender not in self.group.proposers():
             raise PeerError("a statement that is not the leader's")
         if statement.context.kind == "redo":
             return self._on_redo(statement, inputs, gone)

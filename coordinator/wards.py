@@ -49,8 +49,6 @@ class Wards:
             raise PeerError("is banned")
         if len(self.gathered) >= WARDS_MAX or self._is_crowd(sender):
             return
-        if not statement.verify(self.core.verifier):
-            raise PeerError("is not signed by its sender")
         self.gathered[sender] = statement
 
     def keep(self, ours: Set[PeerId]) -> None:

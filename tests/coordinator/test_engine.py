@@ -15,7 +15,15 @@ from coordinator.events import (
     Received,
     StateFetched,
 )
-from coordinator.messages import Abstain, AskChainNote, CertificateNote, ChainNote, NeedNote, PartNote
+from coordinator.messages import (
+    SIGNED_BODIES,
+    Abstain,
+    AskChainNote,
+    CertificateNote,
+    ChainNote,
+    NeedNote,
+    PartNote,
+)
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import ASK_AGAIN_SECONDS, RIVALS_MAX
 from tests.coordinator.builders import NOW, Club, digest, forged, presence
@@ -68,6 +76,14 @@ def test_it_is_refused_and_said_why(message, reason):
     assert actions[0].details["peer"] == FRIEND
     assert sent(actions) == []
     assert engine.heads() == before
+
+
+@pytest.mark.parametrize("kind", [*SIGNED_BODIES, "gossip"])
+def test_what_its_sender_did_not_sign_is_refused_whatever_it_is(kind):
+    """Before anybody looks into it: behind this entrance nobody asks again who signed a vote, say."""
+    statement = forged(CLUB.say(1, kind, Abstain(attempt=0), **CLUB.at(stem())))
+    actions = engine_at().handle(Received(FRIEND, statement, digest("bytes")), NOW)
+    assert refusals(actions) == ["is not signed by its sender"]
 
 
 def test_a_certificate_of_a_fragment_that_does_not_exist_is_refused():

@@ -13,7 +13,7 @@ from coordinator.timeline import OPEN_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from tests.coordinator.rigs import NONCES, check, say
+from tests.coordinator.rigs import NONCES, PEERS, check, say
 from tests.coordinator.test_attempt import Member, sent
 
 OPEN_SECONDS = OPEN_SHARE * 8.0
@@ -170,13 +170,9 @@ def test_a_refutation_of_a_result_that_has_not_come_waits_for_it() -> None:
 
 def test_refutations_of_nothing_here_are_refused() -> None:
     member, _ = ready()
-    body = refutation(member, 0)
-    for statement in (
-        say(member.order[4], "refutation", member.chain, bytes(32), body),
-        refuted(member, 0, member.order[4]).model_copy(update={"signature": bytes(32)}),
-    ):
-        with pytest.raises(PeerError):
-            member.attempt.refutations.hear(statement)
+    for sender, inputs in ((member.order[4], bytes(32)), (PEERS[8], member.inputs.digest)):
+        with pytest.raises(PeerError, match="of no result here"):
+            member.attempt.refutations.hear(say(sender, "refutation", member.chain, inputs, refutation(member, 0)))
 
 
 def test_a_proven_result_gets_no_vote_and_a_redo_of_it_is_followed() -> None:
