@@ -9,6 +9,7 @@ from coordinator.manifest import PaceSpec
 from dht.identity import PeerId
 
 AVERAGE_WEIGHT = 0.1  # of a new measurement in the moving averages
+GRACE_SECONDS_MIN = 0.1  # two long round trips: who asks at the moment when the quorum is there is not left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,10 @@ class GraceEstimates:
 
     quorum_seconds: float | None = None
     sync_seconds: float | None = None
-    round_trip_p95_seconds: float = 0.05
 
     def with_round(self, quorum_seconds: float, sync_seconds: float) -> GraceEstimates:
         """Include one certified round: from the first join to K joins, and from the roster to the certificate."""
-        return GraceEstimates(
-            _average(self.quorum_seconds, quorum_seconds),
-            _average(self.sync_seconds, sync_seconds),
-            self.round_trip_p95_seconds,
-        )
+        return GraceEstimates(_average(self.quorum_seconds, quorum_seconds), _average(self.sync_seconds, sync_seconds))
 
 
 def _average(old: float | None, new: float) -> float:
@@ -33,11 +29,11 @@ def _average(old: float | None, new: float) -> float:
 
 
 def grace_seconds(pace: PaceSpec, step_seconds: float, estimates: GraceEstimates) -> float:
-    """clamp(γ·(τ·ξ_round − ξ_quorum − ξ_sync), 2·RTT_p95, ξ_round) with ξ_round = H·ξ_step/P."""
+    """clamp(γ·(τ·ξ_round − ξ_quorum − ξ_sync), GRACE_SECONDS_MIN, ξ_round) with ξ_round = H·ξ_step/P."""
     round_seconds = pace.steps_per_version * step_seconds / pace.fragments
     waited = (estimates.quorum_seconds or 0.0) + (estimates.sync_seconds or 0.0)
     slack = pace.overlap * round_seconds - waited
-    floor = min(2 * estimates.round_trip_p95_seconds, round_seconds)
+    floor = min(GRACE_SECONDS_MIN, round_seconds)
     return min(max(pace.grace_share * slack, floor), round_seconds)
 
 

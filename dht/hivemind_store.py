@@ -51,7 +51,7 @@ class HivemindStore:
     def __init__(self, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> None:
         self._daemon = daemon
         self._peer_id = signer.peer_id
-        self._writer = RecordWriter(signer, rules.work_bits)
+        self._writer = RecordWriter(signer)
         self._validator = SignedRecordValidator(rules)
         self._storage = TableStorage(clock)
         self._guard = CallGuard()
@@ -71,7 +71,7 @@ class HivemindStore:
         return store
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
-        record = await self._writer.write(key, payload, lifetime_seconds, self._clock())
+        record = self._writer.write(key, payload, lifetime_seconds, self._clock())
         place = place_of(key)
         expires = record.expires_unix_seconds
         answers = await self._ask(

@@ -76,7 +76,7 @@ class RecordBody(Wire):
     payload: bytes = Field(max_length=RECORD_BYTES_MAX)
     issued_unix_milliseconds: int = Field(ge=0, le=2**53)
     lifetime_milliseconds: int = Field(gt=0, le=LIFETIME_SECONDS_MAX * 1000)
-    work: int = Field(0, ge=0, lt=2**63)
+    work: int = Field(0, ge=0, lt=2**63)  # nothing reads it; a field that was sent once stays
 
 
 @dataclass(frozen=True)

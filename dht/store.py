@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
 from dht.identity import PeerId, Signer
 from dht.records import Record, RecordBody, RecordKey, make_record
 from dht.validation import CLOCK_TOLERANCE_SECONDS
-from dht.work import WORK_EPOCH_MILLISECONDS, find_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +49,18 @@ class RecordStore(Protocol):
 
 
 class RecordWriter:
-    """Makes this peer's records: strictly later each time, with the work that the run asks for."""
+    """Makes this peer's records, strictly later each time."""
 
-    def __init__(self, signer: Signer, work_bits: int) -> None:
+    def __init__(self, signer: Signer) -> None:
         self._signer = signer
-        self._work_bits = work_bits
         self._issued_unix_milliseconds = 0
-        self._work: dict[RecordKey, tuple[int, int]] = {}
 
-    async def write(self, key: RecordKey, payload: bytes, lifetime_seconds: float, now_unix_seconds: float) -> Record:
-        """A signed record issued now; raises ValueError over the limits. Slow once per key and hour if work is due."""
-        issued = self._next_issue(int(now_unix_seconds * 1000))
+    def write(self, key: RecordKey, payload: bytes, lifetime_seconds: float, now_unix_seconds: float) -> Record:
+        """A signed record issued now; raises ValueError over the limits."""
         body = RecordBody(
             payload=payload,
-            issued_unix_milliseconds=issued,
+            issued_unix_milliseconds=self._next_issue(int(now_unix_seconds * 1000)),
             lifetime_milliseconds=round(lifetime_seconds * 1000),
-            work=await self._work_for(key, issued),
         )
         return make_record(self._signer, key, body)
 
@@ -77,18 +71,6 @@ class RecordWriter:
             now_unix_milliseconds = max(now_unix_milliseconds, last + 1)
         self._issued_unix_milliseconds = now_unix_milliseconds
         return now_unix_milliseconds
-
-    async def _work_for(self, key: RecordKey, issued_unix_milliseconds: int) -> int:
-        if self._work_bits == 0:
-            return 0
-        epoch = issued_unix_milliseconds // WORK_EPOCH_MILLISECONDS
-        known_epoch, work = self._work.get(key, (-1, 0))
-        if known_epoch != epoch:
-            work = await asyncio.to_thread(
-                find_work, key, self._signer.peer_id, issued_unix_milliseconds, self._work_bits
-            )
-            self._work[key] = (epoch, work)
-        return work
 
 
 def stored(record: Record) -> StoredRecord:

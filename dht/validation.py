@@ -10,18 +10,16 @@ from dataclasses import dataclass
 
 from dht.identity import Verifier
 from dht.records import RECORD_KINDS, Record
-from dht.work import work_done
 
 CLOCK_TOLERANCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What a store believes: records of one run whose signatures verify and that carry the work the run asks for."""
+    """What a store believes: records of one run whose signatures verify."""
 
     run_id: bytes
     verifier: Verifier
-    work_bits: int = 0
 
 
 def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> str | None:
@@ -34,7 +32,7 @@ def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> 
 
 
 def check_form(record: Record, rules: RecordRules) -> str | None:
-    """What is true or false for ever: run, group, limits, work and signature, the cheapest first."""
+    """What is true or false for ever: run, group, limits and signature, the cheapest first."""
     limits = RECORD_KINDS[record.key.kind]
     if record.key.run_id != rules.run_id:
         return "belongs to another run"
@@ -44,9 +42,6 @@ def check_form(record: Record, rules: RecordRules) -> str | None:
         return f"payload of {len(record.body.payload)} bytes is over the limit of {limits.payload_bytes_max}"
     if record.body.lifetime_milliseconds > limits.lifetime_seconds_max * 1000:
         return f"lifetime is over the limit of {limits.lifetime_seconds_max} seconds"
-    done = work_done(record.key, record.sender, record.body.issued_unix_milliseconds, record.body.work)
-    if done < rules.work_bits:
-        return f"proof of work has {done} bits of {rules.work_bits}"
     return None if record.statement.verify(rules.verifier) else "signature does not verify"
 
 

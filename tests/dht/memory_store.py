@@ -42,12 +42,12 @@ class MemoryStore:
     def __init__(self, directory: MemoryDirectory, signer: Signer) -> None:
         self._directory = directory
         self._peer_id = signer.peer_id
-        self._writer = RecordWriter(signer, directory.rules.work_bits)
+        self._writer = RecordWriter(signer)
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
         directory = self._directory
         now = directory.clock()
-        record = await self._writer.write(key, payload, lifetime_seconds, now)
+        record = self._writer.write(key, payload, lifetime_seconds, now)
         directory.check_reachable(self._peer_id)
         reason = check_record(key, self._peer_id, record.value, record.expires_unix_seconds, now, directory.rules)
         if reason is not None or not directory.table.put(key.text.encode(), record, now):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -23,7 +22,6 @@ from dht.records import (
 from dht.statement import Context, Statement, make_statement
 from dht.validation import CLOCK_TOLERANCE_SECONDS, RecordRules
 from dht.wire import Wire
-from dht.work import WORK_BITS_MAX, find_work, work_done
 from tests.dht.checking import check_record
 from tests.dht.conftest import ALICE, BOB, NOW, RUN_ID
 
@@ -151,33 +149,3 @@ def test_keys_have_distinct_texts() -> None:
     ]
     assert len({key.text for key in keys}) == len(keys)
     assert len({key.context.group for key in keys}) == len(keys)
-
-
-def change_nothing(record: Record) -> Record:
-    return record
-
-
-@pytest.mark.parametrize(
-    ("change", "enough"),
-    [
-        (change_nothing, True),
-        (lambda r: make_record(ALICE, KEY, r.body.model_copy(update={"work": r.body.work + 1})), False),
-        (lambda r: make_record(BOB, KEY, r.body), False),
-        (lambda r: make_record(ALICE, presence_key(RUN_ID, 1), r.body), False),
-        (lambda r: make_record(ALICE, KEY, body(issued=NOW + 4000, work=r.body.work)), False),
-        (lambda r: make_record(ALICE, KEY, body(b"later", issued=NOW + 1, work=r.body.work)), True),
-    ],
-)
-def test_work_counts_for_one_peer_key_and_hour(change: Callable[[Record], Record], enough: bool) -> None:
-    bits = 10
-    work = find_work(KEY, ALICE.peer_id, int(NOW * 1000), bits)
-    record = change(make_record(ALICE, KEY, body(work=work)))
-    said = reason(record, record.key, replace(RULES, work_bits=bits), now=record.issued_unix_seconds)
-    assert (said is None) == enough
-
-
-def test_work_has_limits() -> None:
-    assert find_work(KEY, ALICE.peer_id, 0, 0) == 0
-    assert work_done(KEY, ALICE.peer_id, 0, find_work(KEY, ALICE.peer_id, 0, 6)) >= 6
-    with pytest.raises(ValueError, match="bits"):
-        find_work(KEY, ALICE.peer_id, 0, WORK_BITS_MAX + 1)
