@@ -107,9 +107,7 @@ class FragmentMachine:
 
     def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
         """A statement about the version at which we are; raises PeerError if it is false or out of place."""
-        self.core.check_signed(
-            statement
-        )  # the one way into groups and cells: behind it, only statements inside are verified
+        self.core.check_signed(statement)  # the only way into groups and cells: nothing behind it asks again
         if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
             return self.cells.receive(statement, root, now)
         return self.rounds.receive(statement, root, now, shown_by)

@@ -251,8 +251,8 @@ def _records(data: bytes) -> Iterator[bytes]:
     while len(data) - start >= _VOTE_HEAD.size:
         size, checksum = _VOTE_HEAD.unpack_from(data, start)
         payload = data[start + _VOTE_HEAD.size : start + _VOTE_HEAD.size + size]
-        # no record is empty, so the zeros that a crash may leave at the end of a file are not one
-        if not payload or len(payload) < size or zlib.crc32(payload) != checksum:
+        # a crash may leave zeros at the end of a file, which are empty, or ones, of which four are their own checksum
+        if not payload.strip(b"\xff") or len(payload) < size or zlib.crc32(payload) != checksum:
             return
         yield payload
         start += _VOTE_HEAD.size + size

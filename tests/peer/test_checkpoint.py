@@ -204,7 +204,9 @@ class TestVoteLog:
         assert later.read() == VoteLog(tmp_path / "new" / "votes").read() == [b"one", b"two", b"three"]
 
     @settings(max_examples=25)
-    @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=5), st.data())
+    @given(
+        st.lists(st.binary(min_size=1, max_size=40).map(lambda vote: b"v" + vote), min_size=1, max_size=5), st.data()
+    )
     def test_a_torn_tail_costs_only_itself(self, tmp_path_factory, votes, data):
         path = tmp_path_factory.mktemp("votes") / "votes"
         sizes = [0]
@@ -225,6 +227,12 @@ class TestVoteLog:
             file.write(bytes(64))
         VoteLog(tmp_path / "votes").append(b"two")
         assert VoteLog(tmp_path / "votes").read() == [b"one", b"two"]
+
+    def test_erased_flash_behind_a_torn_head_is_no_vote(self, tmp_path):
+        path = tmp_path / "votes"
+        VoteLog(path).append(b"four")
+        path.write_bytes(path.read_bytes()[:4] + b"\xff" * 9)
+        assert VoteLog(path).read() == []
 
     def test_what_lies_behind_a_torn_record_is_never_read(self, tmp_path):
         """A torn record may hold bytes that look like a record; they must not come to life."""
