@@ -82,6 +82,15 @@ class Chain:
     _beacon: bytes | None = field(init=False, default=None)
     _few: Few | None = field(init=False, default=None)
 
+    @classmethod
+    def holding(cls, rules: Rules, fragment: int, genesis: bytes, certificates: Sequence[Certificate]) -> Chain:
+        """A chain of certificates that were verified before; which of them few made shows from where all are known."""
+        unknown = 0 if not certificates or certificates[0].version == 1 else rules.memory
+        chain = cls(rules, fragment, genesis, History(certificates[:unknown]))
+        for certificate in certificates[unknown:]:
+            chain.append(certificate)
+        return chain
+
     def __post_init__(self) -> None:
         self.version = self.certificates[-1].version if self.certificates else 0
 

@@ -17,7 +17,10 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 FETCH_RETRY_SECONDS = 1.0
-UNSERVED_INTERVALS = 3.0  # expected intervals after which a version that nobody serves does not exist, and for how long
+LACKING_INTERVALS = (
+    4.0  # expected intervals until a version that nobody serves does not exist: longer than minor ones wait
+)
+UNSERVED_INTERVALS = 3.0  # for how long it does not exist then
 UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it is not served again
 UNSERVED_MAX = 16
 SUPPLY_DEADLINES = 0.5  # of a round: how long to wait for the supplier
@@ -123,7 +126,7 @@ class Custody:
         self.again_at = now + FETCH_RETRY_SECONDS
         if self.floor is not None and chain.digest == self.floor.digest:
             return False
-        if now < self.lacking_since + UNSERVED_INTERVALS * interval_seconds:
+        if now < self.lacking_since + LACKING_INTERVALS * interval_seconds:
             return False
         before = self.unserved.pop(chain.digest, None)
         intervals = UNSERVED_INTERVALS if before is None else min(2 * before.intervals, UNSERVED_INTERVALS_MAX)

@@ -47,10 +47,13 @@ class Branch:
         A full certificate for which hostile voters withhold their votes is known to nobody else. Those who voted for it
         go on once their locks have run out, and what they sign then must not fall when it is shown.
         """
+        return 2 * self.later_than(other, banned) > len(self.active)
+
+    def later_than(self, other: Branch, banned: Container[PeerId]) -> int:
+        """How many of the active set signed something of it, and nothing of the other one later."""
         elsewhere = other.last_signed()
         last = self.last_signed().items()
-        later = [peer for peer, place in last if peer not in banned and place > elsewhere.get(peer, (0, 0))]
-        return 2 * len(later) > len(self.active)
+        return sum(peer not in banned and place > elsewhere.get(peer, (0, 0)) for peer, place in last)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,14 +87,14 @@ def horizon(chain: Chain) -> int:
 
 
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
-    """What somebody else needs to find where their chain and ours part, newest first.
+    """What somebody else needs to find where their chain and ours part, newest first: within one page of the answer.
 
-    Where the horizon lies deep, the versions around what few began, and the newest.
+    The newest, then so few down to the horizon that a page after any of them reaches the next one.
     """
-    versions = range(chain.version, horizon(chain) - 1, -1)
-    surplus = len(versions) - (LINEAGE_DEPTH_MAX + 1)
-    shown = versions if surplus <= 0 else [*versions[: -2 * BEFORE_FEW - surplus], *versions[-2 * BEFORE_FEW :]]
-    return tuple(digest for digest in map(chain.digest_at, shown) if digest is not None)
+    oldest = horizon(chain)
+    newest = range(chain.version, max(oldest, chain.version - CHAIN_PAGE_MAX) - 1, -1)
+    versions = dict.fromkeys((*newest, *range(newest[-1] - CHAIN_PAGE_MAX, oldest, -CHAIN_PAGE_MAX), oldest))
+    return tuple(digest for digest in map(chain.digest_at, versions) if digest is not None)
 
 
 def ancestor(chain: Chain, known: Sequence[bytes]) -> int | None:
@@ -164,6 +167,10 @@ def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], b
         our_branches.append(_compared(ours[fragment], fork, active))
         their_branches.append(_compared(rival, fork, active))
     pairs = list(zip(our_branches, their_branches, strict=True))
+    for (fragment, (fork, _)), (our, their) in zip(sorted(theirs.items()), pairs, strict=True):
+        deep = ours[fragment].version - fork > LINEAGE_DEPTH_MAX
+        if deep and our.later_than(their, banned) > their.later_than(our, banned):
+            return False  # what fewer signed last undoes no long work of those few
     we_do = any(our.supersedes(their, banned) for our, their in pairs)
     they_do = any(their.supersedes(our, banned) for our, their in pairs)
     return they_do if we_do != they_do else claim(their_branches, banned) > claim(our_branches, banned)

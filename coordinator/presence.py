@@ -21,6 +21,7 @@ NAME_CHARACTERS_MAX = 32
 DEVICE_CHARACTERS_MAX = 64
 SOFTWARE_CHARACTERS_MAX = 32
 PRESENCE_BYTES_MAX = RECORD_KINDS["presence"].payload_bytes_max
+COMPLETE_SHARE = 2 / 3  # of a lifetime, which is three records' time (`PaceSpec.presence_lifetime_seconds`)
 FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
 
 State = Literal["starting", "training", "catching up", "paused", "draining", "hosting"]
@@ -64,10 +65,11 @@ class Presence(Wire):
 
 @dataclass(slots=True)
 class Sighting:
-    """The newest presence of a peer and when it reached us (our monotonic clock)."""
+    """The newest presence of a peer, when it reached us, and since when it has been live (our monotonic clock)."""
 
     presence: Presence
     seen_seconds: float
+    since_seconds: float
 
 
 @dataclass(slots=True)
@@ -96,8 +98,9 @@ class PresenceTable:
                 return
         if known is not None and known.presence.boot != presence.boot:
             self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
+        since = known.since_seconds if known is not None and self.is_live(peer, now) else now
         self.revision += 1
-        self.sightings[peer] = Sighting(presence, now)
+        self.sightings[peer] = Sighting(presence, now, since)
         self.gone.discard(peer)
 
     def heard(self, peer: PeerId) -> None:
@@ -137,6 +140,11 @@ class PresenceTable:
     def live(self, now: float) -> frozenset[PeerId]:
         """Everyone who is live."""
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
+
+    def is_complete(self, now: float) -> bool:
+        """Whether somebody has been live for two records' time: by then we have heard of everybody who is there."""
+        started = [one.since_seconds for peer, one in self.sightings.items() if self.is_live(peer, now)]
+        return now - min(started, default=now) >= COMPLETE_SHARE * self.lifetime_seconds
 
     def is_training(self, peer: PeerId, now: float) -> bool:
         """Whether a peer is live and its learner is running."""

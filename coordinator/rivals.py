@@ -44,6 +44,7 @@ class Rivals:
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
     looks: dict[PeerId, dict[int, bytes | None]] = field(default_factory=dict)  # branches, by their first versions
+    exact: set[tuple[PeerId, int]] = field(default_factory=set)  # of `awaited`: asked for what follows the very fork
     ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
@@ -55,10 +56,14 @@ class Rivals:
             oldest = next(iter(self.asked))
             del self.asked[oldest]
             self.awaited.discard(oldest)
+            self.exact.discard(oldest)
         self.asked[peer, fragment] = now
+        return self._ask_after(peer, fragment, known_digests(self.machines[fragment].chain))
+
+    def _ask_after(self, peer: PeerId, fragment: int, known: tuple[bytes, ...]) -> list[Action]:
         self.awaited.add((peer, fragment))
-        chain = self.machines[fragment].chain
-        return [Send(peer, AskChainNote(fragment=fragment, version=chain.version, known=known_digests(chain)))]
+        version = self.machines[fragment].chain.version
+        return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
 
     def ask_few(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """`ask`, because of its presence: whoever comes late to a large swarm finds all others ahead, and needs one.
@@ -104,6 +109,12 @@ class Rivals:
         actions = self._note_ahead(sender, machine, note.oldest)
         found = continuation(machine.chain, note.certificates)
         more = len(note.certificates) == CHAIN_PAGE_MAX
+        if (sender, note.fragment) in self.exact:
+            self.exact.discard((sender, note.fragment))
+        elif found is not None and more and note.certificates[0].version <= found[0] < machine.chain.version:
+            self.exact.add((sender, note.fragment))
+            at_fork = machine.chain.digest_at(found[0])
+            return actions + self._ask_after(sender, note.fragment, () if at_fork is None else (at_fork,))
         if found is not None and found[0] == machine.chain.version:
             return actions + self._follow(sender, machine, found[1], now, more)
         return actions + self._collect(sender, note.fragment, found, now)
@@ -159,15 +170,28 @@ class Rivals:
         """A branch that most of the active set signed; after three intervals, one that must have an honest signer.
 
         Later, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
-        Else a single key could make a minor version by itself, and lead away whoever has been cut off.
+        Else a single key could make a minor version by itself, and lead away whoever has been cut off. So nothing but
+        the first is taken by whom a vote binds, nor before it has heard of whoever is there.
         """
         version, tempo = machine.chain.version, machine.tempo
         branch = branch_after(rival, version)
-        if any(self._has_honest_signer(branch, one, now) for one in self.machines):
-            return majority_signed(rival, version) or tempo.minor_allowed(machine.chain, now)
-        if not branch.signers - self.bans.held.keys() or machine.bound(now):
+        if branch.signers - self.bans.held.keys() and majority_signed(rival, version):
+            return True
+        if machine.bound(now) or not machine.core.presence.is_complete(now):
             return False
-        return majority_signed(rival, version) or tempo.few_allowed(machine.chain, now)
+        if any(self._has_honest_signer(branch, one, now) for one in self.machines):
+            return tempo.minor_allowed(machine.chain, now)
+        return self._few_are_left(branch, machine, now) and tempo.few_allowed(machine.chain, now)
+
+    def _few_are_left(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
+        """Whether any of the active set signed, and those of it who are here and train without are not most of it.
+
+        These can make a full version, which would win.
+        """
+        core, active = machine.core, branch.active - self.bans.held.keys()
+        signers = branch.signers & active
+        others = {peer for peer in active - signers if peer == core.me or core.presence.is_training(peer, now)}
+        return bool(signers) and 2 * len(others) <= len(branch.active)
 
     def _has_honest_signer(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether more than a third signed of those of a fragment's active set that are here.

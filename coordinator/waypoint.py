@@ -45,7 +45,7 @@ def newest_waypoint(held: Sequence[Chain]) -> Waypoint | None:
     """What an invite should carry, from chains that end at what its issuer holds; None at the start of a run.
 
     It lies before every branch that a healing partition may still make us leave: such a branch begins with a minor
-    version, and is no longer than lineages are compared.
+    version, and is no longer than lineages are compared, or what few made until most come back.
     """
     version = min(_settled(chain) for chain in held)
     heads = heads_at(held, version) if version > 0 else None
@@ -55,6 +55,8 @@ def newest_waypoint(held: Sequence[Chain]) -> Waypoint | None:
 def _settled(chain: Chain) -> int:
     recent = chain.certificates[-LINEAGE_DEPTH_MAX:]
     fork = next((one.version - 1 for one in recent if one.outcome.minor), chain.version)
+    if chain.few_since is not None and chain.few_since >= chain.first_version:
+        fork = min(fork, chain.few_since)
     return min(fork, chain.version - SETTLED_VERSIONS)
 
 

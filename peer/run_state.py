@@ -205,10 +205,7 @@ class RunDirectory:
 
     def _load_chain(self, empty: Chain, version: int, head: bytes | None) -> Chain:
         kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
-        chain = Chain(empty.rules, empty.fragment, empty.genesis, History(kept[: empty.rules.memory]))
-        for certificate in kept[empty.rules.memory :]:
-            chain.append(certificate)
-        return chain
+        return Chain.holding(empty.rules, empty.fragment, empty.genesis, kept)
 
     def saved_learner(self) -> Path | None:
         """The learner's state as it was saved last, None where that was never."""

@@ -156,7 +156,7 @@ class VirtualPeer:
             mischief=lambda: self.mischief,
         )
         genesis = enumerate(world.manifest.genesis)
-        chains = [Chain(core.rules, index, state, disk.certificates[index].copy()) for index, state in genesis]
+        chains = [Chain.holding(core.rules, index, state, disk.certificates[index]) for index, state in genesis]
         self.life += 1
         learner = VirtualLearner(
             self.me,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from coordinator.actions import Adopt, Discard, FetchState, RoundKey
-from coordinator.custody import FETCH_RETRY_SECONDS, HOLDERS_MAX, UNSERVED_INTERVALS, UNSERVED_MAX, Custody
+from coordinator.custody import (
+    FETCH_RETRY_SECONDS,
+    HOLDERS_MAX,
+    LACKING_INTERVALS,
+    UNSERVED_INTERVALS,
+    UNSERVED_MAX,
+    Custody,
+)
 from coordinator.presence import HEAD_BYTES
 from tests.coordinator.builders import NOW, Club, digest, presence
 
@@ -105,15 +112,16 @@ def test_work_of_which_no_snapshot_is_left_is_counted_whole():
     assert not custody.included_unseen
 
 
-def test_a_version_that_nobody_serves_counts_as_not_existing_after_three_intervals():
+def test_a_version_that_nobody_serves_counts_as_not_existing_after_four_intervals_for_three():
     custody = behind()
-    patience = UNSERVED_INTERVALS * INTERVAL
+    patience = LACKING_INTERVALS * INTERVAL
     assert not custody.failed(CHAIN, INTERVAL, NOW + patience - 0.1)
     assert custody.again_at == NOW + patience - 0.1 + FETCH_RETRY_SECONDS
     assert not custody.is_unserved(CHAIN.digest, NOW)
     assert custody.failed(CHAIN, INTERVAL, NOW + patience)
-    assert custody.is_unserved(CHAIN.digest, NOW + 2 * patience - 0.1)
-    assert not custody.is_unserved(CHAIN.digest, NOW + 2 * patience)  # somebody may serve it by then
+    absence = UNSERVED_INTERVALS * INTERVAL
+    assert custody.is_unserved(CHAIN.digest, NOW + patience + absence - 0.1)
+    assert not custody.is_unserved(CHAIN.digest, NOW + patience + absence)  # somebody may serve it by then
 
 
 def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_long():

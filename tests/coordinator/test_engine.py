@@ -6,6 +6,7 @@ import pytest
 
 from coordinator import rivals
 from coordinator.actions import Action, FetchState, Send, Tell
+from coordinator.custody import LACKING_INTERVALS
 from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.events import (
     FetchFailed,
@@ -188,8 +189,11 @@ def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_
     branch = CLUB.grow(stem(), newcomers).after(1, 9)
     assert branch[0].outcome.minor
     assert not stem().active_set() & CLUB.peers(newcomers)
-    for now in (NOW, NOW + 60 * CLUB.manifest.config.pace.round_seconds):
+    for beat, now in enumerate((NOW, NOW + 60 * CLUB.manifest.config.pace.round_seconds)):
         assert engine.machines[0].chain.version == 1, "not at once"
+        for seen in (0, 1):
+            note = PresenceSeen(STRANGER, presence(5, beat=2 * beat + seen, state="hosting"))
+            engine.handle(note, now - (1 - seen) * engine.core.presence.lifetime_seconds)
         engine.handle(Received(STRANGER, CertificateNote(certificate=branch[0])), now)
         engine.handle(Received(STRANGER, ChainNote(fragment=0, certificates=branch)), now)
     assert engine.machines[0].chain.version == 1 + followed
@@ -267,7 +271,7 @@ def test_a_version_that_nobody_serves_is_given_up_and_not_believed_again_for_a_w
     engine.handle(FetchFailed(0, certificate.digest), NOW + 1.0)
     assert engine.machines[0].chain.version == 2
     assert engine.next_deadline(NOW + 1.0) == NOW + 2.0  # another try
-    later = NOW + 3 * CLUB.manifest.config.pace.round_seconds
+    later = NOW + LACKING_INTERVALS * CLUB.manifest.config.pace.round_seconds
     actions = engine.handle(FetchFailed(0, certificate.digest), later)
     assert [action.event for action in actions if isinstance(action, Tell)] == ["version_unserved"]
     assert (engine.machines[0].chain.version, engine.machines[0].ready) == (1, True)

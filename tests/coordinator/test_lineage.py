@@ -153,7 +153,8 @@ def test_the_newest_shared_version_is_the_ancestor() -> None:
 
 
 def test_what_is_asked_for_is_bounded() -> None:
-    assert len(known_digests(stem(100))) == LINEAGE_DEPTH_MAX + 1
+    assert len(known_digests(stem(100))) <= LINEAGE_DEPTH_MAX + 1
+    assert len(known_digests(branch(stem(1), 1022, FIVE[:1], b"few"))) <= LINEAGE_DEPTH_MAX + 1
     assert len(known_digests(stem(3))) == 4
 
 
@@ -196,15 +197,48 @@ def test_no_depth_protects_what_few_made() -> None:
     """Else a single key of the active set, followed once, would have made too many versions for any way back."""
     base = stem(20)
     ours, theirs = branch(base, 200, FIVE[:1], b"o"), branch(base, 3, FIVE[1:], b"t")
-    assert len(known_digests(ours)) == LINEAGE_DEPTH_MAX + 1
-    assert ancestor(theirs, known_digests(ours)) == 20
-    found = continuation(ours, theirs.after(20, 3))
+    shared = ancestor(theirs, known_digests(ours))
+    assert shared is not None
+    found = continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
     assert found is not None
     assert better({0: ours}, {0: found})
     assert continuation(ours.truncated(150), theirs.after(20, 3)) is not None
     most = branch(branch(ours, 1, FIVE[:2], b"a second"), 1, FIVE[:3], b"a third")
     assert continuation(most, theirs.after(20, 3)) is None
-    assert ancestor(theirs, known_digests(most)) is None
+
+
+def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
+    """One of four withheld its vote for a version, one was away, and two went on for long with others."""
+    four = PEERS[:4]
+    base = grown(chain_of(core(founders=four)), 20, four)
+    withheld = branch(base, 1, (*four[:2], four[3]), b"withheld")
+    on = branch(branch(base, 1, four[:2], b"two"), 200, (*four[:2], *PEERS[4:7]), b"on")
+    found = continuation(on, withheld.after(20, 1))
+    assert found is not None
+    assert not better({0: on}, {0: found})
+    assert better({0: on.truncated(40)}, {0: found}), "of what is not long the first rule decides"
+
+
+def test_a_fork_is_found_however_many_others_lie_between() -> None:
+    """Three left for good, long ago, so the horizon is there; what happens after it is found as before."""
+    base = branch(branch(stem(20), 1, FIVE[:2], b"m"), 60, (*FIVE[:2], *PEERS[5:8]), b"new")
+    led_away = branch(base, 200, PEERS[5:6], b"o"), branch(base, 3, (*FIVE[:2], *PEERS[6:8]), b"t")
+    parted = branch(base, 60, PEERS[6:8], b"o"), branch(base, 60, (*FIVE[:2], PEERS[5]), b"t")
+    for ours, theirs in (led_away, parted):
+        assert len(known_digests(ours)) <= LINEAGE_DEPTH_MAX + 1
+        shared = ancestor(theirs, known_digests(ours))
+        assert shared is not None
+        found = continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
+        assert found is not None
+        assert found[0] == base.version
+
+
+def test_what_few_began_is_known_after_a_restart() -> None:
+    few = branch(stem(2), 100, FIVE[:2], b"few")
+    kept = few.certificates[:]
+    assert Chain.holding(few.rules, 0, few.genesis, kept).few_since == few.few_since == 2
+    assert Chain.holding(few.rules, 0, few.genesis, kept[50:]).few_since is None, "it lies before what is kept"
+    assert Chain.holding(few.rules, 0, few.genesis, []).version == 0
 
 
 def test_a_majority_is_counted_over_the_whole_branch() -> None:

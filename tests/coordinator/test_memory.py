@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.actions import Adopt, Discard, FetchState, VoteRecord
 from coordinator.bonds import BASES_MAX, FREE, Bonds
-from coordinator.custody import FETCH_RETRY_SECONDS, UNSERVED_INTERVALS, UNSERVED_MAX, Custody
+from coordinator.custody import FETCH_RETRY_SECONDS, LACKING_INTERVALS, UNSERVED_INTERVALS, UNSERVED_MAX, Custody
 from coordinator.fragment import FragmentMachine
 from coordinator.ledger import ROUNDS_KEPT, Ledger
 from coordinator.presence import FORGET_LIFETIMES, PEERS_KNOWN_MAX, PresenceTable
@@ -116,10 +116,10 @@ def test_a_version_that_nobody_serves_is_turned_back_from() -> None:
     lost = machine.chain.digest
     assert machine.fetch_failed(lost, 5.0) == []
     assert custody.again_at == 5.0 + FETCH_RETRY_SECONDS
-    assert machine.fetch_failed(lost, UNSERVED_INTERVALS * interval)
+    assert machine.fetch_failed(lost, LACKING_INTERVALS * interval)
     assert (machine.chain.version, machine.ready) == (2, True)
-    assert custody.is_unserved(lost, UNSERVED_INTERVALS * interval + 1)
-    assert not custody.is_unserved(lost, 2 * UNSERVED_INTERVALS * interval + 1)
+    assert custody.is_unserved(lost, LACKING_INTERVALS * interval + 1)
+    assert not custody.is_unserved(lost, (LACKING_INTERVALS + UNSERVED_INTERVALS) * interval + 1)
 
 
 def test_every_newer_version_gets_its_own_time_to_be_served() -> None:

@@ -54,6 +54,13 @@ def chains_at(version: int) -> list[Chain]:
 # -- which version
 
 
+def test_an_invite_points_before_what_few_made_however_much_that_is() -> None:
+    few = CLUB.grow(CLUB.grow(empty(kept=1024), *[EVERYONE] * 20), *[(0, 1)] * 100)
+    found = newest_waypoint([few])
+    assert found is not None
+    assert found.version == 20
+
+
 def test_a_waypoint_is_a_version_that_all_hold_and_that_has_settled() -> None:
     ahead = [LONG[0], CLUB.grow(LONG[1].truncated(LONG[1].version), EVERYONE)]
     found = newest_waypoint(ahead)

@@ -102,6 +102,25 @@ def test_one_of_the_active_set_does_not_lead_the_others_away_with_strangers() ->
         assert not follows(peer, made)
 
 
+@pytest.mark.parametrize(("intervals", "seconds"), [(4, 0.0), (4, 1.0), (20, 0.0), (20, 3.0)])
+def test_nobody_is_led_away_in_the_moment_in_which_all_meet_again(intervals: int, seconds: float) -> None:
+    """Whoever sees nobody yet is no proof that few are left."""
+    world = swarm(HONEST)
+    run_to_version(world, 3)
+    world.network.sides = {peer.me: number for number, peer in enumerate(world.peers)}
+    world.run(intervals * INTERVAL_SECONDS)
+    traitor, *honest = world.peers
+    made = branch(machine(traitor).chain, [traitor.signer], 3)
+    world.network.heal()
+    world.run(seconds)
+    for peer in honest:
+        show(peer, traitor.me, made)
+        assert not follows(peer, made)
+    world.crash(traitor)
+    run_to_version(world, version(honest[0]) + 2, 12 * DEADLINE)
+    assert not any(follows(peer, made) for peer in honest)
+
+
 @pytest.mark.parametrize(
     ("fragments", "each", "intervals"), [(3, 2, 4), (5, 1, 4), (2, 1, 7)], ids=["two in each", "one in each", "late"]
 )
