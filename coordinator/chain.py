@@ -18,6 +18,7 @@ ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many ne
 TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
 ABSENCES = 4  # certificates without work of a key, beyond one for each with, after which it is on probation again
 CHAIN_KEPT = 1024  # certificates kept per fragment: how far somebody may have been away and still follow
+UNSETTLED_VERSIONS = CHAIN_KEPT // 2  # the newest, of which a branch may still be left
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,13 @@ class Chain:
 
     @property
     def few_since(self) -> int | None:
-        """Up to which version most of the active set signed, where few went on alone and most did not come back yet."""
-        return None if self._few is None else self._few.since
+        """Up to which version most of the active set signed, where few went on alone and most did not come back yet.
+
+        None also where that is settled by now, and can be told no more.
+        """
+        since = self.version if self._few is None else self._few.since
+        recent = max(self.first_version, self.version - UNSETTLED_VERSIONS)
+        return since if self._few is not None and since >= recent else None
 
     @property
     def _oldest(self) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.certificate import Outcome
-from coordinator.chain import CHAIN_KEPT, Chain
+from coordinator.chain import UNSETTLED_VERSIONS, Chain
 from coordinator.manifest import FRAGMENTS_MAX
 from coordinator.network_view import CreditView, Hex
 from dht.statement import Digest, PeerIdText, digest_of
@@ -24,7 +24,6 @@ from dht.wire import Wire
 CONTRIBUTORS_MAX = 1 << 14  # whoever has least makes room
 RECORD_BYTES_MAX = 1 << 22
 TOKEN_FRAGMENTS_MAX = 1 << 63  # beyond what anybody trains, and more than a record can say
-UNSETTLED_VERSIONS = CHAIN_KEPT // 2  # the newest are never in a record: a branch may still be left, and be compared
 COMPARED_EVERY_VERSIONS = 16  # peers that are this close to each other have a version in common to compare at
 
 
@@ -130,7 +129,7 @@ class CreditRecord(Wire):
         )
 
     def settled(self, chains: Sequence[Chain]) -> CreditRecord:
-        """With what these chains will forget."""
+        """With what these chains will forget; of the newest versions a branch may still be left, and be compared."""
         return self.extended(chains, [chain.version - UNSETTLED_VERSIONS for chain in chains])
 
 

@@ -7,11 +7,11 @@ tokens, then the lower digest (docs/adr/0005). Two honest peers that compare the
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.certificate import Certificate
-from coordinator.chain import Chain
+from coordinator.chain import UNSETTLED_VERSIONS, Chain
 from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from coordinator.weights import truncated
 from dht.identity import PeerId
@@ -83,17 +83,20 @@ def horizon(chain: Chain) -> int:
     No depth protects what most of the active set never signed, since few make many versions in no time.
     """
     usual = chain.version - LINEAGE_DEPTH_MAX
-    return max(chain.first_version, usual if chain.few_since is None else min(usual, chain.few_since - BEFORE_FEW))
+    deepest = max(chain.first_version, chain.version - UNSETTLED_VERSIONS)
+    return max(deepest, usual if chain.few_since is None else min(usual, chain.few_since - BEFORE_FEW))
 
 
 def known_digests(chain: Chain) -> tuple[bytes, ...]:
-    """What somebody else needs to find where their chain and ours part, newest first: within one page of the answer.
+    """What somebody else needs to find where their chain and ours part, newest first: all down to the horizon.
 
-    The newest, then so few down to the horizon that a page after any of them reaches the next one.
+    Where that lies deep, the newest, then so few that a page of the answer after any of them reaches the next one.
     """
     oldest = horizon(chain)
-    newest = range(chain.version, max(oldest, chain.version - CHAIN_PAGE_MAX) - 1, -1)
-    versions = dict.fromkeys((*newest, *range(newest[-1] - CHAIN_PAGE_MAX, oldest, -CHAIN_PAGE_MAX), oldest))
+    versions: Iterable[int] = range(chain.version, oldest - 1, -1)
+    if chain.version - oldest > LINEAGE_DEPTH_MAX:
+        newest, deep = chain.version - CHAIN_PAGE_MAX, chain.version - 2 * CHAIN_PAGE_MAX
+        versions = (*range(chain.version, newest - 1, -1), *range(deep, oldest, -CHAIN_PAGE_MAX), oldest)
     return tuple(digest for digest in map(chain.digest_at, versions) if digest is not None)
 
 

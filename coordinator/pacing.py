@@ -11,8 +11,9 @@ from coordinator.quorum import quorum_size
 from coordinator.schedule import QUORUM_INTERVALS, Pace, due_time, interval_seconds, spacing_seconds, steps_needed
 from coordinator.timeline import LOCK_DEADLINES
 
-FEW_SIGNERS_INTERVALS = 3.0  # that a minor version waits longer if a hostile key may have made it alone
 MINOR_INTERVALS = 3.0  # expected intervals without a full certificate before a minor one may be made (design §6.3)
+FEW_INTERVALS = 6.0  # before one is taken over that a hostile key may have made alone, beside all locks
+MOST_INTERVALS = 12.0  # for which those who could make a full one are waited for, beside all locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,14 @@ class Tempo:
 
         One vote that is withheld binds all others for three deadlines, so the intervals count from then on.
         """
-        since = now - LOCK_DEADLINES * self.core.pace.round_seconds
-        return chain.version > 0 and self._is_overdue(chain, since, -FEW_SIGNERS_INTERVALS)
+        return chain.version > 0 and now >= self.certified_at + self._after_locks(chain, FEW_INTERVALS, now)
+
+    def most_failed(self, chain: Chain, now: float) -> bool:
+        """Whether those who are here have had so long for a version of their own that they cannot make one."""
+        return self.core.presence.contact_seconds(now) >= self._after_locks(chain, MOST_INTERVALS, now)
+
+    def _after_locks(self, chain: Chain, intervals: float, now: float) -> float:
+        return LOCK_DEADLINES * self.core.pace.round_seconds + intervals * self.interval_seconds(chain, now)
 
     def witnesses_needed(self, chain: Chain, now: float) -> bool:
         """Whether the learners there are too few, or only pretend to take part: then no version comes of them."""

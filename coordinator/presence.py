@@ -141,10 +141,13 @@ class PresenceTable:
         """Everyone who is live."""
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
 
+    def contact_seconds(self, now: float) -> float:
+        """How long whoever has been live longest has been so; 0 where nobody is."""
+        return now - min((self.sightings[peer].since_seconds for peer in self.live(now)), default=now)
+
     def is_complete(self, now: float) -> bool:
         """Whether somebody has been live for two records' time: by then we have heard of everybody who is there."""
-        started = [one.since_seconds for peer, one in self.sightings.items() if self.is_live(peer, now)]
-        return now - min(started, default=now) >= COMPLETE_SHARE * self.lifetime_seconds
+        return self.contact_seconds(now) >= COMPLETE_SHARE * self.lifetime_seconds
 
     def is_training(self, peer: PeerId, now: float) -> bool:
         """Whether a peer is live and its learner is running."""

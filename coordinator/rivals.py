@@ -58,6 +58,7 @@ class Rivals:
             self.awaited.discard(oldest)
             self.exact.discard(oldest)
         self.asked[peer, fragment] = now
+        self.exact.discard((peer, fragment))
         return self._ask_after(peer, fragment, known_digests(self.machines[fragment].chain))
 
     def _ask_after(self, peer: PeerId, fragment: int, known: tuple[bytes, ...]) -> list[Action]:
@@ -186,12 +187,13 @@ class Rivals:
     def _few_are_left(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether any of the active set signed, and those of it who are here and train without are not most of it.
 
-        These can make a full version, which would win.
+        These can make a full version, which would win; unless they have had the time for it, and did not.
         """
         core, active = machine.core, branch.active - self.bans.held.keys()
-        signers = branch.signers & active
-        others = {peer for peer in active - signers if peer == core.me or core.presence.is_training(peer, now)}
-        return bool(signers) and 2 * len(others) <= len(branch.active)
+        signers, trainers = branch.signers & active, core.presence.trainers(now)
+        others = (active - signers) & (trainers | ({core.me} if core.contributes else set()))
+        few = 2 * len(others) <= len(branch.active)
+        return bool(signers) and (few or machine.tempo.most_failed(machine.chain, now))
 
     def _has_honest_signer(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether more than a third signed of those of a fragment's active set that are here.
@@ -237,18 +239,17 @@ class Rivals:
 
     def _decide(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
         forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
-        branches = {index: (fork, without_tail(rival, fork)) for index, (fork, rival) in sorted(forks.items())}
-        for index, (_, taken) in list(branches.items()):
-            if self.machines[index].custody.is_unserved(taken.digest, now):
-                del branches[index]
-        if not branches or not better({one.index: one.chain for one in self.machines}, branches, self.bans):
+        taken = {index: without_tail(rival, fork) for index, (fork, rival) in forks.items()}
+        lost = {index for index, one in taken.items() if self.machines[index].custody.is_unserved(one.digest, now)}
+        rivals = {index: fork for index, fork in sorted(forks.items()) if index not in lost}
+        if not rivals or not better({one.index: one.chain for one in self.machines}, rivals, self.bans):
             return []
         actions: list[Action] = []
-        for index, (fork, taken) in branches.items():
-            machine = self.machines[index]
-            details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": taken.version}
-            actions.append(Tell("lineage_changed", index, taken.version, details))
-            actions += machine.switch(taken, fork, now) + machine.fetch_if_behind(now)
+        for index, (fork, _) in rivals.items():
+            machine, branch = self.machines[index], taken[index]
+            details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": branch.version}
+            actions.append(Tell("lineage_changed", index, branch.version, details))
+            actions += machine.switch(branch, fork, now) + machine.fetch_if_behind(now)
             self.asked.pop((sender, index), None)
             actions += self.ask(sender, index, now)
         return actions

@@ -25,8 +25,10 @@ from coordinator.messages import (
     NeedNote,
     PartNote,
 )
+from coordinator.pacing import MOST_INTERVALS
 from coordinator.presence import HEAD_BYTES
 from coordinator.rivals import ASK_AGAIN_SECONDS, RIVALS_MAX
+from coordinator.timeline import LOCK_DEADLINES
 from tests.coordinator.builders import NOW, Club, digest, forged, presence
 
 CLUB = Club.of(6, founders=4)
@@ -197,6 +199,26 @@ def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_
         engine.handle(Received(STRANGER, CertificateNote(certificate=branch[0])), now)
         engine.handle(Received(STRANGER, ChainNote(fragment=0, certificates=branch)), now)
     assert engine.machines[0].chain.version == 1 + followed
+
+
+def test_those_who_could_make_a_full_version_are_waited_for_and_not_for_ever():
+    """One of four made a version alone; the others are here, say that they train, and make none."""
+    engine = engine_at()
+    machine, pace, lifetime = engine.machines[0], engine.core.pace, engine.core.presence.lifetime_seconds
+    branch = CLUB.grow(stem(), (1,)).after(1, 9)
+    interval = machine.tempo.interval_seconds(machine.chain, NOW)
+    locks, shown, followed_at = LOCK_DEADLINES * pace.round_seconds, 0, None
+    now = NOW
+    while followed_at is None and now < NOW + locks + 3 * MOST_INTERVALS * interval:
+        now += lifetime / 4
+        shown += 1
+        for number in (1, 2, 3):
+            engine.handle(PresenceSeen(CLUB.ids[number], presence(number, beat=shown)), now)
+        engine.handle(Received(FRIEND, CertificateNote(certificate=branch[0])), now)
+        engine.handle(Received(FRIEND, ChainNote(fragment=0, certificates=branch)), now)
+        followed_at = now if machine.chain.version == 2 else None
+    assert followed_at is not None
+    assert followed_at - NOW >= locks + MOST_INTERVALS * machine.tempo.interval_seconds(stem(), now)
 
 
 def test_a_false_certificate_changes_nothing():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.chain import Chain
+from coordinator.chain import UNSETTLED_VERSIONS, Chain
 from coordinator.lineage import (
     VERSIONS_COMPARED,
     Branch,
@@ -231,6 +231,19 @@ def test_a_fork_is_found_however_many_others_lie_between() -> None:
         found = continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
         assert found is not None
         assert found[0] == base.version
+
+
+def test_what_few_made_long_ago_is_settled() -> None:
+    """Credit is summed up by then, and invites may point there."""
+    few = branch(stem(2), UNSETTLED_VERSIONS + 1, FIVE[:2], b"few")
+    assert few.truncated(UNSETTLED_VERSIONS).few_since == 2
+    assert few.few_since is None
+
+
+def test_all_versions_are_named_down_to_an_ordinary_horizon() -> None:
+    """So that a page of the answer begins at the fork."""
+    chain = stem(100)
+    assert known_digests(chain) == tuple(chain.digest_at(version) for version in range(100, 35, -1))
 
 
 def test_what_few_began_is_known_after_a_restart() -> None:
