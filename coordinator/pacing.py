@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.chain import Chain
-from coordinator.core import Core
+from coordinator.core import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.quorum import quorum_size
 from coordinator.schedule import QUORUM_INTERVALS, Pace, due_time, interval_seconds, spacing_seconds, steps_needed
 from coordinator.timeline import LOCK_DEADLINES
@@ -50,19 +50,24 @@ class Tempo:
         """Whether so long has passed without a full certificate that a minority may go on alone (design §6.3)."""
         return chain.version > 0 and self._is_overdue(chain, now, tolerance_intervals)
 
-    def few_allowed(self, chain: Chain, now: float) -> bool:
+    def few_allowed(self, chain: Chain, bound_until: float, now: float) -> bool:
         """Whether so long has passed that a version may be taken over which a hostile key may have made alone.
 
-        One vote that is withheld binds all others for three deadlines, so the intervals count from then on.
+        One vote that is withheld binds all others for three deadlines, and then perhaps another one, so the intervals
+        count from the end of the last lock, or of the one that bound others.
         """
-        return chain.version > 0 and now >= self.certified_at + self._after_locks(chain, FEW_INTERVALS, now)
+        locks = LOCK_DEADLINES * self.core.deadline_seconds(0)
+        since = max(self.certified_at + locks, bound_until)
+        return chain.version > 0 and now >= since + FEW_INTERVALS * self.interval_seconds(chain, now)
 
-    def most_failed(self, chain: Chain, now: float) -> bool:
-        """Whether those who are here have had so long for a version of their own that they cannot make one."""
-        return self.core.presence.contact_seconds(now) >= self._after_locks(chain, MOST_INTERVALS, now)
+    def most_failed(self, chain: Chain, since: float, now: float) -> bool:
+        """Whether those who are here had so long for a version of their own that they cannot make one.
 
-    def _after_locks(self, chain: Chain, intervals: float, now: float) -> float:
-        return LOCK_DEADLINES * self.core.pace.round_seconds + intervals * self.interval_seconds(chain, now)
+        The longest lock may bind any of them.
+        """
+        locks = LOCK_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
+        since = max(self.certified_at, since)
+        return now >= since + locks + MOST_INTERVALS * self.interval_seconds(chain, now)
 
     def witnesses_needed(self, chain: Chain, now: float) -> bool:
         """Whether the learners there are too few, or only pretend to take part: then no version comes of them."""

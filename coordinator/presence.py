@@ -141,13 +141,17 @@ class PresenceTable:
         """Everyone who is live."""
         return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
 
-    def contact_seconds(self, now: float) -> float:
-        """How long whoever has been live longest has been so; 0 where nobody is."""
-        return now - min((self.sightings[peer].since_seconds for peer in self.live(now)), default=now)
+    def met_at(self, peers: Set[PeerId], now: float) -> float:
+        """Since when whoever of these has been live longest has been so; now where nobody is."""
+        return min((self.sightings[peer].since_seconds for peer in self.live(now) & peers), default=now)
 
-    def is_complete(self, now: float) -> bool:
-        """Whether somebody has been live for two records' time: by then we have heard of everybody who is there."""
-        return self.contact_seconds(now) >= COMPLETE_SHARE * self.lifetime_seconds
+    def is_complete(self, known: Set[PeerId], now: float) -> bool:
+        """Whether one of these, or where none is live anybody, has been live for two records' time.
+
+        By then we have heard of everybody who is there.
+        """
+        live = self.live(now)
+        return now - self.met_at(live & known or live, now) >= COMPLETE_SHARE * self.lifetime_seconds
 
     def is_training(self, peer: PeerId, now: float) -> bool:
         """Whether a peer is live and its learner is running."""

@@ -22,6 +22,7 @@ from coordinator.lineage import (
     without_tail,
 )
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, ChainNote
+from coordinator.rounds import bound_until
 from dht.identity import PeerId
 
 ASK_AGAIN_SECONDS = 1.0
@@ -178,11 +179,12 @@ class Rivals:
         branch = branch_after(rival, version)
         if branch.signers - self.bans.held.keys() and majority_signed(rival, version):
             return True
-        if machine.bound(now) or not machine.core.presence.is_complete(now):
+        if machine.bound(now) or not machine.core.presence.is_complete(branch.active, now):
             return False
         if any(self._has_honest_signer(branch, one, now) for one in self.machines):
             return tempo.minor_allowed(machine.chain, now)
-        return self._few_are_left(branch, machine, now) and tempo.few_allowed(machine.chain, now)
+        few = self._few_are_left(branch, machine, now)
+        return few and tempo.few_allowed(machine.chain, bound_until(machine.rounds), now)
 
     def _few_are_left(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether any of the active set signed, and those of it who are here and train without are not most of it.
@@ -192,8 +194,9 @@ class Rivals:
         core, active = machine.core, branch.active - self.bans.held.keys()
         signers, trainers = branch.signers & active, core.presence.trainers(now)
         others = (active - signers) & (trainers | ({core.me} if core.contributes else set()))
+        since = max(bound_until(machine.rounds), core.presence.met_at(others, now))
         few = 2 * len(others) <= len(branch.active)
-        return bool(signers) and (few or machine.tempo.most_failed(machine.chain, now))
+        return bool(signers) and (few or machine.tempo.most_failed(machine.chain, since, now))
 
     def _has_honest_signer(self, branch: Branch, machine: FragmentMachine, now: float) -> bool:
         """Whether more than a third signed of those of a fragment's active set that are here.

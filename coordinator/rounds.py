@@ -285,6 +285,12 @@ class Rounds:
         self.bonds.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
 
 
+def bound_until(rounds: Rounds) -> float:
+    """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
+    locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
+    return max(rounds.bonds.at(rounds.chain.digest).until, *locks, 0.0)
+
+
 def _left_out(rounds: Rounds, group: Group) -> int:
     """How many have asked in vain for a place in this group, as far as we know by now."""
     gathering = rounds.joining.gatherings.get(group.attempt)

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator import rivals
 from coordinator.actions import Action, FetchState, Send, Tell
+from coordinator.core import DEADLINE_DOUBLINGS_MAX
 from coordinator.custody import LACKING_INTERVALS
 from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.events import (
@@ -204,10 +205,10 @@ def test_a_branch_of_those_whom_another_fragment_knows_is_followed_once_nothing_
 def test_those_who_could_make_a_full_version_are_waited_for_and_not_for_ever():
     """One of four made a version alone; the others are here, say that they train, and make none."""
     engine = engine_at()
-    machine, pace, lifetime = engine.machines[0], engine.core.pace, engine.core.presence.lifetime_seconds
+    machine, core, lifetime = engine.machines[0], engine.core, engine.core.presence.lifetime_seconds
     branch = CLUB.grow(stem(), (1,)).after(1, 9)
     interval = machine.tempo.interval_seconds(machine.chain, NOW)
-    locks, shown, followed_at = LOCK_DEADLINES * pace.round_seconds, 0, None
+    locks, shown, followed_at = LOCK_DEADLINES * core.deadline_seconds(DEADLINE_DOUBLINGS_MAX), 0, None
     now = NOW
     while followed_at is None and now < NOW + locks + 3 * MOST_INTERVALS * interval:
         now += lifetime / 4

@@ -9,6 +9,7 @@ import pytest
 from coordinator.ballot import Ballot
 from coordinator.lineage import Branch
 from coordinator.messages import CertificateNote, ChainNote, Message
+from coordinator.timeline import LOCK_DEADLINES
 from coordinator.virtual.collusion import mischief_of
 from coordinator.virtual.invariants import InvariantError
 from coordinator.virtual.peer import VirtualPeer
@@ -120,6 +121,25 @@ def test_who_is_bound_by_a_vote_that_never_counts_follows_no_few(seed: int, monk
             show(peer, withheld.hostile[0].me, made)
             assert not follows(peer, made)
     assert min(map(version, withheld.honest)) > withheld.fork
+
+
+def test_nobody_follows_few_when_the_longest_lock_ends_while_most_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts whose deadlines have doubled bind for longer than the patience after a first one."""
+    withheld = Withheld(0, monkeypatch)
+    world = withheld.world
+    made = branch(machine(withheld.honest[0]).chain, [peer.signer for peer in withheld.hostile], 3)
+    base = machine(withheld.honest[0]).chain.digest
+    free_at = world.clock.now + LOCK_DEADLINES * 2 * PACE.round_seconds + 6 * INTERVAL_SECONDS
+    for peer in withheld.honest:
+        machine(peer).bonds.tie(base, 0, free_at)
+    while min(map(version, withheld.honest)) == withheld.fork and world.clock.now < free_at + 2 * PACE.round_seconds:
+        world.run(0.5)
+        for peer in withheld.honest:
+            show(peer, withheld.hostile[0].me, made)
+            assert not follows(peer, made)
+    assert world.clock.now > free_at
+    run_to_version(world, withheld.fork + 1, 12 * PACE.round_seconds)
+    assert not any(follows(peer, made) for peer in withheld.honest)
 
 
 def test_what_nobody_serves_is_left_alone_whatever_is_shown_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
