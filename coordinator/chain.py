@@ -211,9 +211,9 @@ class Chain:
 
         None also where that is settled by now, and can be told no more.
         """
-        since = self.version if self._few is None else self._few.since
-        recent = max(self.first_version, self.version - UNSETTLED_VERSIONS)
-        return since if self._few is not None and since >= recent else None
+        if self._few is None or self._few.since < max(self.first_version, self.version - UNSETTLED_VERSIONS):
+            return None
+        return self._few.since
 
     @property
     def _oldest(self) -> int:

@@ -17,9 +17,7 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 
 FETCH_RETRY_SECONDS = 1.0
-LACKING_INTERVALS = (
-    4.0  # expected intervals until a version that nobody serves does not exist: longer than minor ones wait
-)
+LACKING_INTERVALS = 4.0  # expected ones until a version that nobody serves does not exist: longer than minor ones wait
 UNSERVED_INTERVALS = 3.0  # for how long it does not exist then
 UNSERVED_INTERVALS_MAX = 48.0  # of the latter, which doubles each time that it is not served again
 UNSERVED_MAX = 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from coordinator.certificate import Certificate
 from coordinator.chain import UNSETTLED_VERSIONS, Chain
@@ -154,10 +155,9 @@ def without_tail(rival: Chain, fork: int) -> Chain:
     Nobody on the branch would follow them at once, so they neither help it to win nor are taken over with it: a few of
     its signers could make any number of them, and sign there later than everybody else. Its first version stays.
     """
-    for version in range(fork + 1, rival.version):
-        before, after = rival.after(version - 1, 2)
-        if after.outcome.minor and not before.outcome.minor and not majority_signed(rival, version):
-            return rival.truncated(version)
+    for before, after in pairwise(rival.after(fork, rival.version - fork)):
+        if after.outcome.minor and not before.outcome.minor and not majority_signed(rival, before.version):
+            return rival.truncated(before.version)
     return rival
 
 
