@@ -1,13 +1,13 @@
 """Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
 
-A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050). Where there is none,
-its claim counts, which is what it certified since the fork: distinct keys of the fork's active set that signed, then
-tokens, then the lower digest (docs/adr/0005). Two honest peers that compare the same two always agree on the winner.
+A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050, 0052). Where there is
+none, its claim counts, which is what it certified since the fork: distinct keys of the fork's active set that signed,
+then tokens, then the lower digest (docs/adr/0005). Two honest peers that compare the same two agree on the winner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,10 +28,11 @@ class Branch:
 
     active: frozenset[PeerId]  # at the fork
     certificates: tuple[Certificate, ...]
+    banned: Container[PeerId] = ()  # convicted keys: what they signed counts for nothing
 
     @property
     def signers(self) -> frozenset[PeerId]:
-        """Who of the active set signed something of it."""
+        """Who of the active set signed something of it and counts."""
         return frozenset(self.last_signed())
 
     def last_signed(self) -> dict[PeerId, tuple[int, int]]:
@@ -40,21 +41,25 @@ class Branch:
             voter: (certificate.version, certificate.outcome.attempt)
             for certificate in self.certificates
             for voter in certificate.voters & self.active
+            if voter not in self.banned
         }
 
-    def supersedes(self, other: Branch, banned: Container[PeerId]) -> bool:
+    def supersedes(self, other: Branch) -> bool:
         """Whether most of the active set signed something of it, and nothing of the other one later.
 
         A full certificate for which hostile voters withhold their votes is known to nobody else. Those who voted for it
         go on once their locks have run out, and what they sign then must not fall when it is shown.
         """
-        return 2 * self.later_than(other, banned) > len(self.active)
+        return 2 * len(self.later_than(other)) > len(self.active)
 
-    def later_than(self, other: Branch, banned: Container[PeerId]) -> int:
-        """How many of the active set signed something of it, and nothing of the other one later."""
+    def later_than(self, other: Branch) -> frozenset[PeerId]:
+        """Who of the active set signed something of it, and nothing of the other one later."""
         elsewhere = other.last_signed()
-        last = self.last_signed().items()
-        return sum(peer not in banned and place > elsewhere.get(peer, (0, 0)) for peer, place in last)
+        return frozenset(peer for peer, place in self.last_signed().items() if place > elsewhere.get(peer, (0, 0)))
+
+    def left_for(self, other: Branch) -> bool:
+        """Whether most of its signers signed something of the other one later."""
+        return 2 * len(self.signers & other.later_than(self)) > len(self.signers)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,12 +71,13 @@ class Claim:
     inverse_digest: bytes
 
 
-def claim(branches: Sequence[Branch], banned: Container[PeerId] = ()) -> Claim:
-    """The claim of one side over all fragments that forked; convicted keys count for nothing."""
+def claim(branches: Iterable[Branch]) -> Claim:
+    """The claim of one side over all fragments that forked."""
+    branches = tuple(branches)
     signers: set[PeerId] = set()
     tokens = 0.0
     for branch in branches:
-        signers |= {peer for peer in branch.signers if peer not in banned}
+        signers |= branch.signers
         for certificate in branch.certificates:
             tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
@@ -161,25 +167,67 @@ def without_tail(rival: Chain, fork: int) -> Chain:
     return rival
 
 
-def better(ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()) -> bool:
-    """Whether the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked fragment."""
-    our_branches, their_branches = [], []
-    for fragment in sorted(theirs):
-        fork, rival = theirs[fragment]
-        active = rival.truncated(fork).active_set()
-        our_branches.append(_compared(ours[fragment], fork, active))
-        their_branches.append(_compared(rival, fork, active))
-    pairs = list(zip(our_branches, their_branches, strict=True))
-    for (fragment, (fork, _)), (our, their) in zip(sorted(theirs.items()), pairs, strict=True):
-        deep = ours[fragment].version - fork > LINEAGE_DEPTH_MAX
-        if deep and our.later_than(their, banned) > their.later_than(our, banned):
-            return False  # what fewer signed last undoes no long work of those few
-    we_do = any(our.supersedes(their, banned) for our, their in pairs)
-    they_do = any(their.supersedes(our, banned) for our, their in pairs)
-    return they_do if we_do != they_do else claim(their_branches, banned) > claim(our_branches, banned)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What both sides certified in one fragment since they parted, as far as it is compared."""
+
+    ours: Branch
+    theirs: Branch
+    long: bool  # whether one of the two made as much as is compared, or more
+
+    @property
+    def lead(self) -> int:
+        """How many more of the active set signed their branch last than ours."""
+        return len(self.theirs.later_than(self.ours)) - len(self.ours.later_than(self.theirs))
+
+    @property
+    def is_lost(self) -> bool | None:
+        """Whether their branch supersedes ours; False where ours supersedes theirs, None where neither does."""
+        if self.theirs.supersedes(self.ours):
+            return True
+        return False if self.ours.supersedes(self.theirs) else None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether most of those who signed the superseded branch signed the other one later."""
+        return self.ours.left_for(self.theirs) if self.is_lost else self.theirs.left_for(self.ours)
 
 
-def _compared(chain: Chain, fork: int, active: frozenset[PeerId]) -> Branch:
-    """What counts of a chain after a fork, whichever of the two sides looks at it."""
-    seen = chain.truncated(min(chain.version, fork + VERSIONS_COMPARED))
-    return Branch(active, without_tail(seen, fork).after(fork, VERSIONS_COMPARED))
+def won(
+    ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()
+) -> frozenset[int]:
+    """The fragments in which the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked one.
+
+    Those of all or of none, so that nobody gets a model of two; unless each side supersedes the other in some fragment,
+    and most of the signers went over there: they were on both sides, which are no two halves of a swarm.
+    """
+    forks = {index: _comparison(ours[index], rival, fork, banned) for index, (fork, rival) in sorted(theirs.items())}
+    decided = {index: fork for index, fork in forks.items() if fork.is_lost is not None}
+    lost = {index for index, fork in decided.items() if fork.is_lost}
+    if lost and len(lost) < len(decided) and all(fork.is_left for fork in decided.values()):
+        others = forks.keys() - decided.keys()
+        return frozenset(lost | others if _win([forks[index] for index in others]) else lost)
+    return frozenset(forks if _win(forks.values()) else ())
+
+
+def _win(forks: Collection[Comparison]) -> bool:
+    """Whether the rival lineage wins in all of these fragments together.
+
+    Of long branches most of all counts who signed last: what few signed before undoes no long work.
+    """
+    lead = sum(fork.lead for fork in forks)
+    if lead and any(fork.long for fork in forks):
+        return lead > 0
+    lost = {fork.is_lost for fork in forks} - {None}
+    if len(lost) == 1:
+        return True in lost
+    return claim(fork.theirs for fork in forks) > claim(fork.ours for fork in forks)
+
+
+def _comparison(ours: Chain, theirs: Chain, fork: int, banned: Container[PeerId]) -> Comparison:
+    """What counts of two chains after a fork, whichever of the two sides looks at it."""
+    active = theirs.truncated(fork).active_set()
+    both = (ours, theirs)
+    seen = (without_tail(one.truncated(min(one.version, fork + VERSIONS_COMPARED)), fork) for one in both)
+    our, their = (Branch(active, one.after(fork, VERSIONS_COMPARED), banned) for one in seen)
+    return Comparison(our, their, max(one.version for one in both) - fork >= VERSIONS_COMPARED)

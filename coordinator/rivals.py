@@ -14,12 +14,12 @@ from coordinator.fragment import FragmentMachine
 from coordinator.lineage import (
     Branch,
     ancestor,
-    better,
     branch_after,
     continuation,
     known_digests,
     majority_signed,
     without_tail,
+    won,
 )
 from coordinator.messages import CHAIN_PAGE_MAX, AskChainNote, CertificateNote, ChainNote
 from coordinator.rounds import bound_until
@@ -244,12 +244,10 @@ class Rivals:
         forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
         taken = {index: without_tail(rival, fork) for index, (fork, rival) in forks.items()}
         lost = {index for index, one in taken.items() if self.machines[index].custody.is_unserved(one.digest, now)}
-        rivals = {index: fork for index, fork in sorted(forks.items()) if index not in lost}
-        if not rivals or not better({one.index: one.chain for one in self.machines}, rivals, self.bans):
-            return []
+        rivals = {index: fork for index, fork in forks.items() if index not in lost}
         actions: list[Action] = []
-        for index, (fork, _) in rivals.items():
-            machine, branch = self.machines[index], taken[index]
+        for index in sorted(won({one.index: one.chain for one in self.machines}, rivals, self.bans)):
+            (fork, _), machine, branch = forks[index], self.machines[index], taken[index]
             details: dict[str, object] = {"fork": fork, "ours": machine.chain.version, "theirs": branch.version}
             actions.append(Tell("lineage_changed", index, branch.version, details))
             actions += machine.switch(branch, fork, now) + machine.fetch_if_behind(now)

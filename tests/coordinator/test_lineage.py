@@ -13,12 +13,12 @@ from coordinator.lineage import (
     VERSIONS_COMPARED,
     Branch,
     ancestor,
-    better,
     claim,
     continuation,
     known_digests,
     majority_signed,
     without_tail,
+    won,
 )
 from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from dht.identity import PeerId
@@ -40,14 +40,50 @@ branches = st.tuples(st.integers(1, 4), rosters, st.sampled_from([b"a", b"b", b"
 
 
 @given(branches, branches)
-def test_of_two_lineages_exactly_one_is_better(
+def test_of_two_lineages_exactly_one_is_won(
     one: tuple[int, tuple[PeerId, ...], bytes, int], other: tuple[int, tuple[PeerId, ...], bytes, int]
 ) -> None:
     base = stem()
     first, second = branch(base, *one), branch(base, *other)
-    wins = better({0: first}, {0: (2, second)})
-    loses = better({0: second}, {0: (2, first)})
-    assert wins != loses if first.digest != second.digest else not (wins or loses)
+    wins = won({0: first}, {0: (2, second)})
+    loses = won({0: second}, {0: (2, first)})
+    assert len(wins | loses) == len(wins) + len(loses) == (first.digest != second.digest)
+
+
+def stems_of_two() -> list[Chain]:
+    """Two fragments of which three keys are active in both, and two in each alone."""
+    own = core(founders=PEERS[:7], pace=PACE.model_copy(update={"fragments": 2}))
+    return [grown(chain_of(own, index), 4, PEERS[2 * index : 2 * index + 5]) for index in range(2)]
+
+
+STEMS = stems_of_two()
+parties = st.lists(st.sampled_from(PEERS[:7]), min_size=1, max_size=5, unique=True).map(tuple)
+pieces = st.lists(st.tuples(st.sampled_from([1, 2, 40, 70]), parties), min_size=1, max_size=2)
+
+
+def lineage(grows: tuple[list[tuple[int, tuple[PeerId, ...]]], ...], salt: bytes) -> dict[int, Chain]:
+    found = dict(enumerate(STEMS))
+    for index, pieces in enumerate(grows):
+        for versions, roster in pieces:
+            found[index] = branch(found[index], versions, roster, salt)
+    return found
+
+
+def seen(theirs: dict[int, Chain]) -> dict[int, tuple[int, Chain]]:
+    """What others know of it: a page of each fragment."""
+    return {index: (4, chain.truncated(min(chain.version, 4 + CHAIN_PAGE_MAX))) for index, chain in theirs.items()}
+
+
+@given(st.tuples(pieces, pieces), st.tuples(pieces, pieces), st.sampled_from([(), PEERS[2:3], PEERS[3:5]]))
+def test_each_fragment_goes_to_exactly_one_of_two_lineages(
+    one: tuple[list[tuple[int, tuple[PeerId, ...]]], ...],
+    other: tuple[list[tuple[int, tuple[PeerId, ...]]], ...],
+    banned: tuple[PeerId, ...],
+) -> None:
+    """However long they are, and though other keys are active in each fragment."""
+    first, second = lineage(one, b"one"), lineage(other, b"other")
+    wins, loses = won(first, seen(second), banned), won(second, seen(first), banned)
+    assert sorted([*wins, *loses]) == [0, 1]
 
 
 @given(st.tuples(branches, branches, branches))
@@ -55,14 +91,14 @@ def test_the_order_is_transitive(three: tuple[tuple[int, tuple[PeerId, ...], byt
     base = stem()
     chains = [branch(base, *one) for one in three]
     for first, second, third in permutations(chains):
-        if better({0: first}, {0: (2, second)}) and better({0: second}, {0: (2, third)}):
-            assert better({0: first}, {0: (2, third)})
+        if won({0: first}, {0: (2, second)}) and won({0: second}, {0: (2, third)}):
+            assert won({0: first}, {0: (2, third)})
 
 
 def test_signers_come_before_tokens() -> None:
     base = stem()
     few, many = branch(base, 3, FIVE[:2], b"few", 10**9), branch(base, 1, FIVE[2:], b"many", 1)
-    assert better({0: few}, {0: (2, many)})
+    assert won({0: few}, {0: (2, many)})
 
 
 def test_signers_count_once_and_only_if_they_were_active_at_the_fork() -> None:
@@ -77,12 +113,12 @@ def test_what_most_signed_later_wins_however_many_signed_the_other_before() -> N
     """Four of five voted for a certificate that was withheld from them, and went on when their locks had run out."""
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld", 10**9), branch(base, 2, FIVE[:3], b"on")
-    assert not better({0: gone_on}, {0: (2, withheld)})
-    assert better({0: withheld}, {0: (2, gone_on)})
+    assert not won({0: gone_on}, {0: (2, withheld)})
+    assert won({0: withheld}, {0: (2, gone_on)})
     tail = branch(withheld, 5, FIVE[3:], b"of two")
-    assert not better({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
+    assert not won({0: gone_on}, {0: (2, tail)}), "nobody else is in what those two make"
     few = branch(base, 2, FIVE[:2], b"few")
-    assert better({0: few}, {0: (2, withheld)}), "who went on are not most"
+    assert won({0: few}, {0: (2, withheld)}), "who went on are not most"
 
 
 def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_over() -> None:
@@ -96,8 +132,8 @@ def test_versions_of_few_at_the_end_neither_help_a_lineage_to_win_nor_are_taken_
     tail = branch(withheld, 3, hostile, b"of two", 10**12)
     assert without_tail(tail, 2).digest == withheld.digest
     for shown in (withheld, tail, without_tail(tail, 2)):
-        assert not better({0: gone_on}, {0: (2, shown)})
-        assert better({0: shown}, {0: (2, gone_on)})
+        assert not won({0: gone_on}, {0: (2, shown)})
+        assert won({0: shown}, {0: (2, gone_on)})
 
 
 def test_versions_at_the_end_that_most_signed_stay() -> None:
@@ -111,7 +147,7 @@ def test_versions_at_the_end_that_most_signed_stay() -> None:
 def test_convicted_keys_supersede_nothing() -> None:
     base = stem()
     withheld, gone_on = branch(base, 1, FIVE, b"withheld"), branch(base, 2, FIVE[:3], b"on")
-    assert better({0: gone_on}, {0: (2, withheld)}, {FIVE[0]})
+    assert won({0: gone_on}, {0: (2, withheld)}, {FIVE[0]})
 
 
 def test_one_members_claim_of_tokens_cannot_outweigh_the_others() -> None:
@@ -131,7 +167,7 @@ def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() 
     seen_by_longer = continuation(longer, long.after(2, page))
     assert seen_by_long is not None
     assert seen_by_longer is not None
-    assert better({0: long}, {0: seen_by_long}) != better({0: longer}, {0: seen_by_longer})
+    assert won({0: long}, {0: seen_by_long}) != won({0: longer}, {0: seen_by_longer})
     assert page == VERSIONS_COMPARED
 
 
@@ -140,8 +176,29 @@ def test_fragments_are_compared_together() -> None:
     bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(2)]
     ours = {index: branch(base, 1, FIVE[:2], b"o") for index, base in enumerate(bases)}
     theirs = {0: (1, branch(bases[0], 1, FIVE[4:], b"t")), 1: (1, branch(bases[1], 1, FIVE[2:4], b"t"))}
-    assert better({0: ours[0]}, {0: theirs[0]}) is False
-    assert better(ours, theirs) is True
+    assert not won({0: ours[0]}, {0: theirs[0]})
+    assert won(ours, theirs) == {0, 1}
+
+
+def test_what_was_left_in_one_fragment_is_not_undone_because_of_another() -> None:
+    """Four of five went back to an earlier attempt in one, and have gone on for long without what was withheld."""
+    bases = [base.truncated(4) for base in STEMS]
+    five = PEERS[2:7]
+    mine, theirs = [branch(bases[0], 1, FIVE, b"on")], [bases[0].truncated(4)]
+    theirs[0].append(certificate(bases[0], FIVE, salt=b"of a later attempt", changes={"attempt": 1}))
+    mine.append(branch(bases[1], 60, five[:4], b"on"))
+    theirs.append(branch(bases[1], 1, five, b"withheld", 10**9))
+    ours, shown = dict(enumerate(mine)), dict(enumerate(theirs))
+    assert won(ours, seen(shown)) == {0}
+    assert won(shown, seen(ours)) == {1}
+
+
+def test_two_halves_of_a_swarm_become_one_in_all_fragments() -> None:
+    """Each is most of one fragment's active set; nobody signed on both sides."""
+    one, other = (PEERS[0], PEERS[1], PEERS[2]), (PEERS[3], PEERS[4], PEERS[5], PEERS[6])
+    for versions in (3, 70):
+        first, second = (lineage(([(versions, half)],) * 2, half[0].encode()) for half in (one, other))
+        assert sorted([won(first, seen(second)), won(second, seen(first))], key=len) == [frozenset(), {0, 1}]
 
 
 def test_the_newest_shared_version_is_the_ancestor() -> None:
@@ -201,7 +258,7 @@ def test_no_depth_protects_what_few_made() -> None:
     assert shared is not None
     found = continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
     assert found is not None
-    assert better({0: ours}, {0: found})
+    assert won({0: ours}, {0: found})
     assert continuation(ours.truncated(150), theirs.after(20, 3)) is not None
     most = branch(branch(ours, 1, FIVE[:2], b"a second"), 1, FIVE[:3], b"a third")
     assert continuation(most, theirs.after(20, 3)) is None
@@ -215,8 +272,8 @@ def test_what_fewer_signed_last_undoes_no_long_work_of_few() -> None:
     on = branch(branch(base, 1, four[:2], b"two"), 200, (*four[:2], *PEERS[4:7]), b"on")
     found = continuation(on, withheld.after(20, 1))
     assert found is not None
-    assert not better({0: on}, {0: found})
-    assert better({0: on.truncated(40)}, {0: found}), "of what is not long the first rule decides"
+    assert not won({0: on}, {0: found})
+    assert won({0: on.truncated(40)}, {0: found}), "of what is not long all that signed it count"
 
 
 def test_a_fork_is_found_however_many_others_lie_between() -> None:

@@ -7,7 +7,7 @@ import pytest
 from coordinator.actions import Action, Send, Tell
 from coordinator.answering import Answering
 from coordinator.engine import Engine
-from coordinator.lineage import better
+from coordinator.lineage import won
 from coordinator.messages import AskChainNote, ChainNote
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.peer import VirtualPeer
@@ -133,7 +133,7 @@ def winner_first(world: World, fragments: list[int]) -> list[list[VirtualPeer]]:
     sides = [world.peers[:2], world.peers[2:]]
     ours = {index: machine(sides[0][0], index).chain for index in fragments}
     theirs = {index: (fork_of(world, index), machine(sides[1][0], index).chain) for index in fragments}
-    return sides[::-1] if better(ours, theirs) else sides
+    return sides[::-1] if won(ours, theirs) else sides
 
 
 def fork_of(world: World, index: int) -> int:
