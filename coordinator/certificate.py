@@ -222,7 +222,9 @@ def refusal_alone(certificate: Certificate, run_id: bytes, verifier: Verifier) -
         return "names another trust table"
     if not are_convictions(certificate.convictions, outcome.roster_ids):
         return "convicts a member of its own roster, or a key twice"
-    if len(certificate.voters & outcome.roster_ids) < votes_needed(len(outcome.roster_ids)):
+    if not certificate.voters <= outcome.roster_ids:
+        return "has a vote from outside its roster"
+    if len(certificate.voters) < votes_needed(len(outcome.roster_ids)):
         return "has too few votes"
     return _inconsistency(outcome) or _bad_vote(certificate, run_id, verifier)
 

@@ -1,8 +1,9 @@
 """Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
 
-A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050, 0052). Where there is
-none, its claim counts, which is what it certified since the fork: distinct keys of the fork's active set that signed,
-then tokens, then the lower digest (docs/adr/0005). Two honest peers that compare the same two agree on the winner.
+A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050). Where there is none,
+of long branches the one counts that more of it signed last (docs/adr/0052), and then the claim, which is what a lineage
+certified since the fork: keys of the fork's active set that signed, then tokens, then the lower digest (docs/adr/0005).
+Two honest peers that compare the same two always agree on the winner.
 """
 
 from __future__ import annotations
@@ -57,10 +58,6 @@ class Branch:
         elsewhere = other.last_signed()
         return frozenset(peer for peer, place in self.last_signed().items() if place > elsewhere.get(peer, (0, 0)))
 
-    def left_for(self, other: Branch) -> bool:
-        """Whether most of its signers signed something of the other one later."""
-        return 2 * len(self.signers & other.later_than(self)) > len(self.signers)
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
@@ -72,16 +69,13 @@ class Claim:
 
 
 def claim(branches: Iterable[Branch]) -> Claim:
-    """The claim of one side over all fragments that forked."""
+    """The claim of one side over all fragments that forked: sums, so that no part of them says otherwise than all."""
     branches = tuple(branches)
-    signers: set[PeerId] = set()
     tokens = 0.0
-    for branch in branches:
-        signers |= branch.signers
-        for certificate in branch.certificates:
-            tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
+    for certificate in (one for branch in branches for one in branch.certificates):
+        tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
-    return Claim(len(signers), tokens, bytes(255 - byte for byte in heads))
+    return Claim(sum(len(branch.signers) for branch in branches), tokens, bytes(255 - byte for byte in heads))
 
 
 def horizon(chain: Chain) -> int:
@@ -177,20 +171,9 @@ class Comparison:
 
     @property
     def lead(self) -> int:
-        """How many more of the active set signed their branch last than ours."""
-        return len(self.theirs.later_than(self.ours)) - len(self.ours.later_than(self.theirs))
-
-    @property
-    def is_lost(self) -> bool | None:
-        """Whether their branch supersedes ours; False where ours supersedes theirs, None where neither does."""
-        if self.theirs.supersedes(self.ours):
-            return True
-        return False if self.ours.supersedes(self.theirs) else None
-
-    @property
-    def is_left(self) -> bool:
-        """Whether most of those who signed the superseded branch signed the other one later."""
-        return self.ours.left_for(self.theirs) if self.is_lost else self.theirs.left_for(self.ours)
+        """How many more of the active set signed their branch last than ours; 0 where all who lead may be hostile."""
+        ours, theirs = len(self.ours.later_than(self.theirs)), len(self.theirs.later_than(self.ours))
+        return theirs - ours if 3 * max(ours, theirs) > len(self.ours.active) else 0
 
 
 def won(
@@ -198,29 +181,25 @@ def won(
 ) -> frozenset[int]:
     """The fragments in which the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked one.
 
-    Those of all or of none, so that nobody gets a model of two; unless each side supersedes the other in some fragment,
-    and most of the signers went over there: they were on both sides, which are no two halves of a swarm.
+    Those of all or of none, so that nobody gets a model of two. But where each side supersedes the other in some, these
+    go each their way: else a version of few in one would have withheld ones undo what most signed in the others.
     """
     forks = {index: _comparison(ours[index], rival, fork, banned) for index, (fork, rival) in sorted(theirs.items())}
-    decided = {index: fork for index, fork in forks.items() if fork.is_lost is not None}
-    lost = {index for index, fork in decided.items() if fork.is_lost}
-    if lost and len(lost) < len(decided) and all(fork.is_left for fork in decided.values()):
-        others = forks.keys() - decided.keys()
-        return frozenset(lost | others if _win([forks[index] for index in others]) else lost)
-    return frozenset(forks if _win(forks.values()) else ())
+    lost = {index for index, fork in forks.items() if fork.theirs.supersedes(fork.ours)}
+    kept = {index for index, fork in forks.items() if fork.ours.supersedes(fork.theirs)}
+    others = [index for index in forks if index not in lost | kept]
+    wins = bool(lost) if bool(lost) != bool(kept) else _win([forks[index] for index in others])
+    return frozenset(lost.union(others) if wins else lost)
 
 
 def _win(forks: Collection[Comparison]) -> bool:
-    """Whether the rival lineage wins in all of these fragments together.
+    """Whether the rival lineage wins in all of these fragments together, in which neither supersedes the other.
 
-    Of long branches most of all counts who signed last: what few signed before undoes no long work.
+    Of long branches it counts who signed last: what few signed before undoes no long work.
     """
     lead = sum(fork.lead for fork in forks)
     if lead and any(fork.long for fork in forks):
         return lead > 0
-    lost = {fork.is_lost for fork in forks} - {None}
-    if len(lost) == 1:
-        return True in lost
     return claim(fork.theirs for fork in forks) > claim(fork.ours for fork in forks)
 
 

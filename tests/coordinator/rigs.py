@@ -28,7 +28,7 @@ from dht.identity import PeerId, Signer
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 
-SIGNERS, VERIFIER = make_signers(12, 1, real_keys=False)
+SIGNERS, VERIFIER = make_signers(13, 1, real_keys=False)
 PEERS = tuple(signer.peer_id for signer in SIGNERS)
 BY_ID: dict[PeerId, Signer] = {signer.peer_id: signer for signer in SIGNERS}
 PACE = PaceSpec(fragments=1, steps_per_version=6, quorum=3, min_group=2, round_seconds=8.0)

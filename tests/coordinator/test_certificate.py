@@ -125,6 +125,8 @@ def test_votes_that_do_not_count() -> None:
     few = with_votes(good, good.votes[:3])
     assert chain.refusal(few) == "has too few votes"
     assert chain.refusal(with_votes(good, (*good.votes, good.votes[0]))) == "a voter signed twice"
+    outside = certificate(chain, PEERS[:4], voters=PEERS[:5])
+    assert chain.refusal(outside) == "has a vote from outside its roster"
     forged = good.votes[0].model_copy(update={"signature": bytes(32)})
     assert "does not count" in (chain.refusal(with_votes(good, (forged, *good.votes[1:]))) or "")
     other = certificate(chain, PEERS[:5], salt=b"other")

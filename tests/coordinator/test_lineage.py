@@ -172,33 +172,53 @@ def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() 
 
 
 def test_fragments_are_compared_together() -> None:
-    own = core(pace=PACE.model_copy(update={"fragments": 2}))
-    bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(2)]
-    ours = {index: branch(base, 1, FIVE[:2], b"o") for index, base in enumerate(bases)}
-    theirs = {0: (1, branch(bases[0], 1, FIVE[4:], b"t")), 1: (1, branch(bases[1], 1, FIVE[2:4], b"t"))}
+    own = core(pace=PACE.model_copy(update={"fragments": 3}))
+    bases = [grown(chain_of(own, fragment), 1, FIVE) for fragment in range(3)]
+    ours = {index: branch(base, 1, FIVE[: 1 if index else 2], b"o") for index, base in enumerate(bases)}
+    theirs = {index: (1, branch(base, 1, FIVE[2:4] if index else FIVE[4:], b"t")) for index, base in enumerate(bases)}
     assert not won({0: ours[0]}, {0: theirs[0]})
-    assert won(ours, theirs) == {0, 1}
+    assert won(ours, theirs) == {0, 1, 2}
 
 
-def test_what_was_left_in_one_fragment_is_not_undone_because_of_another() -> None:
-    """Four of five went back to an earlier attempt in one, and have gone on for long without what was withheld."""
-    bases = [base.truncated(4) for base in STEMS]
+def test_who_supersedes_in_one_fragment_alone_wins_in_all() -> None:
+    three, two = (PEERS[0], PEERS[1], PEERS[4]), PEERS[2:4]
+    first, second = (lineage(([(3, half)],) * 2, half[0].encode()) for half in (three, two))
+    assert won(second, seen(first)) == {0, 1}
+    assert not won(first, seen(second))
+
+
+def test_what_most_signed_is_not_undone_because_of_another_fragment() -> None:
+    """Four of five went back to an earlier attempt in one, and have gone on for long in the other.
+
+    There they are shown what was withheld, or what one key made by itself, in no time.
+    """
     five = PEERS[2:7]
-    mine, theirs = [branch(bases[0], 1, FIVE, b"on")], [bases[0].truncated(4)]
-    theirs[0].append(certificate(bases[0], FIVE, salt=b"of a later attempt", changes={"attempt": 1}))
-    mine.append(branch(bases[1], 60, five[:4], b"on"))
-    theirs.append(branch(bases[1], 1, five, b"withheld", 10**9))
-    ours, shown = dict(enumerate(mine)), dict(enumerate(theirs))
-    assert won(ours, seen(shown)) == {0}
-    assert won(shown, seen(ours)) == {1}
+    again = STEMS[0].truncated(4)
+    again.append(certificate(again, FIVE, salt=b"of a later attempt", changes={"attempt": 1}))
+    ours = {0: branch(STEMS[0], 1, FIVE, b"on"), 1: branch(STEMS[1], 60, five[:4], b"on")}
+    for versions, roster in (1, five), (40, five[4:]):
+        shown = {0: again, 1: branch(STEMS[1], versions, roster, b"other", 10**9)}
+        assert won(ours, seen(shown)) == {0}
+        assert won(shown, seen(ours)) == {1}
 
 
-def test_two_halves_of_a_swarm_become_one_in_all_fragments() -> None:
-    """Each is most of one fragment's active set; nobody signed on both sides."""
-    one, other = (PEERS[0], PEERS[1], PEERS[2]), (PEERS[3], PEERS[4], PEERS[5], PEERS[6])
-    for versions in (3, 70):
-        first, second = (lineage(([(versions, half)],) * 2, half[0].encode()) for half in (one, other))
-        assert sorted([won(first, seen(second)), won(second, seen(first))], key=len) == [frozenset(), {0, 1}]
+@pytest.mark.parametrize("versions", [3, 70])
+def test_each_half_of_a_swarm_keeps_the_fragments_of_which_it_is_most(versions: int) -> None:
+    halves = PEERS[:3], PEERS[3:7]
+    first, second = (lineage(([(versions, half)],) * 2, half[0].encode()) for half in halves)
+    assert won(first, seen(second)) == {1}
+    assert won(second, seen(first)) == {0}
+
+
+def test_however_much_less_than_a_third_made_undoes_no_fresh_version() -> None:
+    """Copies of it may have few honest votes: the first that sufficed."""
+    many, hostile = PEERS[:13], PEERS[:4]
+    base = grown(chain_of(core(founders=many)), 2, many)
+    fresh, newest = base.truncated(2), certificate(base, PEERS[:10], voters=PEERS[:7])
+    assert base.refusal(newest) is None
+    fresh.append(newest)
+    made = branch(branch(base, 1, hostile, b"first"), 39, hostile, b"of few", 10**9)
+    assert not won({0: fresh}, {0: (2, made)})
 
 
 def test_the_newest_shared_version_is_the_ancestor() -> None:
