@@ -1,14 +1,13 @@
 """Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
 
-A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050). Where there is none,
-of long branches the one counts that more of it signed last (docs/adr/0052), and then the claim, which is what a lineage
-certified since the fork: keys of the fork's active set that signed, then tokens, then the lower digest (docs/adr/0005).
-Two honest peers that compare the same two always agree on the winner.
+A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050, 0052). Where there is
+none, its claim counts, which is what it certified since the fork: keys of the fork's active set that signed, then
+tokens, then the lower digest (docs/adr/0005). Two honest peers with the same copies agree on the winner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +16,6 @@ from coordinator.chain import UNSETTLED_VERSIONS, Chain
 from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from coordinator.weights import truncated
 from dht.identity import PeerId
-from dht.statement import digest_of
 
 VERSIONS_COMPARED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
 BEFORE_FEW = 8  # versions before those of few that may be left with these
@@ -51,12 +49,12 @@ class Branch:
         A full certificate for which hostile voters withhold their votes is known to nobody else. Those who voted for it
         go on once their locks have run out, and what they sign then must not fall when it is shown.
         """
-        return 2 * len(self.later_than(other)) > len(self.active)
+        return 2 * self.later_than(other) > len(self.active)
 
-    def later_than(self, other: Branch) -> frozenset[PeerId]:
-        """Who of the active set signed something of it, and nothing of the other one later."""
+    def later_than(self, other: Branch) -> int:
+        """How many of the active set signed something of it, and nothing of the other one later."""
         elsewhere = other.last_signed()
-        return frozenset(peer for peer, place in self.last_signed().items() if place > elsewhere.get(peer, (0, 0)))
+        return sum(place > elsewhere.get(peer, (0, 0)) for peer, place in self.last_signed().items())
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,17 +63,18 @@ class Claim:
 
     signers: int
     tokens: float
-    inverse_digest: bytes
+    inverse_heads: tuple[bytes, ...]
 
 
 def claim(branches: Iterable[Branch]) -> Claim:
-    """The claim of one side over all fragments that forked: sums, so that no part of them says otherwise than all."""
+    """The claim of one side over all fragments that forked: none of them alone says otherwise than all."""
     branches = tuple(branches)
     tokens = 0.0
     for certificate in (one for branch in branches for one in branch.certificates):
         tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
-    heads = digest_of(*(branch.certificates[-1].digest for branch in branches if branch.certificates))
-    return Claim(sum(len(branch.signers) for branch in branches), tokens, bytes(255 - byte for byte in heads))
+    heads = (branch.certificates[-1].digest for branch in branches if branch.certificates)
+    inverse_heads = tuple(bytes(255 - byte for byte in head) for head in heads)
+    return Claim(sum(len(branch.signers) for branch in branches), tokens, inverse_heads)
 
 
 def horizon(chain: Chain) -> int:
@@ -161,52 +160,32 @@ def without_tail(rival: Chain, fork: int) -> Chain:
     return rival
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What both sides certified in one fragment since they parted, as far as it is compared."""
-
-    ours: Branch
-    theirs: Branch
-    long: bool  # whether one of the two made as much as is compared, or more
-
-    @property
-    def lead(self) -> int:
-        """How many more of the active set signed their branch last than ours; 0 where all who lead may be hostile."""
-        ours, theirs = len(self.ours.later_than(self.theirs)), len(self.theirs.later_than(self.ours))
-        return theirs - ours if 3 * max(ours, theirs) > len(self.ours.active) else 0
-
-
 def won(
     ours: Mapping[int, Chain], theirs: Mapping[int, tuple[int, Chain]], banned: Container[PeerId] = ()
 ) -> frozenset[int]:
     """The fragments in which the rival lineage wins over ours; `theirs` holds (fork version, chain) per forked one.
 
     Those of all or of none, so that nobody gets a model of two. But where each side supersedes the other in some, these
-    go each their way: else a version of few in one would have withheld ones undo what most signed in the others.
+    go each their way: else a version of few in one would have withheld ones undo what most signed in the others. And
+    what fewer signed last undoes no long work of few.
     """
-    forks = {index: _comparison(ours[index], rival, fork, banned) for index, (fork, rival) in sorted(theirs.items())}
-    lost = {index for index, fork in forks.items() if fork.theirs.supersedes(fork.ours)}
-    kept = {index for index, fork in forks.items() if fork.ours.supersedes(fork.theirs)}
-    others = [index for index in forks if index not in lost | kept]
-    wins = bool(lost) if bool(lost) != bool(kept) else _win([forks[index] for index in others])
+    forks, long = {}, set()
+    for index, (fork, rival) in sorted(theirs.items()):
+        active = rival.truncated(fork).active_set()
+        our, their = (Branch(active, _compared(chain, fork), banned) for chain in (ours[index], rival))
+        forks[index] = our, their
+        if ours[index].version - fork > LINEAGE_DEPTH_MAX and our.later_than(their) > their.later_than(our):
+            long.add(index)
+    lost = {index for index, (our, their) in forks.items() if their.supersedes(our)}
+    kept = {index for index, (our, their) in forks.items() if our.supersedes(their)}
+    others = [index for index in forks if index not in lost | kept | long]
+    wins = claim(forks[index][1] for index in others) > claim(forks[index][0] for index in others)
+    if bool(lost) != bool(kept):
+        wins = bool(lost)
     return frozenset(lost.union(others) if wins else lost)
 
 
-def _win(forks: Collection[Comparison]) -> bool:
-    """Whether the rival lineage wins in all of these fragments together, in which neither supersedes the other.
-
-    Of long branches it counts who signed last: what few signed before undoes no long work.
-    """
-    lead = sum(fork.lead for fork in forks)
-    if lead and any(fork.long for fork in forks):
-        return lead > 0
-    return claim(fork.theirs for fork in forks) > claim(fork.ours for fork in forks)
-
-
-def _comparison(ours: Chain, theirs: Chain, fork: int, banned: Container[PeerId]) -> Comparison:
-    """What counts of two chains after a fork, whichever of the two sides looks at it."""
-    active = theirs.truncated(fork).active_set()
-    both = (ours, theirs)
-    seen = (without_tail(one.truncated(min(one.version, fork + VERSIONS_COMPARED)), fork) for one in both)
-    our, their = (Branch(active, one.after(fork, VERSIONS_COMPARED), banned) for one in seen)
-    return Comparison(our, their, max(one.version for one in both) - fork >= VERSIONS_COMPARED)
+def _compared(chain: Chain, fork: int) -> tuple[Certificate, ...]:
+    """What counts of a chain after a fork, whichever of the two sides looks at it."""
+    seen = chain.truncated(min(chain.version, fork + VERSIONS_COMPARED))
+    return without_tail(seen, fork).after(fork, VERSIONS_COMPARED)

@@ -36,7 +36,7 @@ HEARD_MAX = 512
 PLACES_ASKED_MAX = 16
 NETWORKS_MAX = 4  # of one peer: more than one has whoever is reached by IPv4 and by IPv6
 CELL_HEIGHT_MAX = 2  # with cells of 32 that is 32,000 peers
-LINEAGE_DEPTH_MAX = 64  # versions: how deep what most signed may still be left (`horizon`)
+LINEAGE_DEPTH_MAX = 64  # versions: how deep forks reach, where most signed what came since (`horizon`)
 
 Nonce = Annotated[bytes, Field(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 ATTEMPT_MAX = 1 << 20

@@ -40,7 +40,7 @@ branches = st.tuples(st.integers(1, 4), rosters, st.sampled_from([b"a", b"b", b"
 
 
 @given(branches, branches)
-def test_of_two_lineages_exactly_one_is_won(
+def test_of_two_lineages_exactly_one_wins(
     one: tuple[int, tuple[PeerId, ...], bytes, int], other: tuple[int, tuple[PeerId, ...], bytes, int]
 ) -> None:
     base = stem()
@@ -57,11 +57,16 @@ def stems_of_two() -> list[Chain]:
 
 
 STEMS = stems_of_two()
-parties = st.lists(st.sampled_from(PEERS[:7]), min_size=1, max_size=5, unique=True).map(tuple)
-pieces = st.lists(st.tuples(st.sampled_from([1, 2, 40, 70]), parties), min_size=1, max_size=2)
+Pieces = list[tuple[int, tuple[PeerId, ...]]]
 
 
-def lineage(grows: tuple[list[tuple[int, tuple[PeerId, ...]]], ...], salt: bytes) -> dict[int, Chain]:
+def pieces(versions: list[int], peers: tuple[PeerId, ...]) -> st.SearchStrategy[Pieces]:
+    """How a fragment grows: so many versions by these, and then perhaps by others."""
+    rosters = st.lists(st.sampled_from(peers), min_size=1, max_size=5, unique=True).map(tuple)
+    return st.lists(st.tuples(st.sampled_from(versions), rosters), min_size=1, max_size=2)
+
+
+def lineage(grows: tuple[Pieces, ...], salt: bytes) -> dict[int, Chain]:
     found = dict(enumerate(STEMS))
     for index, pieces in enumerate(grows):
         for versions, roster in pieces:
@@ -74,16 +79,53 @@ def seen(theirs: dict[int, Chain]) -> dict[int, tuple[int, Chain]]:
     return {index: (4, chain.truncated(min(chain.version, 4 + CHAIN_PAGE_MAX))) for index, chain in theirs.items()}
 
 
-@given(st.tuples(pieces, pieces), st.tuples(pieces, pieces), st.sampled_from([(), PEERS[2:3], PEERS[3:5]]))
+def left_over(first: dict[int, Chain], second: dict[int, Chain], banned: tuple[PeerId, ...]) -> set[int]:
+    """Fragments that still differ when each side has looked at the other twice."""
+    for _ in range(2):
+        for ours, theirs in (first, second), (second, first):
+            forks = {index: chain for index, chain in theirs.items() if chain.digest != ours[index].digest}
+            ours.update((index, theirs[index]) for index in won(ours, seen(forks), banned))
+    return {index for index, chain in first.items() if chain.digest != second[index].digest}
+
+
+ANY = pieces([1, 2, 30], PEERS[:7])
+BANNED = st.sampled_from([(), PEERS[2:3], PEERS[3:5]])
+
+
+@given(st.tuples(ANY, ANY), st.tuples(ANY, ANY), BANNED)
 def test_each_fragment_goes_to_exactly_one_of_two_lineages(
-    one: tuple[list[tuple[int, tuple[PeerId, ...]]], ...],
-    other: tuple[list[tuple[int, tuple[PeerId, ...]]], ...],
-    banned: tuple[PeerId, ...],
+    one: tuple[Pieces, ...], other: tuple[Pieces, ...], banned: tuple[PeerId, ...]
 ) -> None:
-    """However long they are, and though other keys are active in each fragment."""
+    """Though other keys are active in each fragment, and some sign on both sides."""
     first, second = lineage(one, b"one"), lineage(other, b"other")
     wins, loses = won(first, seen(second), banned), won(second, seen(first), banned)
     assert sorted([*wins, *loses]) == [0, 1]
+    assert not left_over(first, second, banned)
+
+
+@given(st.tuples(ANY, ANY), st.tuples(ANY, ANY))
+def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
+    """Of two lineages, now one fragment and now the other, now both."""
+    own, both = lineage(one, b"one"), [lineage(one, b"one"), lineage(other, b"other")]
+    for _ in range(4):
+        before = {index: chain.digest for index, chain in own.items()}
+        for shown in both:
+            for indexes in (0,), (1,), (0, 1):
+                forks = {index: shown[index] for index in indexes if shown[index].digest != own[index].digest}
+                own.update((index, shown[index]) for index in won(own, seen(forks)))
+        if before == {index: chain.digest for index, chain in own.items()}:
+            return
+    pytest.fail("it still changes over")
+
+
+LEFT, RIGHT = (pieces([1, 2, 40, 70], half) for half in (PEERS[:4], PEERS[4:7]))
+
+
+@given(st.tuples(LEFT, LEFT), st.tuples(RIGHT, RIGHT), BANNED)
+def test_two_honest_sides_never_refuse_each_other_for_good(
+    one: tuple[Pieces, ...], other: tuple[Pieces, ...], banned: tuple[PeerId, ...]
+) -> None:
+    assert not left_over(lineage(one, b"one"), lineage(other, b"other"), banned)
 
 
 @given(st.tuples(branches, branches, branches))
