@@ -1,4 +1,4 @@
-"""Comparing two lineages after a partition, once for all fragments (design §8). Pure functions.
+"""Comparing two lineages after a partition, for all fragments together (design §8). Pure functions.
 
 A lineage that most of the fork's active set signed later than the other one wins (docs/adr/0050, 0052). Where there is
 none, its claim counts, which is what it certified since the fork: keys of the fork's active set that signed, then
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import or_
 
 from coordinator.certificate import Certificate
 from coordinator.chain import UNSETTLED_VERSIONS, Chain
@@ -17,7 +18,7 @@ from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from coordinator.weights import truncated
 from dht.identity import PeerId
 
-VERSIONS_COMPARED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
+VERSIONS_CLAIMED = CHAIN_PAGE_MAX  # per fragment since the fork, on both sides: as many as one answer holds
 BEFORE_FEW = 8  # versions before those of few that may be left with these
 
 
@@ -35,13 +36,19 @@ class Branch:
         return frozenset(self.last_signed())
 
     def last_signed(self) -> dict[PeerId, tuple[int, int]]:
-        """The newest version of it that each of the active set signed, and in which attempt."""
-        return {
-            voter: (certificate.version, certificate.outcome.attempt)
-            for certificate in self.certificates
-            for voter in certificate.voters & self.active
-            if voter not in self.banned
-        }
+        """The newest of its first versions that each of the active set signed, and in which attempt.
+
+        Of the others only that they signed: a few get to any height in no time, and who has been led there for a moment
+        would have signed later there than what it goes back to.
+        """
+        found = dict.fromkeys(self._voters(self.certificates[VERSIONS_CLAIMED:]), (0, 0))
+        for certificate in self.certificates[:VERSIONS_CLAIMED]:
+            found |= dict.fromkeys(self._voters([certificate]), (certificate.version, certificate.outcome.attempt))
+        return found
+
+    def _voters(self, certificates: Iterable[Certificate]) -> set[PeerId]:
+        voters = {voter for certificate in certificates for voter in certificate.voters & self.active}
+        return {voter for voter in voters if voter not in self.banned}
 
     def supersedes(self, other: Branch) -> bool:
         """Whether most of the active set signed something of it, and nothing of the other one later.
@@ -54,7 +61,7 @@ class Branch:
     def later_than(self, other: Branch) -> int:
         """How many of the active set signed something of it, and nothing of the other one later."""
         elsewhere = other.last_signed()
-        return sum(place > elsewhere.get(peer, (0, 0)) for peer, place in self.last_signed().items())
+        return sum(place > elsewhere.get(peer, (-1, 0)) for peer, place in self.last_signed().items())
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,12 +136,17 @@ def continuation(chain: Chain, certificates: Sequence[Certificate]) -> tuple[int
     fork = news[0].version - 1
     if not horizon(chain) <= fork <= chain.version:
         return None
-    rival = chain.truncated(fork)
-    for certificate in news:
+    rival = prolonged(chain.truncated(fork), news)
+    return None if rival is None else (fork, rival)
+
+
+def prolonged(rival: Chain, certificates: Sequence[Certificate]) -> Chain | None:
+    """This chain, which grows by certificates that follow it; None if one of them is not valid."""
+    for certificate in certificates:
         if rival.refusal(certificate) is not None:
             return None
         rival.append(certificate)
-    return fork, rival
+    return rival
 
 
 def branch_after(rival: Chain, fork: int) -> Branch:
@@ -154,9 +166,14 @@ def without_tail(rival: Chain, fork: int) -> Chain:
     Nobody on the branch would follow them at once, so they neither help it to win nor are taken over with it: a few of
     its signers could make any number of them, and sign there later than everybody else. Its first version stays.
     """
-    for before, after in pairwise(rival.after(fork, rival.version - fork)):
-        if after.outcome.minor and not before.outcome.minor and not majority_signed(rival, before.version):
-            return rival.truncated(before.version)
+    news = rival.after(fork, rival.version - fork)
+    signed = list(accumulate((one.voters for one in reversed(news)), or_))  # who signed one of the newest 1, 2, …
+    for before, after in pairwise(news):
+        if after.outcome.minor and not before.outcome.minor:
+            shorter = rival.truncated(before.version)
+            active = shorter.active_set()
+            if 2 * len(signed[rival.version - after.version] & active) <= len(active):
+                return shorter
     return rival
 
 
@@ -169,23 +186,28 @@ def won(
     go each their way: else a version of few in one would have withheld ones undo what most signed in the others. And
     what fewer signed last undoes no long work of few.
     """
-    forks, long = {}, set()
-    for index, (fork, rival) in sorted(theirs.items()):
-        active = rival.truncated(fork).active_set()
-        our, their = (Branch(active, _compared(chain, fork), banned) for chain in (ours[index], rival))
-        forks[index] = our, their
-        if ours[index].version - fork > LINEAGE_DEPTH_MAX and our.later_than(their) > their.later_than(our):
-            long.add(index)
-    lost = {index for index, (our, their) in forks.items() if their.supersedes(our)}
-    kept = {index for index, (our, their) in forks.items() if our.supersedes(their)}
-    others = [index for index in forks if index not in lost | kept | long]
-    wins = claim(forks[index][1] for index in others) > claim(forks[index][0] for index in others)
+    whole = {index: _branches(ours[index], *fork, banned, UNSETTLED_VERSIONS) for index, fork in theirs.items()}
+    first = {index: _branches(ours[index], *fork, banned, VERSIONS_CLAIMED) for index, fork in theirs.items()}
+    lost = {index for index, (our, their) in whole.items() if their.supersedes(our)}
+    kept = {index for index, (our, their) in whole.items() if our.supersedes(their)}
+    long = {index for index, (fork, _) in theirs.items() if ours[index].version - fork > LINEAGE_DEPTH_MAX}
+    stay = {index for index in long if _leads(*first[index])}
+    others = sorted(theirs.keys() - lost - kept - stay)
     if bool(lost) != bool(kept):
         wins = bool(lost)
+    else:
+        wins = claim(first[index][1] for index in others) > claim(first[index][0] for index in others)
     return frozenset(lost.union(others) if wins else lost)
 
 
-def _compared(chain: Chain, fork: int) -> tuple[Certificate, ...]:
-    """What counts of a chain after a fork, whichever of the two sides looks at it."""
-    seen = chain.truncated(min(chain.version, fork + VERSIONS_COMPARED))
-    return without_tail(seen, fork).after(fork, VERSIONS_COMPARED)
+def _leads(one: Branch, other: Branch) -> bool:
+    """Whether more signed this one last."""
+    return one.later_than(other) > other.later_than(one)
+
+
+def _branches(ours: Chain, fork: int, theirs: Chain, banned: Container[PeerId], versions: int) -> tuple[Branch, Branch]:
+    """What counts of this many versions of two chains after a fork, whichever of the two sides looks at them."""
+    active = theirs.truncated(fork).active_set()
+    seen = (without_tail(one.truncated(min(one.version, fork + versions)), fork) for one in (ours, theirs))
+    our, their = (Branch(active, one.after(fork, versions), banned) for one in seen)
+    return our, their

@@ -9,6 +9,7 @@ from math import inf
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
+from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
 from coordinator.lineage import (
@@ -16,8 +17,10 @@ from coordinator.lineage import (
     ancestor,
     branch_after,
     continuation,
+    horizon,
     known_digests,
     majority_signed,
+    prolonged,
     without_tail,
     won,
 )
@@ -45,25 +48,27 @@ class Rivals:
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
     looks: dict[PeerId, dict[int, bytes | None]] = field(default_factory=dict)  # branches, by their first versions
-    exact: set[tuple[PeerId, int]] = field(default_factory=set)  # of `awaited`: asked for what follows the very fork
+    heard: dict[tuple[PeerId, int], Fork] = field(default_factory=dict)  # so far, of branches longer than an answer
     ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """Ask a peer what follows the versions of this fragment that we know; not too often."""
-        if now < self.asked.get((peer, fragment), -ASK_AGAIN_SECONDS) + ASK_AGAIN_SECONDS:
+        begun = self.heard.get((peer, fragment))
+        pause_seconds = ASK_AGAIN_SECONDS if begun is None else SILENT_KNOWN_SECONDS
+        if now < self.asked.get((peer, fragment), -inf) + pause_seconds:
             return []
-        self.asked.pop((peer, fragment), None)  # so that the oldest question is the first
         while len(self.asked) >= ASKED_MAX * len(self.machines):
             oldest = next(iter(self.asked))
             del self.asked[oldest]
             self.awaited.discard(oldest)
-            self.exact.discard(oldest)
-        self.asked[peer, fragment] = now
-        self.exact.discard((peer, fragment))
-        return self._ask_after(peer, fragment, known_digests(self.machines[fragment].chain))
+            self.heard.pop(oldest, None)
+        known = known_digests(self.machines[fragment].chain) if begun is None else (begun[1].digest,)
+        return self._ask_after(peer, fragment, known, now)
 
-    def _ask_after(self, peer: PeerId, fragment: int, known: tuple[bytes, ...]) -> list[Action]:
+    def _ask_after(self, peer: PeerId, fragment: int, known: tuple[bytes, ...], now: float) -> list[Action]:
         self.awaited.add((peer, fragment))
+        self.asked.pop((peer, fragment), None)  # so that the oldest question is the first
+        self.asked[peer, fragment] = now
         version = self.machines[fragment].chain.version
         return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
 
@@ -106,20 +111,43 @@ class Rivals:
         """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""
         if (sender, note.fragment) not in self.awaited:
             return []
+        machine, begun = self.machines[note.fragment], self.heard.get((sender, note.fragment))
+        if not _follows(note.certificates, machine.chain, begun):
+            return []  # the answer to an earlier question, asked twice
         self.awaited.discard((sender, note.fragment))
-        machine = self.machines[note.fragment]
         actions = self._note_ahead(sender, machine, note.oldest)
-        found = continuation(machine.chain, note.certificates)
         more = len(note.certificates) == CHAIN_PAGE_MAX
-        if (sender, note.fragment) in self.exact:
-            self.exact.discard((sender, note.fragment))
-        elif found is not None and more and note.certificates[0].version <= found[0] < machine.chain.version:
-            self.exact.add((sender, note.fragment))
-            at_fork = machine.chain.digest_at(found[0])
-            return actions + self._ask_after(sender, note.fragment, () if at_fork is None else (at_fork,))
+        if begun is not None:
+            return actions + self._hear_on(sender, note, begun, now)
+        found = continuation(machine.chain, note.certificates)
         if found is not None and found[0] == machine.chain.version:
             return actions + self._follow(sender, machine, found[1], now, more)
-        return actions + self._collect(sender, note.fragment, found, now)
+        return actions + self._hear_out(sender, note.fragment, found, more, now)
+
+    def _hear_on(self, sender: PeerId, note: ChainNote, begun: Fork, now: float) -> list[Action]:
+        """The next answer about a branch that is longer than one."""
+        del self.heard[sender, note.fragment]
+        if note.oldest is not None:  # it has changed over meanwhile
+            self.answers.pop(sender, None)
+            self.looks.pop(sender, None)
+            return []
+        fork, longer = begun[0], prolonged(begun[1], note.certificates)
+        found = None if longer is None else (fork, longer)
+        return self._hear_out(sender, note.fragment, found, len(note.certificates) == CHAIN_PAGE_MAX, now)
+
+    def _hear_out(self, sender: PeerId, fragment: int, found: Fork | None, more: bool, now: float) -> list[Action]:
+        """Decide nothing before a branch is heard to its end, since who signed last can tell only who knows that.
+
+        Of strangers, which may be any number, one answer has to do.
+        """
+        if found is None or not more or found[1].version - found[0] >= found[1].rules.chain_kept // 2:
+            return self._collect(sender, fragment, found, now)
+        if sender not in found[1].truncated(found[0]).known():
+            return self._collect(sender, fragment, found, now)
+        if len(self.heard) >= RIVALS_MAX * len(self.machines):
+            return []
+        self.heard[sender, fragment] = found
+        return self._ask_after(sender, fragment, (found[1].digest,), now)
 
     def _follow(self, sender: PeerId, machine: FragmentMachine, rival: Chain, now: float, more: bool) -> list[Action]:
         """Take over versions after ours, as far as may be, if the last of these is not one that nobody serves."""
@@ -241,7 +269,11 @@ class Rivals:
         return [action for machine in self.machines for action in self.ask(sender, machine.index, now)]
 
     def _decide(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
-        forks = {index: fork for index, fork in answers.items() if fork is not None and self._still_forks(index, fork)}
+        forks = {
+            index: fork
+            for index, fork in answers.items()
+            if fork is not None and _still_forks(self.machines[index].chain, *fork)
+        }
         taken = {index: without_tail(rival, fork) for index, (fork, rival) in forks.items()}
         lost = {index for index, one in taken.items() if self.machines[index].custody.is_unserved(one.digest, now)}
         rivals = {index: fork for index, fork in forks.items() if index not in lost}
@@ -255,11 +287,18 @@ class Rivals:
             actions += self.ask(sender, index, now)
         return actions
 
-    def _still_forks(self, index: int, fork: Fork) -> bool:
-        """Whether a fork found earlier still is one, after what our own chain has done since."""
-        version, rival = fork
-        chain = self.machines[index].chain
-        if not chain.first_version <= version < chain.version:
-            return False
-        same_stem = chain.digest_at(version) == rival.digest_at(version)
-        return same_stem and chain.digest_at(version + 1) != rival.digest_at(version + 1)
+
+def _still_forks(chain: Chain, fork: int, rival: Chain) -> bool:
+    """Whether a fork found earlier still is one, after what our own chain has done since."""
+    if not horizon(chain) <= fork < chain.version:
+        return False
+    same_stem = chain.digest_at(fork) == rival.digest_at(fork)
+    return same_stem and chain.digest_at(fork + 1) != rival.digest_at(fork + 1)
+
+
+def _follows(certificates: Sequence[Certificate], chain: Chain, begun: Fork | None) -> bool:
+    """Whether they can be the answer to what was asked last: after something of our chain, or of what we have heard."""
+    if not certificates:
+        return True
+    first = certificates[0]
+    return first.outcome.parent == (chain.digest_at(first.version - 1) if begun is None else begun[1].digest)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.chain import UNSETTLED_VERSIONS, Chain
 from coordinator.lineage import (
-    VERSIONS_COMPARED,
+    VERSIONS_CLAIMED,
     Branch,
     ancestor,
     claim,
     continuation,
     known_digests,
     majority_signed,
+    prolonged,
     without_tail,
     won,
 )
@@ -75,16 +76,28 @@ def lineage(grows: tuple[Pieces, ...], salt: bytes) -> dict[int, Chain]:
 
 
 def seen(theirs: dict[int, Chain]) -> dict[int, tuple[int, Chain]]:
-    """What others know of it: a page of each fragment."""
-    return {index: (4, chain.truncated(min(chain.version, 4 + CHAIN_PAGE_MAX))) for index, chain in theirs.items()}
+    """What others know of it who have heard it to its end."""
+    return {index: (4, chain) for index, chain in theirs.items()}
+
+
+def heard(ours: Chain, theirs: Chain) -> tuple[int, Chain] | None:
+    """What whoever asks for all of it knows of a fork; None if it lies too deep, or is none."""
+    shared = ancestor(theirs, known_digests(ours))
+    found = None if shared is None else continuation(ours, theirs.after(shared, CHAIN_PAGE_MAX))
+    if found is None:
+        return None
+    longer = prolonged(found[1], theirs.after(found[1].version, UNSETTLED_VERSIONS))
+    assert longer is not None
+    return found[0], longer
 
 
 def left_over(first: dict[int, Chain], second: dict[int, Chain], banned: tuple[PeerId, ...]) -> set[int]:
     """Fragments that still differ when each side has looked at the other twice."""
     for _ in range(2):
         for ours, theirs in (first, second), (second, first):
-            forks = {index: chain for index, chain in theirs.items() if chain.digest != ours[index].digest}
-            ours.update((index, theirs[index]) for index in won(ours, seen(forks), banned))
+            forks = {index: heard(ours[index], chain) for index, chain in theirs.items()}
+            known = {index: fork for index, fork in forks.items() if fork is not None}
+            ours.update((index, theirs[index]) for index in won(ours, known, banned))
     return {index for index, chain in first.items() if chain.digest != second[index].digest}
 
 
@@ -118,14 +131,42 @@ def test_nobody_is_kept_changing_over_by_what_is_shown(one: tuple[Pieces, ...], 
     pytest.fail("it still changes over")
 
 
-LEFT, RIGHT = (pieces([1, 2, 40, 70], half) for half in (PEERS[:4], PEERS[4:7]))
+def side(peers: tuple[PeerId, ...]) -> st.SearchStrategy[Pieces]:
+    """How a fragment grows on one side of a partition, to which others may come later."""
+    few = st.integers(1, len(peers) - 1).flatmap(lambda first: st.sampled_from([peers[:first], peers[-first:]]))
+    lengths = st.tuples(st.sampled_from([1, 2, 40, 70]), st.sampled_from([0, 1, 40]))
+    return st.tuples(lengths, few).map(lambda drawn: [(drawn[0][0], drawn[1]), (drawn[0][1], peers)])
 
 
-@given(st.tuples(LEFT, LEFT), st.tuples(RIGHT, RIGHT), BANNED)
-def test_two_honest_sides_never_refuse_each_other_for_good(
-    one: tuple[Pieces, ...], other: tuple[Pieces, ...], banned: tuple[PeerId, ...]
-) -> None:
-    assert not left_over(lineage(one, b"one"), lineage(other, b"other"), banned)
+LEFT, RIGHT = side(PEERS[:3]), side(PEERS[3:7])
+
+
+@settings(max_examples=40)
+@given(st.tuples(LEFT, LEFT), st.tuples(RIGHT, RIGHT))
+def test_two_honest_sides_never_refuse_each_other_for_good(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
+    assert not left_over(lineage(one, b"one"), lineage(other, b"other"), ())
+
+
+def test_what_most_signed_after_long_stays() -> None:
+    """Four of ten were cut off for long, and then went on with the three that were not; three more are hostile."""
+    ten = PEERS[:10]
+    base = grown(chain_of(core(founders=ten)), 2, ten)
+    gone_on = branch(branch(base, 40, ten[:3], b"three"), 20, ten[:7], b"seven")
+    made = branch(base, 33, ten[7:], b"hostile", 10**9)
+    assert not won({0: gone_on}, {0: (2, made)})
+    assert won({0: made}, {0: (2, gone_on)})
+
+
+def test_who_was_led_to_a_great_height_for_a_moment_does_not_count_there() -> None:
+    """Two of seven made 300 versions at once; one after the other of three more signed there, and went back."""
+    seven = PEERS[:7]
+    base = grown(chain_of(core(founders=seven)), 2, seven)
+    high = branch(base, 300, seven[:2], b"high", 10**9)
+    for led_away in seven[2:5]:
+        high = branch(high, 1, (*seven[:2], led_away), b"high")
+    ours = branch(base, 40, seven[2:], b"ours")
+    assert not won({0: ours}, {0: (2, high)})
+    assert won({0: high}, {0: (2, ours)})
 
 
 @given(st.tuples(branches, branches, branches))
@@ -210,7 +251,7 @@ def test_long_branches_are_compared_over_as_many_versions_as_one_answer_holds() 
     assert seen_by_long is not None
     assert seen_by_longer is not None
     assert won({0: long}, {0: seen_by_long}) != won({0: longer}, {0: seen_by_longer})
-    assert page == VERSIONS_COMPARED
+    assert page == VERSIONS_CLAIMED
 
 
 def test_fragments_are_compared_together() -> None:

@@ -16,7 +16,7 @@ from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.events import PeerGone, Received
 from coordinator.manifest import PaceSpec
-from coordinator.messages import CHAIN_PAGE_MAX, CertificateNote, ChainNote, PartNote
+from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX, CertificateNote, ChainNote, PartNote
 from coordinator.pacing import Tempo
 from coordinator.virtual.faults import FAULT_POINTS
 from coordinator.virtual.network import LinkFaults
@@ -559,6 +559,29 @@ def test_two_halves_become_one_lineage_again(pace: PaceSpec, lost_answers: int) 
     seconds = run_until(world, lambda: len({engine.heads() for engine in engines if engine is not None}) == 1, 60.0)
     assert lost.dropped == lost_answers
     assert seconds < 5 * PACE.presence_seconds + DEADLINE
+    finish(world)
+
+
+@pytest.mark.parametrize("duplication", [0.0, 1.0])
+def test_who_came_to_one_of_two_halves_late_counts_for_it(duplication: float) -> None:
+    """The other half has more tokens in the versions before that, and hears of it only in the second answer.
+
+    Answers may come twice, and late.
+    """
+    world = swarm(5, rates=[4.0, 4.0, 2.0, 2.0, 2.0])
+    run_to_version(world, 3)
+    split(world, [0, 1], [2, 3], [4])
+    world.run(60 * INTERVAL_SECONDS)
+    split(world, [0, 1], [2, 3, 4])
+    world.run(30 * INTERVAL_SECONDS)
+    late = machine(world.peers[4]).chain
+    assert late.version > 3 + LINEAGE_DEPTH_MAX
+    assert late.digest == machine(world.peers[2]).chain.digest
+    world.network.heal()
+    world.network.faults = LinkFaults(0.005, 0.5, duplication=duplication)
+    run_until(
+        world, lambda: all(machine(peer).chain.digest_at(late.version) == late.digest for peer in world.peers), 60.0
+    )
     finish(world)
 
 
