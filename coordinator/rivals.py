@@ -9,15 +9,14 @@ from math import inf
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.bans import Bans
-from coordinator.certificate import Certificate
 from coordinator.chain import Chain
 from coordinator.fragment import FragmentMachine
+from coordinator.hearing import Fork, Hearing, follows, is_heard_on, still_forks
 from coordinator.lineage import (
     Branch,
     ancestor,
     branch_after,
     continuation,
-    horizon,
     known_digests,
     majority_signed,
     prolonged,
@@ -34,9 +33,6 @@ ASKED_MAX = 512  # about one fragment, that are remembered
 SILENT_KNOWN_SECONDS, SILENT_STRANGER_SECONDS = 5.0, 60.0  # until whoever did not answer has its turn again
 RIVALS_MAX = 64
 
-Fork = tuple[int, Chain]
-"""The version at which a rival's chain leaves ours, and that chain."""
-
 
 @dataclass(slots=True)
 class Rivals:
@@ -48,26 +44,27 @@ class Rivals:
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
     looks: dict[PeerId, dict[int, bytes | None]] = field(default_factory=dict)  # branches, by their first versions
-    heard: dict[tuple[PeerId, int], Fork] = field(default_factory=dict)  # so far, of branches longer than an answer
+    heard: Hearing = field(default_factory=Hearing)
     ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:
         """Ask a peer what follows the versions of this fragment that we know; not too often."""
-        begun = self.heard.get((peer, fragment))
+        begun = self.heard.begun(peer, self.machines[fragment].chain)
         pause_seconds = ASK_AGAIN_SECONDS if begun is None else SILENT_KNOWN_SECONDS
         if now < self.asked.get((peer, fragment), -inf) + pause_seconds:
             return []
+        self.asked.pop((peer, fragment), None)  # so that the oldest question is the first
         while len(self.asked) >= ASKED_MAX * len(self.machines):
             oldest = next(iter(self.asked))
             del self.asked[oldest]
             self.awaited.discard(oldest)
-            self.heard.pop(oldest, None)
+            self.heard.forget(*oldest)
         known = known_digests(self.machines[fragment].chain) if begun is None else (begun[1].digest,)
         return self._ask_after(peer, fragment, known, now)
 
     def _ask_after(self, peer: PeerId, fragment: int, known: tuple[bytes, ...], now: float) -> list[Action]:
         self.awaited.add((peer, fragment))
-        self.asked.pop((peer, fragment), None)  # so that the oldest question is the first
+        self.asked.pop((peer, fragment), None)
         self.asked[peer, fragment] = now
         version = self.machines[fragment].chain.version
         return [Send(peer, AskChainNote(fragment=fragment, version=version, known=known))]
@@ -77,6 +74,9 @@ class Rivals:
 
         Presence is cheap, so strangers take no turn of those who were active, and who does not answer none of the rest.
         """
+        answers = self.answers.get(peer, {})
+        if answers.get(fragment) is not None:  # what it has answered already takes nothing of what it gives us a minute
+            return self._ask_missing(peer, now)
         known = self.machines[fragment].chain.known()
         silent_seconds = SILENT_KNOWN_SECONDS if peer in known else SILENT_STRANGER_SECONDS
         if (peer, fragment) in self.awaited and now < self.asked.get((peer, fragment), -inf) + silent_seconds:
@@ -111,8 +111,9 @@ class Rivals:
         """Follow what continues our chain; collect what forks from it. What nobody asked for counts for nothing."""
         if (sender, note.fragment) not in self.awaited:
             return []
-        machine, begun = self.machines[note.fragment], self.heard.get((sender, note.fragment))
-        if not _follows(note.certificates, machine.chain, begun):
+        machine = self.machines[note.fragment]
+        begun = self.heard.begun(sender, machine.chain)
+        if not follows(note.certificates, machine.chain, begun):
             return []  # the answer to an earlier question, asked twice
         self.awaited.discard((sender, note.fragment))
         actions = self._note_ahead(sender, machine, note.oldest)
@@ -126,7 +127,7 @@ class Rivals:
 
     def _hear_on(self, sender: PeerId, note: ChainNote, begun: Fork, now: float) -> list[Action]:
         """The next answer about a branch that is longer than one."""
-        del self.heard[sender, note.fragment]
+        self.heard.forget(sender, note.fragment)
         if note.oldest is not None:  # it has changed over meanwhile
             self.answers.pop(sender, None)
             self.looks.pop(sender, None)
@@ -136,17 +137,11 @@ class Rivals:
         return self._hear_out(sender, note.fragment, found, len(note.certificates) == CHAIN_PAGE_MAX, now)
 
     def _hear_out(self, sender: PeerId, fragment: int, found: Fork | None, more: bool, now: float) -> list[Action]:
-        """Decide nothing before a branch is heard to its end, since who signed last can tell only who knows that.
-
-        Of strangers, which may be any number, one answer has to do.
-        """
-        if found is None or not more or found[1].version - found[0] >= found[1].rules.chain_kept // 2:
+        """Decide nothing before a branch is heard to its end, since who signed last can tell only who knows that."""
+        if found is None or not more or not is_heard_on(sender, *found):
             return self._collect(sender, fragment, found, now)
-        if sender not in found[1].truncated(found[0]).known():
-            return self._collect(sender, fragment, found, now)
-        if len(self.heard) >= RIVALS_MAX * len(self.machines):
+        if not self.heard.keep(sender, fragment, found, RIVALS_MAX * len(self.machines)):
             return []
-        self.heard[sender, fragment] = found
         return self._ask_after(sender, fragment, (found[1].digest,), now)
 
     def _follow(self, sender: PeerId, machine: FragmentMachine, rival: Chain, now: float, more: bool) -> list[Action]:
@@ -247,10 +242,13 @@ class Rivals:
             self.answers.pop(sender, None)
             self.looks.pop(sender, None)
             return []
-        missing = [machine.index for machine in self.machines if machine.index not in answers]
-        if missing:
-            return [action for index in missing for action in self.ask(sender, index, now)]
+        if len(answers) < len(self.machines):
+            return self._ask_missing(sender, now)
         return self._look(sender, self.answers.pop(sender), now)
+
+    def _ask_missing(self, peer: PeerId, now: float) -> list[Action]:
+        missing = (machine.index for machine in self.machines if machine.index not in self.answers[peer])
+        return [action for index in missing for action in self.ask(peer, index, now)]
 
     def _look(self, sender: PeerId, answers: Mapping[int, Fork | None], now: float) -> list[Action]:
         """Decide if a peer shows the same branches twice: it may have changed over to ours between two answers.
@@ -272,7 +270,7 @@ class Rivals:
         forks = {
             index: fork
             for index, fork in answers.items()
-            if fork is not None and _still_forks(self.machines[index].chain, *fork)
+            if fork is not None and still_forks(self.machines[index].chain, *fork)
         }
         taken = {index: without_tail(rival, fork) for index, (fork, rival) in forks.items()}
         lost = {index for index, one in taken.items() if self.machines[index].custody.is_unserved(one.digest, now)}
@@ -286,19 +284,3 @@ class Rivals:
             self.asked.pop((sender, index), None)
             actions += self.ask(sender, index, now)
         return actions
-
-
-def _still_forks(chain: Chain, fork: int, rival: Chain) -> bool:
-    """Whether a fork found earlier still is one, after what our own chain has done since."""
-    if not horizon(chain) <= fork < chain.version:
-        return False
-    same_stem = chain.digest_at(fork) == rival.digest_at(fork)
-    return same_stem and chain.digest_at(fork + 1) != rival.digest_at(fork + 1)
-
-
-def _follows(certificates: Sequence[Certificate], chain: Chain, begun: Fork | None) -> bool:
-    """Whether they can be the answer to what was asked last: after something of our chain, or of what we have heard."""
-    if not certificates:
-        return True
-    first = certificates[0]
-    return first.outcome.parent == (chain.digest_at(first.version - 1) if begun is None else begun[1].digest)
