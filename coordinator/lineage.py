@@ -187,12 +187,12 @@ def won(
     what fewer signed last undoes no long work of few.
     """
     whole = {index: _branches(ours[index], *fork, banned, UNSETTLED_VERSIONS) for index, fork in theirs.items()}
-    first = {index: _branches(ours[index], *fork, banned, VERSIONS_CLAIMED) for index, fork in theirs.items()}
     lost = {index for index, (our, their) in whole.items() if their.supersedes(our)}
     kept = {index for index, (our, their) in whole.items() if our.supersedes(their)}
-    long = {index for index, (fork, _) in theirs.items() if ours[index].version - fork > LINEAGE_DEPTH_MAX}
-    stay = {index for index in long if _leads(*first[index])}
-    others = sorted(theirs.keys() - lost - kept - stay)
+    undecided = sorted(theirs.keys() - lost - kept)
+    first = {index: _branches(ours[index], *theirs[index], banned, VERSIONS_CLAIMED) for index in undecided}
+    long = {index for index in undecided if ours[index].version - theirs[index][0] > LINEAGE_DEPTH_MAX}
+    others = [index for index in undecided if index not in long or not _leads(*first[index])]
     if bool(lost) != bool(kept):
         wins = bool(lost)
     else:

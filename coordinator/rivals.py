@@ -118,23 +118,19 @@ class Rivals:
         self.awaited.discard((sender, note.fragment))
         actions = self._note_ahead(sender, machine, note.oldest)
         more = len(note.certificates) == CHAIN_PAGE_MAX
-        if begun is not None:
-            return actions + self._hear_on(sender, note, begun, now)
-        found = continuation(machine.chain, note.certificates)
-        if found is not None and found[0] == machine.chain.version:
-            return actions + self._follow(sender, machine, found[1], now, more)
+        if begun is None:
+            found = continuation(machine.chain, note.certificates)
+            if found is not None and found[0] == machine.chain.version:
+                return actions + self._follow(sender, machine, found[1], now, more)
+        else:
+            self.heard.forget(sender, note.fragment)
+            if note.oldest is not None:  # it has changed over meanwhile
+                self.answers.pop(sender, None)
+                self.looks.pop(sender, None)
+                return actions
+            longer = prolonged(begun[1], note.certificates)
+            found = None if longer is None else (begun[0], longer)
         return actions + self._hear_out(sender, note.fragment, found, more, now)
-
-    def _hear_on(self, sender: PeerId, note: ChainNote, begun: Fork, now: float) -> list[Action]:
-        """The next answer about a branch that is longer than one."""
-        self.heard.forget(sender, note.fragment)
-        if note.oldest is not None:  # it has changed over meanwhile
-            self.answers.pop(sender, None)
-            self.looks.pop(sender, None)
-            return []
-        fork, longer = begun[0], prolonged(begun[1], note.certificates)
-        found = None if longer is None else (fork, longer)
-        return self._hear_out(sender, note.fragment, found, len(note.certificates) == CHAIN_PAGE_MAX, now)
 
     def _hear_out(self, sender: PeerId, fragment: int, found: Fork | None, more: bool, now: float) -> list[Action]:
         """Decide nothing before a branch is heard to its end, since who signed last can tell only who knows that."""

@@ -1,4 +1,4 @@
-"""Comparing lineages (design §8): a total order on which two honest peers always agree."""
+"""Comparing lineages (design §8): two honest peers with the same copies agree on which one wins."""
 
 from __future__ import annotations
 
