@@ -348,7 +348,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "attacks-three": (
         Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),
-        *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in (*HARD, "min_max")}),
+        *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in ATTACKS}),
     ),
     "attacks-sixteen": (
         Experiment("attacks-sixteen-none", TWELVE),

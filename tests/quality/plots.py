@@ -1,52 +1,79 @@
-"""The pictures of docs/results.md, from kept reports alone, as its tables are: one line for each row of a grid."""
+"""The pictures of docs/results.md, from kept reports alone, as its tables are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from peer.plan.plots import HEIGHT, WIDTH, write
 from tests.quality.experiments import ADOPTIONS, CUTS, DELAYS, PACES, PERIODS
-from tests.quality.tables import Reports, loss_of
+from tests.quality.tables import Reports, best_by_length, loss_of
+
+Point = tuple[str, float, float | None]  # line, x, y; None if a report is missing
+LOSS = "held-out loss, nats per byte"
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Held-out loss over one setting; every line has the names of its reports by that setting."""
+    """Lines over one setting."""
 
     across: str
-    lines: Mapping[str, Mapping[float, str]]
+    up: str
+    points: Callable[[Reports], Iterable[Point]]
 
     def draw(self, reports: Reports, path: Path) -> None:
         """Write the picture; what has not been run is left out, and there is none of nothing."""
         import altair
 
-        points = [
-            {"line": line, "x": x, "loss": loss}
-            for line, names in self.lines.items()
-            for x, name in names.items()
-            if (loss := loss_of(reports.get(name))) is not None
-        ]
+        points = [{"line": line, "x": x, "y": y} for line, x, y in self.points(reports) if y is not None]
         if not points:
             return
         chart = altair.Chart({"values": points}, width=WIDTH, height=HEIGHT).mark_line(point=True)
-        loss_axis = altair.Y("loss:Q", title="held-out loss, nats per byte", scale=altair.Scale(zero=False))
+        up = altair.Y("y:Q", title=self.up, scale=altair.Scale(zero=False))
         colour = altair.Color("line:N", sort=None, title=None)
-        write(chart.encode(x=altair.X("x:Q", title=self.across), y=loss_axis, color=colour), path)
+        write(chart.encode(x=altair.X("x:Q", title=self.across), y=up, color=colour), path)
+
+
+def losses(lines: Mapping[str, Mapping[float, str]]) -> Callable[[Reports], Iterator[Point]]:
+    """Held-out losses; every line has the names of its reports by the setting."""
+
+    def points(reports: Reports) -> Iterator[Point]:
+        for line, names in lines.items():
+            for x, name in names.items():
+                yield line, x, loss_of(reports.get(name))
+
+    return points
+
+
+def late(group: str) -> Plot:
+    """What lateness costs, by rule of adoption."""
+    lines = {rule: {float(delay): f"{group}-{name}-{delay}" for delay in DELAYS} for rule, name in ADOPTIONS.items()}
+    return Plot("steps from a snapshot to its adoption", LOSS, losses(lines))
+
+
+def lengths(reports: Reports) -> Iterator[Point]:
+    """The ratio of both methods, best against best: longer by larger steps, and by more of them."""
+    for (steps, tokens), (ours, theirs) in best_by_length(reports).items():
+        ratio = None if ours is None or theirs is None else ours / theirs
+        if steps == 480:
+            yield "by larger steps", steps * tokens / 1e6, ratio
+        if tokens == 3072:
+            yield "by more steps", steps * tokens / 1e6, ratio
 
 
 PLOTS: Mapping[str, Plot] = {
     "period": Plot(
         "H, steps between two versions of a fragment",
-        {f"P = {cuts}": {float(h): f"pace-h{h}-p{p}" for h, p in PACES if p == cuts} for cuts in CUTS},
+        LOSS,
+        losses({f"P = {cuts}": {float(h): f"pace-h{h}-p{p}" for h, p in PACES if p == cuts} for cuts in CUTS}),
     ),
     "fragments": Plot(
         "P, fragments",
-        {f"H = {period}": {float(p): f"pace-h{h}-p{p}" for h, p in PACES if h == period} for period in PERIODS},
+        LOSS,
+        losses({f"H = {period}": {float(p): f"pace-h{h}-p{p}" for h, p in PACES if h == period} for period in PERIODS}),
     ),
-    "adoption": Plot(
-        "steps from a snapshot to its adoption",
-        {rule: {float(delay): f"adoption-{name}-{delay}" for delay in DELAYS} for rule, name in ADOPTIONS.items()},
-    ),
+    "adoption": late("adoption"),
+    "adoption-shipped": late("adoption-shipped"),
+    "lengths": Plot("million tokens of a learner", "loss over data-parallel's", lengths),
 }

@@ -39,6 +39,8 @@ from tests.quality.experiments import (
 Reports = Mapping[str, Mapping[str, Any]]
 Pair = tuple[float | None, float | None]  # losses of Muster and of data-parallel
 NEITHER: Pair = (None, None)
+_SIZES = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
+GRIDS = dict(sorted({**_SIZES, (480, 3072): (SHORTEST.name(4), SHORTEST_RATES)}.items()))  # by steps, and their tokens
 MISSING = "not run"
 SOON_STEPS = 24  # three periods of tests/quality/partition.toml
 MARKED = re.compile(r"(<!-- table ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -104,15 +106,20 @@ def parity(learners: int) -> Callable[[Reports], str]:
 def lengths(reports: Reports) -> str:
     """Four learners on the first seed by how many and how large steps are: best against best, and at one rate."""
     rows = []
-    grids = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
-    grids[480, 3072] = (SHORTEST.name(4), SHORTEST_RATES)
-    for (steps, tokens), (name, grid) in sorted(grids.items()):
-        pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
-        best = _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
-        alike = [f"{_quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, name, grid).items()]
+    for (steps, tokens), best in best_by_length(reports).items():
+        alike = [f"{_quotient(pair)} at {rate}" for rate, pair in _at_one_rate(reports, *GRIDS[steps, tokens]).items()]
         rows.append([f"{steps:,}", f"{tokens:,}", *map(shown, best), _quotient(best), ", ".join(alike)])
     heads = ["steps", "tokens per learner step", "Muster", "data-parallel", "best against best", "at one rate"]
     return markdown(heads, rows)
+
+
+def best_by_length(reports: Reports) -> dict[tuple[int, int], Pair]:
+    """Four learners on the first seed: each method's least loss at the rates that were run, whose texts differ."""
+    found = {}
+    for size, (name, rates) in GRIDS.items():
+        pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", one) for one in rates]
+        found[size] = _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
+    return found
 
 
 def _both(reports: Reports, start: str, rates: Rates) -> Mapping[str, Any] | None:
@@ -253,21 +260,21 @@ def _mean_of(values: Sequence[float | None]) -> str:
 
 
 def partition(reports: Reports) -> str:
-    """What carrying is worth beside dropping, soon after the sides have met and 100 rounds later; ratios by seed."""
+    """What carrying is worth beside dropping: as the sides meet, soon after, and 100 rounds later; ratios by seed."""
     rows = []
     for own_text, split, rounds in product((False, True), SPLITS, ROUNDS_APART):
         name = parting(split, rounds, own_text)
         runs = [[reports.get(f"{name}-{what}-s{seed}") for what in REUNIONS] for seed in SEEDS]
         parted = [[None if one is None else _Parted(one, healed_at(rounds)) for one in seed] for seed in runs]
         row = [f"{split}, {'own' if own_text else 'same'}", str(rounds)]
-        for when in ("soon", "last"):
+        for when in ("met", "soon", "last"):
             losses = [[None if one is None else getattr(one, when)["eval_loss"] for one in seed] for seed in parted]
             row += [_ratio([(drop, uncut) for drop, _, uncut in losses])]
             row += [_ratio([(carry, drop) for drop, carry, _ in losses])]
             row.append(_on_losing_text(parted, when) if own_text else "—")
         rows.append(row)
     heads = ["split, text", "rounds apart"]
-    for later in ("", " later"):
+    for later in (" as they meet", " soon", " later"):
         heads += [f"dropped / uncut{later}", f"carried / dropped{later}", f"losing side's text{later}"]
     return markdown(heads, rows)
 
