@@ -84,8 +84,9 @@ class Conductor(Generic[Target]):
         left = [event for _, _, event, _ in sorted(self._due)] + list(self._at_points.values())
         self._due.clear()
         for event in left:
-            if event.do not in UNDONE_BY.values():
-                self._tell(Happening(event, now, END_OF_PLAN))
+            refusal = self._executor.refusal(event)
+            if refusal is not None or event.do not in UNDONE_BY.values():
+                self._tell(Happening(event, now, refusal or END_OF_PLAN))
         hurt = {key for key, faults in self._faults.items() if faults}
         for kind in REPAIRED:
             for name in sorted(name for undoing, name in hurt if undoing == kind):
@@ -95,7 +96,7 @@ class Conductor(Generic[Target]):
         heapq.heappush(self._due, (seconds, next(self._order), event, fault))
 
     def _fire(self, event: Event, now: float, fault: Event | None = None) -> None:
-        refusal = self._executor.refusal(event.do) or self._obstacle(event, fault) or self._tried(event, fault)
+        refusal = self._executor.refusal(event) or self._obstacle(event, fault) or self._tried(event, fault)
         self._note(event, now, refusal)
 
     def _tried(self, event: Event, fault: Event | None = None) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -55,16 +56,24 @@ class ContainerSwarm:
         self._started_at = time.monotonic()
 
     async def measure(self) -> ChaosReport:
-        """Raises LocalError if not every peer came to train."""
+        """Raises LocalError if not every peer came to train, if it is stopped, or if not all could be put back."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         followers = [asyncio.create_task(self._follow(name)) for name in self.watch.names]
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)  # `docker stop`; asyncio takes Ctrl-C like this by itself
         try:
             window = await self._break()
             await self._compare()
+        except asyncio.CancelledError:
+            raise LocalError("chaos was stopped, so there is no report; what it had broken is as it was") from None
         finally:
-            for follower in followers:
-                follower.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
-            self._place.close()
+            try:
+                self._place.close()  # before anything that a second signal could cut short
+            finally:
+                loop.remove_signal_handler(signal.SIGTERM)
+                for follower in followers:
+                    follower.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
         report = report_of(self.watch, os.cpu_count() or 1, time.monotonic() - self._started_at)
         pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
         return chaos_report(report, self.watch, window, pace)
@@ -83,8 +92,8 @@ class ContainerSwarm:
 
     async def _compare(self) -> None:
         """Have all learners rest until everybody holds the same, and hash it."""
-        await self._tell("pause", self.watch.living_learners)
         try:
+            await self._tell("pause", self.watch.living_learners)
             for _ in range(COMPARISONS_MAX):
                 await self._until("comparing", self._is_settled, DRAIN_SECONDS_MAX)
                 await self._ask_finals()

@@ -6,14 +6,16 @@ Chaos runs beside them, in the engine's own network, where the other ends of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dht.errors import LocalError, UsageError
 from peer.chaos.engine import ContainerEngine
 from peer.chaos.executor import Link
-from peer.chaos.plan import HOST, Kind, name_of
+from peer.chaos.plan import HOST, Event, name_of
 from peer.chaos.user_link import UserLink
 
 NETWORK = "public"  # of the project, where everybody is
@@ -42,6 +44,7 @@ class Containers:
         self._of = self._find()
         if HOST not in self._of or len(self._of) == 1:
             raise UsageError(f"the docker-compose project {self.project} has no host and peers that run")
+        self._away: set[str] = set()  # whom this life has paused or killed, and not brought back yet
         self._islands: dict[str, str] = {}  # networks of this life's partitions, by name
         self._side_of: dict[str, str] = {}
         self._links: dict[str, tuple[Link, UserLink]] = {}
@@ -66,7 +69,7 @@ class Containers:
 
     def exit_code(self, name: str) -> int | None:
         """None while it runs."""
-        state = self._engine.get(f"/containers/{self._of[name].id}/json")["State"]
+        state = self._state(name)
         return None if state["Running"] else int(state["ExitCode"])
 
     def data_directory(self, name: str) -> Path:
@@ -81,33 +84,59 @@ class Containers:
         shaped, _ = self._links.get(name, (Link(), None))
         self.shape(name, Link())
         self._engine.post(f"/containers/{self._of[name].id}/start")
+        self._away.discard(name)
         self.shape(name, shaped)
 
     def close(self) -> None:
-        """Put everything back that was changed around the containers."""
-        for name in list(self._links):
-            self.shape(name, Link())
-        self.partition([])
+        """Put everything back that was changed, whatever of it fails; raises LocalError with all that did."""
+        away = sorted(self._away)
+        undoing: list[Callable[[], None]] = [
+            *(partial(self.shape, name, Link()) for name in self._links),
+            *(partial(self._wake, name) for name in away),
+            *(partial(self._move, name, self._home) for name in self._of),
+            self._remove_islands,
+            *(partial(self._revive, name) for name in away),
+        ]
+        failures = [failure for undo in undoing if (failure := _failure(undo))]
+        if failures:
+            raise LocalError(f"not everything is as it was before: {'; '.join(failures)}")
+
+    def _wake(self, name: str) -> None:
+        if self._state(name)["Paused"]:
+            self.resume(name)
+
+    def _revive(self, name: str) -> None:
+        if not self._state(name)["Running"]:
+            self.restart(name)
+
+    def _state(self, name: str) -> dict[str, Any]:
+        state: dict[str, Any] = self._engine.get(f"/containers/{self._of[name].id}/json")["State"]
+        return state
 
     # -- what can be done to it
 
-    def refusal(self, kind: Kind) -> str | None:
-        if kind == "attacker":
+    def refusal(self, event: Event) -> str | None:
+        if event.do in ("attacker", "honest"):
             return "nobody becomes hostile on the way; start such peers with --profile attackers"
-        if kind in ("clock_skew", "clock_right"):
+        if event.do in ("clock_skew", "clock_right"):
             return "containers share the clock of their machine"
-        if kind in ("disk_full", "disk_free"):
+        if event.do in ("disk_full", "disk_free"):
             return "containers share a disk that nobody may fill"
+        if event.at_point is not None:
+            return "whoever started the containers told none of them of a point; give at_seconds"
         return None
 
     def kill(self, peer: str) -> None:
+        self._away.add(peer)
         self._engine.post(f"/containers/{self._of[peer].id}/kill")
 
     def stop(self, peer: str) -> None:
+        self._away.add(peer)
         self._engine.post(f"/containers/{self._of[peer].id}/pause")
 
     def resume(self, peer: str) -> None:
         self._engine.post(f"/containers/{self._of[peer].id}/unpause")
+        self._away.discard(peer)
 
     def limit_disk(self, peer: str, full: bool) -> None:
         raise LocalError("containers share a disk that nobody may fill")
@@ -127,9 +156,7 @@ class Containers:
             side = next((index for index, side in enumerate(sides) if name in side), 0)
             self._move(name, self._island(side) if side else self._home)
         if not sides:
-            for island in self._islands.values():
-                self._engine.delete(f"/networks/{island}")
-            self._islands.clear()
+            self._remove_islands()
 
     def shape(self, name: str, link: Link) -> None:
         """By a process that every frame of the container passes through; a good link needs none."""
@@ -156,6 +183,11 @@ class Containers:
             self._islands[name] = self._engine.post("/networks/create", {"Name": name})["Id"]
         return name
 
+    def _remove_islands(self) -> None:
+        for name, island in list(self._islands.items()):
+            self._engine.delete(f"/networks/{island}")
+            del self._islands[name]
+
     def _move(self, name: str, network: str) -> None:
         before = self._side_of.get(name, self._home)
         if before == network:
@@ -172,3 +204,12 @@ class Containers:
     def _cable(self, name: str) -> str:
         """The number of the engine's end of the container's cable."""
         return self._engine.run(self._of[name].id, "sh", "-c", "cat /sys/class/net/eth*/iflink")
+
+
+def _failure(undo: Callable[[], None]) -> str | None:
+    """What went wrong; None if it has been undone."""
+    try:
+        undo()
+    except LocalError as error:
+        return str(error)
+    return None

@@ -42,8 +42,8 @@ Target_contra = TypeVar("Target_contra", contravariant=True)
 class Breaker(Protocol[Target_contra]):
     """What can be done to peers; a Target is a running one. All methods raise LocalError if they cannot do it."""
 
-    def refusal(self, kind: Kind) -> str | None:
-        """Why this kind of event cannot be made to happen here; None if it can."""
+    def refusal(self, event: Event) -> str | None:
+        """Why such an event cannot be made to happen here; None if it can."""
         ...
 
     def kill(self, peer: Target_contra) -> None: ...
@@ -70,7 +70,7 @@ def refused(events: Collection[Event], place: Breaker[Any]) -> str:
     """Which of these events cannot happen there, and why, in a sentence for each reason; empty if all can."""
     kinds: dict[str, list[Kind]] = {}
     for event in events:
-        if reason := place.refusal(event.do):
+        if reason := place.refusal(event):
             kinds.setdefault(reason, []).append(event.do)
     return "\n".join(
         f"{len(found)} of this plan's {len(events)} events ({', '.join(sorted(set(found)))}) will not happen: {reason}"
@@ -100,8 +100,8 @@ class Loopback:
             sleep.end()
         self._asleep.clear()
 
-    def refusal(self, kind: Kind) -> str | None:
-        if kind in NETWORK_KINDS:
+    def refusal(self, event: Event) -> str | None:
+        if event.do in NETWORK_KINDS:
             return "on loopback the network cannot fail; run as root with --netns"
         return None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dht.errors import LocalError, UsageError
 from peer.chaos.executor import NETWORK_KINDS, Link, Loopback
-from peer.chaos.plan import Kind
+from peer.chaos.plan import Event
 from peer.chaos.user_link import UserLink
 from peer.swarm_processes import PeerProcess
 
@@ -69,8 +69,8 @@ class Namespaces(Loopback):
         _remove(f"{PREFIX}{os.getpid()}-{name}" for name in (*self._ports, "switch"))
         self._ports.clear()
 
-    def refusal(self, kind: Kind) -> str | None:
-        return None if kind in NETWORK_KINDS else super().refusal(kind)
+    def refusal(self, event: Event) -> str | None:
+        return None if event.do in NETWORK_KINDS else super().refusal(event)
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
         placed = (*arguments, "--listen", self.address(name))

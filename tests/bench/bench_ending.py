@@ -1,9 +1,10 @@
 """How long until nothing is left of a peer or a swarm that is ended roughly: `python tests/bench/bench_ending.py`.
 
 A host and three learners train as `muster swarm` starts them. One learner's peer gets Ctrl-C and drains, one is killed
-with `kill -9`; the third and the host get Ctrl-C twice, the second one while they drain. Then a swarm is killed with
-`kill -9`, and another one gets Ctrl-C twice, as a terminal sends it: every process in the foreground. Prints for each
-how many processes it had, and the seconds from the last signal until all of them had ended; exits with 1 if not.
+with `kill -9`; the third and the host get Ctrl-C twice, the second one while they drain. The host of another swarm gets
+Ctrl-C once, while its learners go on. Then a swarm is killed with `kill -9`, and two more get Ctrl-C as a terminal
+sends it, every process in the foreground: once, which drains everybody, and twice. Prints for each how many processes
+it had, and the seconds from the last signal until all of them had ended; exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -109,12 +110,24 @@ def single_peers(folder: Path) -> None:
     swarm.wait(ENDING_SECONDS_MAX)
 
 
-def whole_swarms(first: Path, second: Path) -> None:
+def lone_host(folder: Path) -> None:
+    """Its learners go on."""
+    swarm = start(folder)
+    pid = snapshot(folder / HOST).pid
+    show("the host, Ctrl-C once", family(pid), lambda: os.kill(pid, signal.SIGINT))
+    seconds_until_gone(family(swarm.pid), swarm.kill)
+    swarm.wait()
+
+
+def whole_swarms(first: Path, second: Path, third: Path) -> None:
     swarm = start(first)
     show("`muster swarm`, kill -9", family(swarm.pid), swarm.kill)
     swarm.wait()
     swarm = start(second)
-    ctrl_c = twice(lambda: os.killpg(swarm.pid, signal.SIGINT), second, *LEARNERS)
+    show("`muster swarm`, Ctrl-C once", family(swarm.pid), lambda: os.killpg(swarm.pid, signal.SIGINT))
+    swarm.wait()
+    swarm = start(third)
+    ctrl_c = twice(lambda: os.killpg(swarm.pid, signal.SIGINT), third, *LEARNERS)
     show("`muster swarm`, Ctrl-C twice", family(swarm.pid), ctrl_c)
     swarm.wait()
 
@@ -122,9 +135,10 @@ def whole_swarms(first: Path, second: Path) -> None:
 def main() -> None:
     print("| what | processes | seconds until all are gone |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as name:
-        folders = [Path(name) / one for one in "abc"]
+        folders = [Path(name) / one for one in "abcde"]
         single_peers(folders[0])
-        whole_swarms(*folders[1:])
+        lone_host(folders[1])
+        whole_swarms(*folders[2:])
 
 
 if __name__ == "__main__":

@@ -10,18 +10,28 @@ from peer.chaos.plan import Event, Kind
 from peer.chaos.record import Happening, Life
 from peer.swarm_processes import PeerProcess
 
+HOW: dict[Kind, dict[str, object]] = {
+    "partition": {"sides": ((1,), (2,))},
+    "delay": {"delay_seconds": 0.1},
+    "loss": {"loss_share": 0.1},
+    "bandwidth": {"bits_per_second": 1e6},
+    "clock_skew": {"skew_seconds": 90.0},
+    "attacker": {"attack": "two_votes"},
+}
+
 
 def event(do: Kind, at_seconds: float | None = 0.0, peer: int | str | None = None, **more: object) -> Event:
     return Event.model_validate({"do": do, "at_seconds": at_seconds, "peer": peer, **more})
 
 
+def some(do: Kind, **when: object) -> Event:
+    """One event of this kind."""
+    peer = None if do in ("partition", "heal") else 1
+    return Event.model_validate({"do": do, "peer": peer, **HOW.get(do, {}), **(when or {"at_seconds": 0.0})})
+
+
 def happened(do: Kind, seconds: float, peer: int | str | None = None, refusal: str | None = None) -> Happening:
-    how: dict[Kind, dict[str, object]] = {
-        "partition": {"sides": ((1,), (2,))},
-        "attacker": {"attack": "two_votes"},
-        "clock_skew": {"skew_seconds": 90.0},
-    }
-    return Happening(event(do, 0.0, peer, **how.get(do, {})), seconds, refusal)
+    return Happening(event(do, 0.0, peer, **HOW.get(do, {})), seconds, refusal)
 
 
 def life(stepped_at: Sequence[float], contributed_at: float | None = None, pid: int = 1) -> Life:
@@ -39,8 +49,8 @@ class Recorder:
     def open(self, names: Sequence[str]) -> None: ...
     def close(self) -> None: ...
 
-    def refusal(self, kind: Kind) -> str | None:
-        return f"no {kind} here" if kind in self.cannot else None
+    def refusal(self, event: Event) -> str | None:
+        return f"no {event.do} here" if event.do in self.cannot else None
 
     def start(self, name: str, data_directory: Path, arguments: Sequence[str], temporary: bool) -> PeerProcess:
         raise AssertionError("a conductor restarts through its swarm")

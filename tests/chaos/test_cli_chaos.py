@@ -9,8 +9,10 @@ import pytest
 
 from dht.errors import LocalError
 from peer import cli, cli_chaos
+from peer.chaos.containers import Containers
 from peer.chaos.swarm import long_enough
 from peer.cli_settings import run_config, swarm_directory
+from tests.chaos.test_containers import Engine, served
 
 DELAY = '[[event]]\ndo = "delay"\nat_seconds = 9\npeer = 1\ndelay_seconds = 0.1\n'
 HEADLINE = Path(__file__).parents[2] / "examples" / "chaos" / "headline.toml"  # draws kills until the end
@@ -86,6 +88,24 @@ def test_what_cannot_happen_is_told_before_the_run(
         assert cli.run(["chaos", "--no-ui", "--plan", str(file), *arguments], (3, 11)) == 1
         told = capsys.readouterr()
         assert (told.out, told.err) == (said, "here it begins\n")
+
+
+def test_what_cannot_happen_to_containers_is_told_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begins(*_: object) -> None:
+        raise LocalError("here it begins")
+
+    monkeypatch.setattr(cli_chaos, "_run_beside", begins)
+    file = tmp_path / "plan.toml"
+    file.write_text('[[event]]\ndo = "kill"\nat_point = "vote"\npeer = 1\n' + DELAY)
+    with served(Engine(host=1, peer=4), tmp_path / "socket") as client:
+        monkeypatch.setattr(cli_chaos, "_containers", lambda beside: Containers(client, beside))
+        assert cli.run(["chaos", "--no-ui", "--plan", str(file), "--beside", "host1"], (3, 11)) == 1
+    told = capsys.readouterr()
+    assert told.err == "here it begins\n"
+    assert told.out.startswith("1 of this plan's 2 events (kill) will not happen: ")
+    assert "at_seconds" in told.out
 
 
 def test_namespaces_are_for_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

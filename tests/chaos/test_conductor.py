@@ -394,6 +394,23 @@ def test_the_end_repairs_everything_but_deaths() -> None:
     assert not rig.conductor.restarts_pending
 
 
+def test_what_the_place_refuses_is_noted_with_its_reason_also_if_it_never_came_to_it() -> None:
+    rig = Rig(
+        event("kill", None, 1, at_point="vote"),
+        event("heal", None, at_point="vote", at_peer=2),
+        event("partition", 90.0, sides=((1,), (2,))),
+        event("stop", 90.0, 1),
+        executor=Recorder(cannot=("kill", "heal", "partition")),
+    )
+    rig.conductor.end(START + 50)
+    assert {line[0]: line[3] for line in rig.lines()} == {
+        "kill": "no kill here",
+        "heal": "no heal here",
+        "partition": "no partition here",
+        "stop": END_OF_PLAN,
+    }
+
+
 @given(st.integers(0, 2**32), st.lists(st.floats(0.05, 30.0), min_size=1, max_size=50))
 def test_whatever_is_drawn_ends_with_nothing_broken(seed: int, pauses: list[float]) -> None:
     rig = Rig(plan=draw_plan(seed, 6, 4.0))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -13,19 +16,26 @@ from typing import Any
 
 import pytest
 
+from coordinator.manifest import RunConfig
 from dht.errors import LocalError, UsageError
+from peer.chaos.container_swarm import ContainerOptions, ContainerSwarm
 from peer.chaos.containers import Containers
 from peer.chaos.engine import ContainerEngine
-from peer.chaos.executor import Link
+from peer.chaos.executor import Link, refused
+from peer.chaos.plan import Plan
+from peer.swarm_watch import SwarmWatch
+from tests.chaos.builders import some
 
 LABEL = "com.docker.compose"
 
 
 class Engine:
-    """Answers as an engine with one project; remembers what it was told to change."""
+    """Answers as an engine with one project; remembers what it was told to change, and refuses `refuses`."""
 
     def __init__(self, **services: int) -> None:
         self.changes: list[tuple[str, dict[str, Any]]] = []
+        self.down, self.paused = {"peer2"}, set[str]()
+        self.refuses = set[str]()
         self.containers = [
             {
                 "Id": f"{service}{number}",
@@ -45,13 +55,24 @@ class Engine:
         if place.startswith("/containers/") and place.endswith("/json"):
             name = place.split("/")[2]
             labels = next((one["Labels"] for one in self.containers if one["Id"] == name), {})
-            return 200, {"Config": {"Labels": labels}, "State": {"Running": name != "peer2", "ExitCode": 137}}
+            state = {"Running": name not in self.down, "Paused": name in self.paused, "ExitCode": 137}
+            return 200, {"Config": {"Labels": labels}, "State": state}
+        if place.endswith("/exec"):
+            return 409, {"message": "nothing runs in there"}
+        if place in self.refuses:
+            return 500, {"message": "no"}
         if place == "/networks/create":
             return 201, {"Id": f"id-{body['Name']}"}
         if place.startswith("/networks/nowhere"):
             return 404, {"message": "network nowhere not found"}
         self.changes.append((f"{method} {place}", body))
+        self.note(*place.split("/")[-2:])
         return 204, None
+
+    def note(self, name: str, change: str) -> None:
+        where = {"kill": self.down, "start": self.down, "pause": self.paused, "unpause": self.paused}
+        if change in where:
+            (where[change].add if change in ("kill", "pause") else where[change].discard)(name)
 
 
 @contextmanager
@@ -136,6 +157,77 @@ def test_a_partition_moves_whoever_is_not_on_the_first_side_and_healing_moves_th
     ]
 
 
+def test_the_end_brings_back_whoever_the_plan_still_holds(tmp_path: Path) -> None:
+    engine = Engine(host=1, peer=5)
+    with served(engine, tmp_path / "socket") as client:
+        place = Containers(client, "host1")
+        place.stop("peer-1")
+        place.stop("peer-3")
+        place.kill("peer-4")
+        place.kill("peer-5")
+        place.resume("peer-3")
+        place.restart("peer-5")
+        engine.paused.add("peer3")  # by somebody else
+        engine.changes.clear()
+        place.close()
+        place.close()
+    assert [asked for asked, _ in engine.changes] == [
+        "POST /containers/peer1/unpause",
+        "POST /containers/peer4/start",  # and not peer2, which nobody here has ended
+    ]
+
+
+def test_what_cannot_be_undone_is_said_and_keeps_nothing_else_from_it(tmp_path: Path) -> None:
+    engine = Engine(host=1, peer=4)
+    with served(engine, tmp_path / "socket") as client:
+        place = Containers(client, "host1")
+        place.stop("peer-1")
+        place.kill("peer-3")
+        place.partition([{"host"}, {"peer-1", "peer-4"}])
+        engine.changes.clear()
+        engine.refuses = {"/containers/peer1/unpause", "/networks/ours_public/connect"}
+        with pytest.raises(LocalError, match="not everything is as it was before") as failure:
+            place.close()
+    assert all(f"{one}: no" in str(failure.value) for one in engine.refuses)
+    assert "POST /containers/peer3/start" in [asked for asked, _ in engine.changes]
+
+
+class Impatient:
+    """A display whose reader has had enough."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_chaos_is_left_with_a_whole_swarm(number: signal.Signals, tmp_path: Path) -> None:
+    engine = Engine(host=1, peer=3)
+    with served(engine, tmp_path / "socket") as client:
+        place = Containers(client, "host1")
+        place.stop("host")
+        place.kill("peer-3")
+        options = ContainerOptions(RunConfig(), 0.0, Plan.of(3, 60.0, ()))
+        swarm = ContainerSwarm(options, place, Impatient(number))
+        with pytest.raises(LocalError, match="stopped, so there is no report"):
+            asyncio.run(swarm.measure())
+    assert (engine.paused, engine.down) == (set(), {"peer2"})
+
+
+def test_nobody_in_a_container_comes_to_a_point_and_that_is_said_before(tmp_path: Path) -> None:
+    with served(Engine(host=1, peer=2), tmp_path / "socket") as client:
+        place = Containers(client, "host1")
+    events = [some("kill", at_point="vote"), some("heal", at_point="vote", at_peer=1), some("kill")]
+    said = refused([*events, some("clock_skew", at_point="vote")], place)
+    assert said.splitlines() == [
+        "2 of this plan's 4 events (heal, kill) will not happen: whoever started the containers told none of them of a "
+        "point; give at_seconds",
+        "1 of this plan's 4 events (clock_skew) will not happen: containers share the clock of their machine",
+    ]
+
+
 def test_who_is_no_swarm_is_told_so(tmp_path: Path) -> None:
     with served(Engine(host=1, peer=1), tmp_path / "one") as client, pytest.raises(UsageError, match="no docker-comp"):
         Containers(client, "stranger")
@@ -150,8 +242,9 @@ def test_what_the_engine_refuses_is_said_in_its_words(tmp_path: Path) -> None:
         with pytest.raises(LocalError, match="network nowhere not found"):
             client.post("/networks/nowhere/connect")
         place = Containers(client, "host1")
-    assert "--profile attackers" in str(place.refusal("attacker"))
-    assert place.refusal("disk_full") is not None
-    assert "clock" in str(place.refusal("clock_skew"))
-    assert place.refusal("partition") is None
+    assert "--profile attackers" in str(place.refusal(some("attacker")))
+    assert "--profile attackers" in str(place.refusal(some("honest")))
+    assert place.refusal(some("disk_full")) is not None
+    assert "clock" in str(place.refusal(some("clock_skew")))
+    assert place.refusal(some("partition")) is None
     place.shape("peer-1", Link())  # was a good one all the time

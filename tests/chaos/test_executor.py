@@ -19,6 +19,7 @@ from peer.chaos.executor import NETWORK_KINDS, Link, Loopback, family
 from peer.chaos.plan import MENDING, UNDONE_BY
 from peer.clock import SKEW_FILE, skewed, unix_seconds
 from peer.swarm_processes import PeerProcess
+from tests.chaos.builders import some
 
 WAIT_SECONDS = 20.0
 FAMILY = "import subprocess, sys; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); child.wait()"
@@ -149,7 +150,7 @@ def test_what_is_no_skew_is_none(text: str, tmp_path: Path) -> None:
 def test_loopback_says_what_it_cannot_do() -> None:
     place = Loopback()
     for kind in UNDONE_BY.keys() | MENDING:
-        refusal = place.refusal(kind)
+        refusal = place.refusal(some(kind))
         assert (refusal is None) == (kind not in NETWORK_KINDS)
         assert kind not in NETWORK_KINDS or "--netns" in str(refusal)
     with pytest.raises(LocalError):

@@ -117,16 +117,17 @@ def test_a_network_is_cut_and_healed(place: Namespaces) -> None:
 
 @pytest.mark.netns
 @needs_root
-def test_a_link_is_shaped_if_the_kernel_can(place: Namespaces) -> None:
-    if place.refusal("bandwidth"):
-        pytest.skip(str(place.refusal("bandwidth")))
+def test_a_link_is_shaped_by_the_kernel_if_it_can_and_else_by_a_process(place: Namespaces) -> None:
+    probe = ["tc", "-n", place._space("switch"), "qdisc", "add", "dev", "lo", "root", *discipline(Link(0, 0, 1e6))]
+    in_kernel = subprocess.run(probe, capture_output=True, check=False).returncode == 0
     for link, present in ((Link(bits_per_second=1e6), True), (Link(bits_per_second=2e6), True), (Link(), False)):
         place.shape("peer-1", link)
         for space, interface in ((place._space("peer-1"), namespaces.UPLINK), (place._space("switch"), "port1")):
             shown = subprocess.run(
                 ["tc", "-n", space, "qdisc", "show", "dev", interface], capture_output=True, text=True, check=True
             ).stdout
-            assert ("tbf" in shown) == present
+            assert ("tbf" in shown) == (present and in_kernel)
+        assert ("peer-1" in place._user_links) == (present and not in_kernel)
     assert reaches(place, "peer-1", "peer-2")
 
 

@@ -22,6 +22,7 @@ from peer.checkpointer import CHECKPOINT_SECONDS
 from tests.real.conftest import ROOT, RUN, Swarm
 from tests.real.conftest import swarm as swarm  # the fixture
 from tests.real.test_attacks import PROVEN
+from tests.real.test_swarm import OVERLAP
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(480)]
 
@@ -77,7 +78,26 @@ for_seconds = 25
 at_seconds = 38
 do = "kill"
 peer = "host"
+[[event]]
+at_seconds = 40
+do = "delay"
+peer = 1
+delay_seconds = 0.05
+for_seconds = 20
+[[event]]
+at_seconds = 40
+do = "loss"
+peer = 2
+loss_share = 0.02
+for_seconds = 20
+[[event]]
+at_seconds = 40
+do = "bandwidth"
+peer = 3
+bits_per_second = 5e6
+for_seconds = 20
 """
+BAD_LINKS = ("delay", "loss", "bandwidth")
 TURN = """
 [[event]]
 at_seconds = 2
@@ -184,20 +204,30 @@ def test_a_clock_goes_wrong_and_a_peer_turns_hostile(swarm: Swarm) -> None:
     assert attacker not in report["state_digests"]
 
 
+def versions_while(swarm: Swarm, begins: str, ends: str) -> tuple[int, int]:
+    """The first and the last number of versions that was shown between these two events."""
+    first, last = (next(at for at, line in enumerate(swarm.lines) if one in line) for one in (begins, ends))
+    shown = [line.split("versions ")[1] for line in swarm.lines[first:last] if "versions " in line]
+    return int(shown[0].split()[0]), int(shown[-1].split()[0])
+
+
 @pytest.mark.netns
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None, reason="needs root and iproute2"
 )
 def test_a_swarm_that_was_cut_in_two_becomes_one_again_and_outlives_its_host(swarm: Swarm) -> None:
-    report = run_chaos(swarm, CUT, "--minutes", "0.9", "--netns")
+    report = run_chaos(swarm, CUT, "--minutes", "1.1", "--netns")
     assert report["agreement"]
     assert report["minor_certificates"] > 0
     assert report["events"]["branch_carried"] > 0
     assert report["peers"] == 4
-    assert report["faults"] == {"partition": 1, "host_kill": 1}
-    assert [line["fault"] for line in report["timeline"]] == ["partition", "heal", "host_kill"]
+    assert report["faults"] == {"partition": 1, "host_kill": 1, **dict.fromkeys(BAD_LINKS, 1)}
+    fired = [line["fault"] for line in report["timeline"]]
+    assert fired == ["partition", "heal", "host_kill", *BAD_LINKS, *("clear" for _ in BAD_LINKS)]
     assert all(line["fired"] for line in report["timeline"])
     assert report["versions_certified"] > 4
+    before, after = versions_while(swarm, "bandwidth peer-3", "clear peer-1")
+    assert after > before + OVERLAP, "nothing was certified over bad links"
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     assert f"{PREFIX}{swarm.process.pid}-" not in spaces
     assert not Path("/sys/class/net/side0").exists()  # the machine's own network was left alone
