@@ -16,9 +16,10 @@ from coordinator.evidence import Court
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.messages import NONCE_BYTES, Message
 from coordinator.presence import PresenceTable
-from coordinator.quorum import GraceEstimates
+from coordinator.quorum import GraceEstimates, grace_seconds
 from coordinator.tardiness import Tardiness
 from coordinator.tickets import is_full
+from coordinator.timeline import GRACE_SHARE_MAX
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer, Verifier
 from dht.statement import Context, Statement, make_statement
@@ -134,6 +135,12 @@ class Core:
         ourselves = {self.me} if self.contributes else set()
         learners = active & (self.presence.trainers(now) | ourselves)
         return not more_than_share(len(learners), len(active), self.pace.min_share)
+
+    def grace_seconds(self) -> float:
+        """How long a leader waits for more peers once the quorum has joined."""
+        rate = self.steps_per_second
+        step_seconds = 1 / rate if rate > 0 else self.pace.round_seconds / self.pace.steps_per_version
+        return min(grace_seconds(self.pace, step_seconds, self.estimates), GRACE_SHARE_MAX * self.pace.round_seconds)
 
     def deadline_seconds(self, voids: int) -> float:
         """Deadline of an attempt after so many void groups."""

@@ -165,19 +165,8 @@ class FragmentMachine:
         if adopt is None or adopt.applied is None:
             self.custody.fall_behind(self.held_chain, now)
         self.chain.append(certificate)
-        actions = [self._tell_certified(certificate), *self._take_over(certificate, adopt)]
+        actions = [_tell_certified(self.core, certificate), *self._take_over(certificate, adopt)]
         return actions + self._begin_anew()
-
-    def _tell_certified(self, certificate: Certificate) -> Tell:
-        outcome = certificate.outcome
-        details: dict[str, object] = {
-            "group": len(outcome.included()),
-            "roster": len(outcome.roster),
-            "tokens": outcome.tokens,
-            "minor": outcome.minor,
-            "steps": max((one.steps for one in outcome.included()), default=0),
-        }
-        return Tell("certified", self.index, certificate.version, details)
 
     def _take_over(self, certificate: Certificate, adopt: Adopt | None) -> list[Action]:
         """Adopt the version if we hold its state; else remember whether work of ours is in it."""
@@ -290,3 +279,19 @@ def own_groups(machine: FragmentMachine) -> frozenset[bytes]:
     members: list[Attempt | Cell] = [*attempts, *machine.cells.cells()]
     inputs = [one.exchange.inputs for one in members]
     return frozenset(one.group.key.roster_id for one in members) | {one.digest for one in inputs if one is not None}
+
+
+def _tell_certified(core: Core, certificate: Certificate) -> Tell:
+    """Who made it of what, and how long we would wait for late peers from now on, by which estimates."""
+    outcome, estimates = certificate.outcome, core.estimates
+    details: dict[str, object] = {
+        "group": len(outcome.included()),
+        "roster": len(outcome.roster),
+        "tokens": outcome.tokens,
+        "minor": outcome.minor,
+        "steps": max((one.steps for one in outcome.included()), default=0),
+        "grace_seconds": core.grace_seconds(),
+        "quorum_seconds": estimates.quorum_seconds,
+        "sync_seconds": estimates.sync_seconds,
+    }
+    return Tell("certified", outcome.fragment, certificate.version, details)

@@ -14,9 +14,9 @@ from coordinator.group import Group, leader_of
 from coordinator.limits import Limits, Networks
 from coordinator.manifest import PEERS_PER_GROUP_MAX
 from coordinator.messages import Join, Roster
-from coordinator.quorum import Gathered, close_roster, grace_seconds, quorum_size
+from coordinator.quorum import Gathered, close_roster, quorum_size
 from coordinator.tickets import seated
-from coordinator.timeline import GRACE_SHARE_MAX, QUORUM_SHARE, STRANGERS_SHARE
+from coordinator.timeline import QUORUM_SHARE, STRANGERS_SHARE
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 
@@ -170,13 +170,6 @@ class Gathering:
         limits = limits_at(self.core, self.chain, self.attempt, all_named)
         return limits.admitted(beacon_order(self.chain.beacon(), all_named)), limits
 
-    def grace_seconds(self) -> float:
-        """How long to wait for more peers once the quorum has joined."""
-        rate = self.core.steps_per_second
-        step_seconds = 1 / rate if rate > 0 else self.core.pace.round_seconds / self.core.pace.steps_per_version
-        longest = GRACE_SHARE_MAX * self.core.pace.round_seconds
-        return min(grace_seconds(self.core.pace, step_seconds, self.core.estimates), longest)
-
     def _grace_since(self) -> float:
         """When the quorum was reached, or when it is no longer waited for: K says when grace starts, not who may go on.
 
@@ -191,7 +184,7 @@ class Gathering:
 
     def due_at(self) -> float:
         """When the grace window ends."""
-        return self._grace_since() + self.grace_seconds()
+        return self._grace_since() + self.core.grace_seconds()
 
     def strangers_until(self) -> float:
         """How long whoever the chain does not know is waited for: presence costs nothing (docs/adr/0042)."""
@@ -231,7 +224,7 @@ class Gathering:
             expected=expected - left_out - (self.joins.keys() - joined),
             active=self.chain.active_set(),
             grace_since=self._grace_since(),
-            grace_seconds=self.grace_seconds(),
+            grace_seconds=self.core.grace_seconds(),
             minor_allowed=minor_allowed,
         )
 

@@ -22,6 +22,7 @@ from dht.wire import PROTOCOL_MAJOR, Wire
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 VERSIONS_MAX = 2**40
+LAB = "lab"  # a table of run files that is no part of a run: options of `muster lab`
 PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
 
@@ -317,8 +318,9 @@ class RunConfig(Wire):
     @classmethod
     def parse(cls, text: str, source: str) -> RunConfig:
         """Parse TOML text; `source` names it in errors."""
+        described = {key: value for key, value in parse_toml(text, source).items() if key != LAB}
         try:
-            return cls.model_validate(parse_toml(text, source))
+            return cls.model_validate(described)
         except ValidationError as error:
             raise UsageError(f"{source}: {fault_of(error)}; see docs/config.md") from None
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from coordinator.manifest import LAB
+from coordinator.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer import cli_settings
 
@@ -63,7 +65,33 @@ CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Options that replace one key of the run file."""
 
-Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
+NOT_IN_FILES = frozenset({"config", "list_names", "replay"})
+
+
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """What the run file's `[lab]` says becomes the default of an option; raises UsageError for what is none."""
+    if path is None:
+        return None
+    options = {one.name: one for one in context.command.params if one.name not in NOT_IN_FILES}
+    said = parse_toml(read_text(path, "run file"), str(path)).get(LAB, {})
+    if not isinstance(said, dict) or said.keys() - options.keys():
+        unknown = min(said.keys() - options.keys()) if isinstance(said, dict) else said
+        raise UsageError(f"{path}: {LAB}.{unknown} is no option of `muster lab`; see `muster lab --help`")
+    context.default_map = {
+        name: [value] if options[name].multiple and not isinstance(value, list) else value
+        for name, value in said.items()
+    }
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Run file (TOML), which may hold these options in [lab]; without one, the tiny run that ships here.",
+        is_eager=True,
+        callback=_take_settings,
+    ),
+]
 Learners = Annotated[int, typer.Option(help="M: virtual learners.")]
 Steps = Annotated[int | None, typer.Option(help="Inner steps of every learner; default: as many as the run has.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run, bit for bit.")]
@@ -88,6 +116,7 @@ MinShare = Annotated[float | None, typer.Option(help="Share of the active set th
 Adoption = Annotated[str | None, typer.Option(help="carry, overwrite, blend:ALPHA or eager:ALPHA.")]
 Delay = Annotated[float, typer.Option(min=0, help="Steps from a snapshot to its adoption.")]
 Speeds = Annotated[str, typer.Option(help="equal, two_generations, octaves, or a list as in 1,2,4,8.")]
+SpeedJitter = Annotated[float, typer.Option(help="Standard deviation of a step's length, as a share of the mean.")]
 LateJoins = Annotated[bool, typer.Option("--late-joins", help="Learners report at step boundaries, so K and γ matter.")]
 FailuresOption = Annotated[str | None, typer.Option(help="MTBI:RETURN, in steps: learners die and come back.")]
 ScavengeOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: more learners for a while.")]
@@ -105,7 +134,7 @@ Workers = Annotated[int, typer.Option(min=0, help="Threads that make inner steps
 Device = Annotated[str, typer.Option(help="Make inner steps on `cpu`, `cuda`, `cuda:1`, or what is best (`auto`).")]
 Report = Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")]
 Curve = Annotated[Path | None, typer.Option(help="Write all loss curves to this file (JSON lines).")]
-Plot = Annotated[Path | None, typer.Option(help="Draw all loss curves into this file (HTML).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw all loss curves into this file: .html or .png.")]
 Tape = Annotated[Path | None, typer.Option(help="Write the event tape to this file (JSON lines).")]
 Replay = Annotated[Path | None, typer.Option(help="Instead, make the parameters of this tape again and compare.")]
 Plain = Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of progress bars.")]
@@ -138,6 +167,7 @@ def lab(
     adoption_delay_steps: Delay = 2.0,
     moment_correction: MomentCorrection = None,
     speeds: Speeds = "equal",
+    speed_jitter: SpeedJitter = 0.0,
     late_joins: LateJoins = False,
     failures: FailuresOption = None,
     scavenge: ScavengeOption = None,
@@ -171,8 +201,11 @@ def lab(
 def _run(given: Mapping[str, Any]) -> None:
     from peer.lab.output import write_curve, write_plot
     from peer.lab.session import run_session
+    from peer.plan.plots import check_format
     from peer.swarm_report import check_writable, write_report
 
+    if given["plot"] is not None:
+        check_format(given["plot"])
     for name in ("report", "curve", "plot", "tape"):
         if given[name] is not None:
             check_writable(given[name])
@@ -218,6 +251,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         learners=given["learners"],
         steps=steps,
         speeds=parse_speeds(given["speeds"]),
+        speed_jitter=given["speed_jitter"],
         adoption_delay_steps=given["adoption_delay_steps"],
         late_joins=given["late_joins"],
         failures=None if failures is None else Failures.parse(failures),

@@ -18,7 +18,8 @@ INTRODUCTION = """\
 
 A run is described by one TOML file; `examples/tiny.toml` is one, a smaller one than the defaults make. What the file
 leaves out takes the default below, and a key that is not listed here is an error. Every peer of a run uses the same
-values: they are part of the manifest, whose hash is the run id.
+values: they are part of the manifest, whose hash is the run id. A table `[lab]` beside them holds options of
+`muster lab` (`docs/lab.md`) and is no part of the run.
 """
 TABLE_HEAD = "| key | type | default | range | meaning |\n| --- | --- | --- | --- | --- |\n"
 BOUNDS = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from coordinator.actions import Adopt, Encode
+from coordinator.actions import Adopt, Encode, Tell
 from coordinator.certificate import Certificate
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
@@ -99,6 +99,11 @@ def version_line(certificate: Certificate) -> TapeLine:
         "members": [one.model_dump(mode="json") for one in certificate.outcome.contributors],
         "certificate": certificate.to_wire().hex(),
     }
+
+
+def told_line(peer: PeerId, told: Tell) -> TapeLine:
+    """What this peer's core says of a version that it has come to know, as the log of a real peer has it."""
+    return {"event": told.event, "peer": peer, "fragment": told.fragment, "version": told.version, **told.details}
 
 
 def adoption_line(peer: PeerId, action: Adopt, step: int, effective_step: int, dropped: bool) -> TapeLine:

@@ -80,6 +80,10 @@ class VirtualLearner:
         made = self.steps_before + (now - self.started) * self.steps_per_second
         return (math.floor(made) + 1 - made) / self.steps_per_second if self.steps_per_second > 0 else 0.0
 
+    def made_at(self, step: int) -> float:
+        """When this many steps are made."""
+        return self.started + (step - self.steps_before) / self.steps_per_second
+
     def rest(self, now: float) -> None:
         """Make no steps from now on."""
         self.steps_before, self.started, self.steps_per_second = float(self.steps(now)), now, 0.0

@@ -8,9 +8,11 @@ from functools import partial
 
 import torch
 
+from coordinator.actions import Action, Tell
 from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest
 from coordinator.messages import Message
 from coordinator.virtual.network import LinkFaults
+from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import Setting, World
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -32,7 +34,7 @@ from peer.lab.traffic import Traffic
 from peer.lab.workshop import Workshop
 from peer.learner import Batches
 from peer.outer_optimizer import state_digest
-from peer.tape import Record, TapeLine, keep_no_tape
+from peer.tape import Record, TapeLine, keep_no_tape, told_line
 
 LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
 DRAIN_STEPS = 200
@@ -70,6 +72,7 @@ class Laboratory:
             record,
             options.device,
             values,
+            options.speed_jitter,
         )
         setting = Setting(self._describe, partial(make_tensors, self.shop))
         founders = range(options.learners)
@@ -78,7 +81,8 @@ class Laboratory:
         self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
         self.shop.attacks.update(self._attackers())
         self.traffic = Traffic(self.shop.blobs)
-        self.world.listener = self.traffic.acts
+        self._record = record
+        self.world.listener = self._acts
         if options.late_joins:
             self.world.network.lateness_seconds = self._lateness_seconds
         self.evaluator = Evaluator(config, data.heldout, options.device)
@@ -109,6 +113,12 @@ class Laboratory:
         """What a learner would draw, for comparisons without versions that could deal out windows."""
         text = self._texts[self._numbers[peer]]
         return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
+
+    def _acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Count what a peer does; of each version the tape says how long its leader would wait, and why."""
+        self.traffic.acts(peer, action)
+        if isinstance(action, Tell) and action.event == "certified":
+            self._record(told_line(peer.me, action))
 
     def _lateness_seconds(self, sender: PeerId, message: Message) -> float:
         """A learner reports after a step (DiLoCo 2604.21428 Alg. 1), so the quorum and the grace window matter."""

@@ -95,6 +95,7 @@ class LabOptions:
     learners: int = 4
     steps: int = 400
     speeds: tuple[float, ...] = (1.0,)
+    speed_jitter: float = 0.0  # standard deviation of a step's length, as a share of the mean
     adoption_delay_steps: float = 2.0
     failures: Failures | None = None
     scavenge: Scavenge | None = None
@@ -113,6 +114,8 @@ class LabOptions:
             raise UsageError(f"a lab run has 1 to {STEPS_MAX} steps, not {self.steps}")
         if not all(0 < speed < math.inf for speed in self.speeds):
             raise UsageError("--speeds must be more than 0")
+        if not 0 <= self.speed_jitter <= 1:
+            raise UsageError("--speed-jitter is a share, from 0 to 1")
         if self.dirichlet_alpha is not None and not 0 < self.dirichlet_alpha < math.inf:
             raise UsageError("--noniid must be more than 0")
         if not 0 <= self.adoption_delay_steps < self.config.pace.steps_per_version:

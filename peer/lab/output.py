@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from dht.errors import LocalError
 from peer.lab.report import LabReport
+from peer.plan.plots import write
 
 
 def write_curve(report: LabReport, path: Path) -> None:
     """Every evaluation of the lab and its baselines, one JSON object per line; raises LocalError."""
-    _write("".join(point.model_dump_json() + "\n" for point in report.curve), path)
+    try:
+        path.write_text("".join(point.model_dump_json() + "\n" for point in report.curve), encoding="utf-8")
+    except OSError as error:
+        raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None
 
 
 def write_plot(report: LabReport, path: Path) -> None:
-    """Held-out loss against time in steps as a web page, one line per method and rate; raises LocalError.
+    """Held-out loss against time in steps, one line per method and rate; raises LocalError.
 
-    The page holds the numbers and takes the script that draws them from the web.
+    A web page (.html) holds the numbers and takes the script that draws them from the web; a picture (.png) needs
+    nothing. Raises UsageError for another format.
     """
     import altair
 
     rows = [
         {"step": point.step, "held-out loss (nats)": point.eval_loss, "run": f"{point.method} {point.inner_lr:g}"}
         for point in report.curve
+        if math.isfinite(point.eval_loss)  # a run that diverged ends where it did
     ]
     chart = (
         altair.Chart({"values": rows}, width=720, height=420)
@@ -31,11 +38,4 @@ def write_plot(report: LabReport, path: Path) -> None:
             x="step:Q", y=altair.Y("held-out loss (nats):Q", scale=altair.Scale(zero=False, type="log")), color="run:N"
         )
     )
-    _write(chart.to_html(), path)
-
-
-def _write(text: str, path: Path) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None
+    write(chart, path)

@@ -25,6 +25,7 @@ from peer.anchors import Anchors
 from peer.appraisal import sides_of
 from peer.attacks.attack import Attack, Scene
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
+from peer.lab.uneven import UnevenLearner
 from peer.lab.workshop import Workshop
 from peer.learner import make_learner
 from peer.local_work import LocalWork
@@ -250,9 +251,7 @@ class LabTensors:
         """Go on from a checkpoint; what the learner holds may be in versions that we have missed."""
         self.lazy.restore(saved.learner)
         if saved.learner.pending:
-            last_step = saved.learner.pending[-1][0]
-            wait_seconds = (last_step - self.learner.steps_before) / self.learner.steps_per_second
-            self._free_at = [self.learner.started + wait_seconds] * len(self.states)
+            self._free_at = [self.learner.made_at(saved.learner.pending[-1][0])] * len(self.states)
         self._versions = list(saved.versions)
         self._local_work.doubt(set(range(len(self.states))))
         for fragment, state in enumerate(saved.states):
@@ -261,6 +260,8 @@ class LabTensors:
 
 def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTensors:
     """Tensors of one life of a peer, from what its checkpoint holds."""
+    if shop.jitter > 0:
+        learner = UnevenLearner.of(learner, shop.jitter, shop.config.seed)
     choice = shop.attacks.get(learner.peer)
     attack = None if choice is None else choice.make()
     batches = shop.batches(learner.peer)

@@ -43,6 +43,7 @@ class Workshop:
     record: Record
     device: str = "cpu"
     values: Named | None = None  # of version 0, unless they are seeded
+    jitter: float = 0.0  # of the length of learners' steps
     attacks: dict[PeerId, AttackChoice] = field(default_factory=dict)
     placements: dict[PeerId, Placement] = field(default_factory=dict)  # where it is not the lab's
     founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ COLOURS = (  # twelve that can be told from white and from each other: Table 13 
     *("#b279a2", "#ff9da6", "#9d755d", "#bab0ac", "#1b1b1b", "#2c2c9e"),
 )
 LEGEND = "line: ours; circle: the paper's"
+NO_PICTURES = "pictures need vl-convert-python: pip install vl-convert-python, or ask for .html"
 
 
 def table_plot(tables: Sequence[Table], log: bool, path: Path) -> None:
@@ -64,13 +66,20 @@ def lines_plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> Non
     write(chart, path)
 
 
-def write(chart: Any, path: Path) -> None:
-    """Save a chart; raises UsageError for a format that cannot be made here, LocalError if the disk refuses."""
+def check_format(path: Path) -> None:
+    """Raises UsageError for a format that cannot be made here; to be asked before there is anything to lose."""
     if path.suffix not in (".html", ".png"):
         raise UsageError(f"a plot is a .html or a .png file, not {path.name}")
+    if path.suffix == ".png" and find_spec("vl_convert") is None:
+        raise UsageError(NO_PICTURES)
+
+
+def write(chart: Any, path: Path) -> None:
+    """Save a chart; raises UsageError for a format that cannot be made here, LocalError if the disk refuses."""
+    check_format(path)
     try:
         chart.save(str(path))
     except (ImportError, ValueError):
-        raise UsageError("pictures need vl-convert-python: pip install vl-convert-python, or ask for .html") from None
+        raise UsageError(NO_PICTURES) from None
     except OSError as error:
         raise LocalError(f"nothing can be written to {path}: {error.strerror}") from None

@@ -99,7 +99,7 @@ def test_the_quorum_is_of_contributors_and_keeps_its_time():
         assert (gathered.quorum_at is None) == (second < 3)
         hear(gathered, CLUB.join(number, CHAIN), NOW + second / 10)
     assert (gathered.first_at, gathered.quorum_at) == (NOW, NOW + 0.2)
-    assert gathered.due_at() == NOW + 0.2 + gathered.grace_seconds()
+    assert gathered.due_at() == NOW + 0.2 + gathered.core.grace_seconds()
 
 
 def test_where_the_quorum_does_not_come_it_is_not_waited_for_all_the_time():
@@ -107,10 +107,10 @@ def test_where_the_quorum_does_not_come_it_is_not_waited_for_all_the_time():
     assert gathered.due_at() == math.inf
     hear(gathered, CLUB.join(OTHERS[0], CHAIN))
     patience = QUORUM_SHARE * PACE.round_seconds
-    assert gathered.due_at() == NOW + patience + gathered.grace_seconds()
+    assert gathered.due_at() == NOW + patience + gathered.core.grace_seconds()
     for number in (2, 3):
         hear(gathered, CLUB.join(number, CHAIN), NOW + 2 * patience)
-    assert gathered.due_at() == NOW + patience + gathered.grace_seconds()  # a late quorum does not begin anew
+    assert gathered.due_at() == NOW + patience + gathered.core.grace_seconds()  # a late quorum does not begin anew
 
 
 def test_the_grace_window_ends_before_members_stop_waiting_for_a_roster():
@@ -118,7 +118,7 @@ def test_the_grace_window_ends_before_members_stop_waiting_for_a_roster():
     core = CLUB.core(LEADER)
     core.steps_per_second = 1e-3
     gathered = Gathering(core, CLUB.chain(), attempt=0)
-    assert gathered.grace_seconds() == GRACE_SHARE_MAX * PACE.round_seconds
+    assert gathered.core.grace_seconds() == GRACE_SHARE_MAX * PACE.round_seconds
     assert QUORUM_SHARE + GRACE_SHARE_MAX < JOIN_SHARE
 
 

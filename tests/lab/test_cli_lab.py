@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from coordinator.manifest import RunConfig
 from coordinator.report import SwarmReport
 from peer.cli import run
 
@@ -40,8 +42,8 @@ def lab(config: Path, *arguments: str) -> int:
 
 
 def test_everything_that_a_run_leaves(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / name for name in ("report", "curve", "plot", "tape")}
-    written = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    files = {name: tmp_path / name for name in ("report", "curve", "plot.html", "tape")}
+    written = [part for name, path in files.items() for part in (f"--{path.stem}", str(path))]
     compared = ["--compare", "dp", "--dp-lr", "1e-3,2e-3", "--compare", "elastic", "--failures", "5:2"]
     settings = ["--merge", "rda", "--codec", "int4,int8", "--batch-tokens", "64", "--seed", "3", "--eval-every", "4"]
     assert lab(config, *written, *compared, *settings) == 0
@@ -61,10 +63,59 @@ def test_everything_that_a_run_leaves(config: Path, tmp_path: Path, capsys: pyte
     points = [json.loads(line) for line in files["curve"].read_text().splitlines()]
     assert {point["method"] for point in points} == {"decoupled", "dp", "elastic"}
     assert points == report["curve"]
-    assert str(report["eval_loss_last"]) in files["plot"].read_text()
+    assert str(report["eval_loss_last"]) in files["plot.html"].read_text()
 
     assert run(["lab", "--replay", str(files["tape"])], PYTHON) == 0
     assert "bit for bit" in capsys.readouterr().out
+
+
+def test_options_can_stand_in_the_run_file_and_the_command_line_goes_before(config: Path, tmp_path: Path) -> None:
+    written = '[lab]\nlearners = 5\nsteps = 4\neval_every = 4\nattack = ["zero:1", "nan:1"]\nreport = "{}"\n'
+    config.write_text(SMALL + written.format(tmp_path / "report"))
+    assert run(["lab", str(config), "--no-ui", "--learners", "4", "--attack", "nan:1"], PYTHON) == 0
+    report = json.loads((tmp_path / "report").read_text())
+    assert (report["peers"], report["steps"], len(report["attackers"])) == (4, 4, 1)
+    assert run(["lab", str(config), "--no-ui"], PYTHON) == 0
+    report = json.loads((tmp_path / "report").read_text())
+    assert (report["peers"], report["steps"], len(report["attackers"])) == (5, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("[lab]\nlerners = 5\n", "lab.lerners is no option of `muster lab`"),
+        ("[lab]\nreplay = 'tape'\n", "lab.replay is no option"),
+        ("[lab]\nlearners = 'many'\n", "--learners"),
+        ("[lab]\nlearners = [3]\n", "learners"),
+        ("[lab]\nattack = [[1]]\n", "attack"),
+    ],
+)
+def test_what_is_no_option_in_the_run_file_is_refused_in_words(
+    config: Path, capsys: pytest.CaptureFixture[str], written: str, words: str
+) -> None:
+    config.write_text(SMALL + written)
+    assert run(["lab", str(config), "--no-ui", "--steps", "4"], PYTHON) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_file_with_options_of_the_lab_describes_the_same_run(config: Path) -> None:
+    before = RunConfig.from_toml(config)
+    config.write_text(SMALL + "[lab]\nlearners = 5\n")
+    assert RunConfig.from_toml(config) == before
+
+
+def test_a_plot_can_be_a_picture(config: Path, tmp_path: Path) -> None:
+    assert lab(config, "--plot", str(tmp_path / "plot.png")) == 0
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_made_is_refused_before_anything_runs(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert lab(config, "--plot", str(tmp_path / "plot.png"), "--report", str(tmp_path / "report")) == 2
+    assert "pip install vl-convert-python, or ask for .html" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_the_same_seed_gives_the_same_states(config: Path, tmp_path: Path) -> None:
@@ -122,6 +173,9 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--device", "cuda:99"], "--device cuda:99"),
         (["--device", "abacus"], "'abacus' is none"),
         (["--report", "/nowhere/report.json"], "/nowhere"),
+        (["--plot", "curve.pdf"], "a plot is a .html or a .png file, not curve.pdf"),
+        (["--plot", "curve"], "a plot is a .html or a .png file, not curve"),
+        (["--speed-jitter", "1.5"], "--speed-jitter"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_code_2(

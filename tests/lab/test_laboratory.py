@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch
 from coordinator.credit import CreditRecord, report_of
 from peer.attacks.data import trigger_rate
 from peer.attacks.zoo import AttackOrder
-from peer.lab.options import Failures, LabOptions, Scavenge
+from peer.lab.laboratory import Laboratory
+from peer.lab.options import STEP_SECONDS, Failures, LabOptions, Scavenge
 from tests.lab import small
 
 
@@ -62,19 +65,22 @@ def test_another_seed_gives_other_bits() -> None:
     assert not set(small.final_parameters(first).values()) & set(small.final_parameters(second).values())
 
 
-def test_snapshots_are_taken_exactly_at_the_period() -> None:
-    """(§10) One fragment per step when P = H, each fragment every H steps, from the first cycle on."""
-    lines: list[dict[str, object]] = []
-    chosen = small.options(2, 30, {"pace.fragments": 4, "pace.steps_per_version": 8})
-    small.run(chosen, lines.append)
-    taken: dict[object, list[object]] = {}
-    for line in lines:
-        if line["event"] == "snapshot":
-            taken.setdefault((line["peer"], line["fragment"]), []).append(line["step"])
-    assert len(taken) == 2 * 4
-    for (_, fragment), steps in taken.items():
-        first = 2 * (int(str(fragment)) + 1)
-        assert steps == list(range(first, 31, 8))
+@pytest.mark.parametrize("period", [4, 8])
+def test_snapshots_are_taken_exactly_at_the_period(period: int) -> None:
+    """(decoupled-diloco.md §10) One fragment per step when P = H, each every H steps, from the first cycle on.
+
+    No more than τ are in flight: what was sent has come back, merged, before the one after the next is sent.
+    """
+    lines: list[dict[str, Any]] = []
+    lab, _ = small.run(small.options(2, 30, {"pace.fragments": 4, "pace.steps_per_version": period}), lines.append)
+    each = period // 4
+    for peer in lab.world.peers:
+        own = [line for line in lines if line.get("peer") == peer.me]
+        taken = [(line["step"], line["fragment"]) for line in own if line["event"] == "snapshot"]
+        assert taken == [(each * (1 + number), number % 4) for number in range(30 // each)]
+        back = [line["effective_step"] for line in own if line["event"] == "adoption"]
+        in_flight = [sum(sent <= step < due for (sent, _), due in zip(taken, back, strict=True)) for step in range(30)]
+        assert max(in_flight) == 2 // each <= lab.options.config.pace.overlap
 
 
 def test_the_learner_that_sets_the_pace_makes_the_steps() -> None:
@@ -94,6 +100,57 @@ def test_learners_that_die_come_back_and_nobody_waits_for_them() -> None:
     assert report.diverged is None
     assert report.agreement
     assert report.versions_certified > 0.7 * 100 * 2 / 4
+
+
+PERIOD = 24  # of two fragments, so a round begins every 12 steps
+BACK, END = 75.5, 120
+
+
+def ages_of(lines: list[dict[str, Any]], peer: str) -> list[int]:
+    """How many steps a learner had made, each time, since it last took over a version of the fragment, or came."""
+    fragments = {line["digest"]: line["fragment"] for line in lines if line["event"] == "version"}
+    ages: list[int] = []
+    since: dict[int, int] = {}
+    for line in [one for one in lines if one.get("peer") == peer]:
+        if line["event"] == "life":
+            since = dict.fromkeys((0, 1), line["step"])
+        elif line["event"] == "adoption":
+            fragment = fragments[line["digest"]]
+            ages.append(line["effective_step"] - since[fragment])
+            since[fragment] = line["effective_step"]
+    return ages
+
+
+@pytest.mark.parametrize(
+    ("survivor", "killed", "late"),
+    [(0, 40.5, 2), (1, 40.5, 2), (2, 40.5, 2), (3, 40.5, 2), (0, 46.0, 9), (2, 46.0, 9)],
+)
+def test_who_is_left_of_a_swarm_goes_on_and_no_fragment_gets_older_than_the_period(
+    survivor: int, killed: float, late: int
+) -> None:
+    """(decoupled-diloco.md §10: kill any M−K learners) With K = 1 of four the last one merges on, alone.
+
+    Whoever comes back has the newest versions at once. No fragment is older than H and the τ = 2 steps that it takes on
+    the way, unless its round begins before the presence of the dead has expired, after 9 steps.
+    """
+    lines: list[dict[str, Any]] = []
+    settings = {"pace.quorum": 1, "pace.min_share": 0.0, "pace.steps_per_version": PERIOD}
+    with Laboratory(small.options(4, END, settings), small.text(), lines.append) as lab:
+        peers = [peer.me for peer in lab.world.peers]
+        for peer in lab.world.peers:
+            if peer.me != peers[survivor]:
+                lab.world.clock.after(killed * STEP_SECONDS, partial(lab.shop.retire, peer.me, killed * STEP_SECONDS))
+                lab.world.clock.after(killed * STEP_SECONDS, partial(lab.world.crash, peer))
+                lab.world.clock.after(BACK * STEP_SECONDS, peer.start)
+        lab.run()
+    assert lab.shop.active[peers[survivor]].lazy.steps == END, "it never waits"
+    groups = [{one["peer"] for one in line["members"]} for line in lines if line["event"] == "version"]
+    assert groups[:5] == 3 * [{*peers}] + 2 * [{peers[survivor]}]
+    assert {*peers} in groups[5:]
+    for name in peers:
+        ages = ages_of(lines, name)
+        assert len(ages) >= 7
+        assert max(ages) <= PERIOD + late
 
 
 def test_scavenged_learners_take_part_while_they_are_there() -> None:

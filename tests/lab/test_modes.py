@@ -3,26 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from coordinator.manifest import InnerSpec, RunConfig
+from coordinator.manifest import InnerSpec, OuterSpec, RunConfig
 from dht.statement import digest_of
-from peer.anchors import genesis_states
+from peer.anchors import genesis_states, layouts_of
+from peer.fragments import gather, named_tensors, scatter
+from peer.inner_optimizer import rate, rewarm
 from peer.lab.baseline import BaselinePlan, JointBatches, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory
 from peer.learner import Batches, Learner, make_learner
+from peer.model import build_model, loss
 from peer.outer_optimizer import OuterState, outer_step
 from tests.lab import small
+
+
+@dataclass
+class Replica:
+    """A model whose fragments are sent and taken over by the papers' formulas, not by `Learner.adopt`."""
+
+    learner: Learner
+    outer: OuterSpec
+    anchors: dict[int, Tensor] = field(default_factory=dict)  # as they were taken over last
+    kept: dict[int, float] = field(default_factory=dict)  # what the last merge kept of this replica's own work
+    withheld: dict[int, Tensor] = field(default_factory=dict)
+
+    def read(self, fragment: int) -> Tensor:
+        return gather(self.learner.fragments[fragment], named_tensors(self.learner.model))
+
+    def write(self, fragment: int, values: Tensor) -> None:
+        scatter(self.learner.fragments[fragment], values, named_tensors(self.learner.model))
+
+    def send(self, fragment: int) -> Tensor:
+        """What is contributed; an eager one goes on from where its own part of the merge will be (docs/adr/0040)."""
+        sent = self.read(fragment)
+        if self.outer.adoption == "eager" and fragment in self.kept:
+            self.withheld[fragment] = (sent - self.anchors[fragment]) * (1 - self.kept[fragment])
+            self.write(fragment, sent - self.withheld[fragment])
+        return sent
+
+    def take(self, fragment: int, new: Tensor, sent: Tensor) -> None:
+        """Take over the anchor that what was sent has led to."""
+        theta, alpha = self.read(fragment), self.outer.adoption_blend
+        match self.outer.adoption:
+            case "overwrite":
+                theta = new
+            case "blend":
+                theta = alpha * theta + (1 - alpha) * new
+            case "carry":
+                theta = new + (theta - sent)
+            case "eager":
+                theta = new + alpha * (theta + self.withheld.pop(fragment, torch.zeros(())) - sent)
+                self._see(fragment, new, sent)
+        self.anchors[fragment] = new
+        self.write(fragment, theta)
+
+    def _see(self, fragment: int, new: Tensor, sent: Tensor) -> None:
+        """Of its own work d the merge D has kept ⟨D, d⟩/‖d‖²."""
+        if fragment in self.anchors:
+            own, merged = sent - self.anchors[fragment], new - self.anchors[fragment]
+            self.kept[fragment] = min(1.0, max(0.0, float(merged @ own) / float(own @ own)))
 
 
 def streaming_loop(
     config: RunConfig, sources: Sequence[Batches], steps: int, delay_steps: int
 ) -> tuple[list[OuterState], list[Learner]]:
     """Streaming DiLoCo (2501.18512, Alg. 2) with the plain mean, straight down: no peers, rounds or codecs."""
-    learners, states = [make_learner(config, source) for source in sources], genesis_states(config)
+    replicas = [Replica(make_learner(config, source), config.outer) for source in sources]
+    learners, states = [one.learner for one in replicas], genesis_states(config)
     fragments, period, versions = config.pace.fragments, config.pace.steps_per_version, 0
     share = torch.tensor(1 / len(learners))
     under_way = []
@@ -31,23 +84,21 @@ def streaming_loop(
             learner.step()
         if step * fragments % period == 0:
             fragment = (step * fragments // period - 1) % fragments
-            snapshots = [torch.empty_like(states[fragment].anchor) for _ in learners]
-            counters = [one.snapshot(fragment, out) for one, out in zip(learners, snapshots, strict=True)]
-            gradients = [(states[fragment].anchor - snapshot) * share for snapshot in snapshots]
+            sent = [one.send(fragment) for one in replicas]
+            gradients = [(states[fragment].anchor - one) * share for one in sent]
             mean = gradients[0]
             for gradient in gradients[1:]:
                 mean = mean + gradient
             outer = config.outer
             states[fragment] = outer_step(states[fragment], mean, outer.learning_rate, outer.momentum)
-            under_way.append((step + delay_steps, fragment, states[fragment].anchor, snapshots, counters))
+            under_way.append((step + delay_steps, fragment, states[fragment].anchor, sent))
             versions += 1
             for learner in learners:
                 learner.set_progress(versions * period // fragments)
         while under_way and under_way[0][0] == step:
-            _, fragment, anchor, snapshots, counters = under_way.pop(0)
-            for learner, snapshot, counted in zip(learners, snapshots, counters, strict=True):
-                reference = snapshot if config.outer.keeps_later_steps else None
-                learner.adopt(fragment, anchor, reference, counted.steps, counted.tokens)
+            _, fragment, anchor, sent = under_way.pop(0)
+            for replica, own in zip(replicas, sent, strict=True):
+                replica.take(fragment, anchor, own)
     return states, learners
 
 
@@ -90,16 +141,21 @@ def test_one_fragment_without_overlap_is_diloco() -> None:
     assert_same_bits(anchors_of(lab), states)
 
 
-@pytest.mark.parametrize("adoption", ["overwrite", "carry", "eager"])
-def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str) -> None:
-    """(§10: P=H fragments in turn, K=M, τ≥1) Streaming DiLoCo 2501.18512 with α = 0, and with what is kept."""
-    changes = {"pace.fragments": 4, "pace.steps_per_version": 4, "outer.adoption": adoption}
-    chosen = small.options(2, 36, changes, adoption_delay_steps=1.0)
+@pytest.mark.parametrize(
+    ("adoption", "alpha"),
+    [("overwrite", 0.5), ("blend", 0.5), ("blend", 0.25), ("carry", 0.5), ("eager", 0.5), ("eager", 1.0)],
+)
+def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str, alpha: float) -> None:
+    """(§10: P=H fragments in turn, K=M, τ≥1) Streaming DiLoCo 2501.18512 with α = 0, α > 0, and with what is kept."""
+    rule = {"outer.adoption": adoption, "outer.adoption_blend": alpha}
+    chosen = small.options(2, 36, {"pace.fragments": 4, "pace.steps_per_version": 4, **rule}, adoption_delay_steps=1.0)
     lab, report = small.run(chosen)
-    states, _ = streaming_loop(chosen.config, sources_of(lab), 36, 1)
+    states, learners = streaming_loop(chosen.config, sources_of(lab), 36, 1)
     assert report.versions_certified == 36
     assert report.adoption_delay_steps == {"median": 1.0, "p95": 1.0}
     assert_same_bits(anchors_of(lab), states)
+    digests = [lab.shop.active[peer.me].lazy.digest() for peer in lab.world.peers]
+    assert digests == [_digest(one) for one in learners]
 
 
 def test_plain_averaging_of_parameters_is_local_sgd() -> None:
@@ -119,22 +175,56 @@ def test_plain_averaging_of_parameters_is_local_sgd() -> None:
     torch.testing.assert_close(anchors_of(lab)[0].anchor, mean, rtol=2e-5, atol=2e-6)
 
 
-def test_merging_after_every_step_is_data_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(§10: H=P=1, K=M, τ=0, inner and outer SGD, mean) Data-parallel SGD, equal up to the last bits of float32."""
+EVERY_STEP = {
+    "pace.fragments": 1,
+    "pace.steps_per_version": 1,
+    "outer.learning_rate": 1.0,
+    "outer.momentum": 0.0,
+    "inner.learning_rate": 0.5,
+    "inner.clip_norm": 1e6,
+}
 
+
+@pytest.fixture
+def inner_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
     def make_sgd(parameters: object, spec: InnerSpec, embeddings: object = ()) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=spec.learning_rate)  # type: ignore[arg-type]
 
     monkeypatch.setattr("peer.learner.make_optimizer", make_sgd)
-    changes = {
-        "pace.fragments": 1,
-        "pace.steps_per_version": 1,
-        "outer.learning_rate": 1.0,
-        "outer.momentum": 0.0,
-        "inner.learning_rate": 0.5,
-        "inner.clip_norm": 1e6,
-    }
-    chosen = small.options(3, 24, changes, adoption_delay_steps=0.0)
+
+
+@pytest.mark.usefixtures("inner_sgd")
+def test_merging_after_every_step_is_data_parallel_bit_for_bit() -> None:
+    """(§10: H=P=1, K=M, τ=0, inner and outer SGD, mean) The workers' steps are added in the order of the group.
+
+    A worker's step is what it is in float32, θ less what θ has become: so much is rounded on the way to the others.
+    """
+    lines: list[dict[str, Any]] = []
+    chosen = small.options(3, 24, EVERY_STEP, adoption_delay_steps=0.0)
+    lab, _ = small.run(chosen, lines.append)
+    sources = {peer.me: lab.windows(peer.me) for peer in lab.world.peers}
+    orders = [[one["peer"] for one in line["members"]] for line in lines if line["event"] == "version"]
+    config, share = chosen.config, torch.tensor(1 / 3)
+    model = build_model(config.model, config.data.context_tokens, config.seed).train()
+    parameters = list(model.parameters())
+    for step, order in enumerate(orders):
+        length = rate(step, 24, config.inner) * rewarm(step)
+        steps = []
+        for worker in order:
+            gradients = torch.autograd.grad(loss(model, sources[worker].batch(step)), parameters)
+            stepped = [one.detach().add(grad, alpha=-length) for one, grad in zip(parameters, gradients, strict=True)]
+            steps.append([(one.detach() - other) * share for one, other in zip(parameters, stepped, strict=True)])
+        for parameter, first, second, third in zip(parameters, *steps, strict=True):
+            parameter.detach().sub_(first + second + third)
+    assert len(orders) == 24
+    assert len({tuple(order) for order in orders}) > 1  # so that another order would be noticed
+    assert torch.equal(anchors_of(lab)[0].anchor, gather(layouts_of(config)[0], named_tensors(model)))
+
+
+@pytest.mark.usefixtures("inner_sgd")
+def test_merging_after_every_step_is_data_parallel() -> None:
+    """(§10: H=P=1, K=M, τ=0, inner and outer SGD, mean) One joint batch, equal up to the last bits of float32."""
+    chosen = small.options(3, 24, EVERY_STEP, adoption_delay_steps=0.0)
     lab, report = small.run(chosen)
     joint = make_learner(chosen.config, JointBatches(sources_of(lab), full_schedule(3, 24)))
     before = parameters_of(joint).clone()

@@ -31,7 +31,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("row", "column", "field"), CELLS, ids=lambda value: str(value))
 def test_table_1(simulated, row, column, field) -> None:
-    """DiLoCo 2604.21428 Table 1 a and b: all sixty cells."""
+    """DiLoCo 2604.21428 Table 1 a and b (decoupled-diloco.md §10: within 4 points): all sixty cells."""
     ours = 100 * getattr(simulated[row][column], field)
     assert ours == pytest.approx(getattr(paper.AVAILABILITY[row], field)[column], abs=TOLERANCE)
 
@@ -44,6 +44,7 @@ def test_headline_at_1_2_million_chips(simulated) -> None:
 
 
 def test_more_chips_never_help_and_more_learners_do(simulated) -> None:
+    """(decoupled-diloco.md §10: monotone in N and M)."""
     rows = [[cell.goodput for cell in row] for row in simulated.values()]
     for row in rows:
         assert all(more < fewer for fewer, more in pairwise(row))
@@ -52,7 +53,7 @@ def test_more_chips_never_help_and_more_learners_do(simulated) -> None:
 
 
 def test_rule_of_thumb(simulated) -> None:
-    """Goodput depends on chips per learner (DiLoCo 2604.21428 §5.2)."""
+    """Goodput depends on chips per learner (DiLoCo 2604.21428 §5.2; decoupled-diloco.md §10: within 4)."""
     by_size: dict[int, list[float]] = {}
     for (method, learners), row in simulated.items():
         if method != "rigid":
@@ -133,7 +134,10 @@ def test_waiting_for_everyone_couples_failures() -> None:
 
 
 def test_a_straggler_of_18_percent() -> None:
-    """DiLoCo 2604.21428 Table 5: about 84 % when all are waited for, all of the time otherwise."""
+    """DiLoCo 2604.21428 Table 5: about 84 % when all are waited for, all of the time otherwise.
+
+    (decoupled-diloco.md §10: K=M with an 18 % straggler, and K=1)
+    """
     waited_for = straggler(1, Sync(quorum=8), jitter=0.0, seed=0)
     assert 100 * waited_for.goodput == pytest.approx(paper.STRAGGLER_GOODPUT["K = M"], abs=TOLERANCE)
     assert waited_for.goodput == pytest.approx((7 / paper.STRAGGLER_SLOWDOWN + 1) / 8, abs=0.005)
@@ -149,7 +153,10 @@ def test_four_stragglers_with_jitter_and_no_overlap() -> None:
 
 @pytest.mark.parametrize("column", range(len(paper.EXTRA_LEARNERS)))
 def test_scavenging_reaches_the_bound(column) -> None:
-    """DiLoCo 2604.21428 Table 4: 0.5 + 0.5 / (1 + e), which elastic data-parallel does not reach."""
+    """DiLoCo 2604.21428 Table 4: 0.5 + 0.5 / (1 + e), which elastic data-parallel does not reach.
+
+    (decoupled-diloco.md §10: iso-FLOPs scavenging time)
+    """
     bound = scavenged_time(paper.EXTRA_LEARNERS[column])
     assert bound == pytest.approx(paper.SCAVENGING["decoupled"][column], abs=0.0051)  # printed to two digits
     assert paper.SCAVENGING["dp"][column] >= bound

@@ -1,0 +1,70 @@
+"""A learner whose steps take now longer, now less: the variance beside which DiLoCo 2604.21428 Table 5 was measured."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from coordinator.virtual.tensors import VirtualLearner
+
+
+@dataclass(slots=True)
+class UnevenLearner(VirtualLearner):
+    """Steps of log-normal lengths, as the jitter of `muster plan`, with a mean of one step at its rate.
+
+    They are drawn once, in order, so that steps remain a function of time alone. `ends` says after how many mean steps
+    each step of this life is made.
+    """
+
+    jitter: float  # standard deviation of a step's length, as a share of the mean
+    draws: random.Random
+    ends: list[float] = field(default_factory=lambda: [0.0])
+
+    @classmethod
+    def of(cls, steady: VirtualLearner, jitter: float, seed: int) -> UnevenLearner:
+        """The same learner; every life of it draws its own lengths."""
+        life = steady.births[-1][1]
+        return cls(
+            steady.peer,
+            steady.steps_per_second,
+            steady.tokens_per_step,
+            steady.started,
+            steady.steps_before,
+            steady.counted,
+            steady.births,
+            jitter,
+            random.Random(f"{seed} {steady.peer} {life}"),
+        )
+
+    def steps(self, now: float) -> int:
+        """Inner steps so far, without those that crashes undid."""
+        return int(self.steps_before) + self._made((now - self.started) * self.steps_per_second)
+
+    def boundary_in(self, now: float) -> float:
+        """Seconds until the step under way is made; 0 at rest."""
+        if self.steps_per_second == 0:
+            return 0.0
+        passed = (now - self.started) * self.steps_per_second
+        return (self.ends[self._made(passed) + 1] - passed) / self.steps_per_second
+
+    def made_at(self, step: int) -> float:
+        """When this many steps are made."""
+        count = step - int(self.steps_before)
+        while len(self.ends) <= count:
+            self._draw()
+        moment = self.started + self.ends[count] / self.steps_per_second
+        while self.steps(moment) < step:  # rounding must not put it before its own step
+            moment = math.nextafter(moment, math.inf)
+        return moment
+
+    def _made(self, passed: float) -> int:
+        """Steps of this life, after as much time as so many mean steps take."""
+        while self.ends[-1] <= passed:
+            self._draw()
+        return bisect_right(self.ends, passed) - 1
+
+    def _draw(self) -> None:
+        length = self.draws.lognormvariate(-0.5 * self.jitter * self.jitter, self.jitter)
+        self.ends.append(self.ends[-1] + length)
