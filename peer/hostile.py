@@ -43,7 +43,7 @@ from peer.inspection import Inspector
 from peer.local_count import Counters
 from peer.network import Network
 from peer.pump import Pump
-from peer.reduction import segment_inputs, segment_norms
+from peer.reduction import measure, segment_inputs
 from peer.round_work import RoundWork
 from peer.transport import Lane, Payload
 
@@ -132,16 +132,28 @@ class ForgingWork(RoundWork):
     ) -> None:
         super().__init__(config, anchors, blobs, worker)
         self._forgery = forgery
+        self._own: dict[RoundKey, tuple[bytes, ...]] = {}
+
+    def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
+        """As an honest peer; which parts are its own it remembers."""
+        encoded = super().encode(action, vector, counters)
+        self._own[action.key] = encoded.part_roots
+        return encoded
+
+    def discard(self, key: RoundKey) -> None:
+        """A round is over."""
+        super().discard(key)
+        self._own.pop(key, None)
 
     def reduce(self, action: Reduce) -> Reduced:
-        """As an honest peer, and then something else with norms that fit it."""
+        """As an honest peer, and then something else with norms that fit it, if it has any."""
         reduced, codec = super().reduce(action), self._result_codec
         data = None if reduced.root is None else self._blobs.get(reduced.root)
         if data is None or not reduced.coefficients:
             return reduced
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         elements = partitioning.elements(action.partition)
-        inputs = action.weighed(reduced.included)
+        inputs, own = action.weighed(reduced.included), self._own.get(action.key, ())
         forged = self._forgery(
             Merged(
                 self.rule.name,
@@ -149,14 +161,16 @@ class ForgingWork(RoundWork):
                 [self._contribution_codec.decode(self._blobs.get(one.root) or b"", elements) for one in inputs],
                 reduced.coefficients,
                 codec.decode(data, elements),
+                next((at for at, one in enumerate(inputs) if one.root in own), None),
             )
         )
-        data = codec.encode(forged.vector)
+        data = forged.encoded(codec)
+        measured = measure(data, partitioning, action.partition, codec)
         return replace(
             reduced,
             root=self._blobs.add(data, codec.leaf_bytes),
             coefficients=forged.coefficients,
-            squared_norms=segment_norms(codec.decode(data, elements), partitioning, action.partition),
+            squared_norms=reduced.squared_norms if isinstance(measured, str) else measured.squared_norms,
         )
 
 

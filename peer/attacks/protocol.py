@@ -43,6 +43,9 @@ _IN_PROCESSES = (
     "never_open",
     "never_check",
     "never_vote",
+    "silent_from_commit",
+    "silent_from_part",
+    "silent_from_check",
     "shun_half",
     "starve_half",
 )

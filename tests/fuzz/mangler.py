@@ -30,13 +30,15 @@ class Mangler:
     """Stands before everybody's inbox. `delivered` counts by kind the changed messages that somebody still heard.
 
     Two statements that contradict each other cost the hostile peer its place, and what it says then is not read any
-    more. So where it does not `sign` it leaves statements as they are, changes notes, and stays.
+    more. So where it does not `sign` it leaves statements as they are, changes notes, and stays; there each that it
+    changes is told in so many `copies`, every one changed otherwise, for a swarm's own rounds cost far more than these.
     """
 
     world: World
     hostile: VirtualPeer
     source: random.Random
     signs: bool
+    copies: int = 1
     delivered: Counter[str] = field(default_factory=Counter)
     seen: dict[str, Message] = field(init=False)  # the newest of each kind, whoever sent it
 
@@ -64,9 +66,10 @@ class Mangler:
         if kind_of(message) in self.seen:
             self.seen[kind_of(message)] = message
         changed = sender == self.hostile.me and self.source.random() < SHARE
-        if changed and (other := self._changed(self._chosen(message))) is not None:
-            self.delivered[kind_of(other)] += self._listens(peer)
-            inbox(sender, other, payload)
+        for _ in range(self.copies if changed else 0):
+            if (other := self._changed(self._chosen(message))) is not None:
+                self.delivered[kind_of(other)] += self._listens(peer)
+                inbox(sender, other, payload)
         if not changed or self.source.random() < SHARE or not self.signs:
             inbox(sender, message, payload)
 
@@ -102,13 +105,19 @@ def kind_of(message: Message) -> str:
     return message.context.kind if isinstance(message, Statement) else type(message).__name__
 
 
-def mangled_run(seed: int) -> Mangler:
+def signs(seed: int) -> bool:
+    """Whether whoever says anything in the run of this seed signs it, too: in three of four."""
+    return seed % 4 != 1
+
+
+def mangled_run(seed: int, copies: int = 1) -> Mangler:
     """A swarm of four of which one says anything, for thirty deadlines of virtual time; whatever breaks is raised.
 
-    In three of four it signs, too; they end soon after nobody listens to it any more.
+    Those where it `signs` end soon after nobody listens to it any more. In the others a changed note comes in so many
+    `copies`.
     """
     world = swarm(4, seed=seed)
-    mangler = Mangler(world, world.peers[3], random.Random(seed), signs=seed % 4 != 1)
+    mangler = Mangler(world, world.peers[3], random.Random(seed), signs(seed), 1 if signs(seed) else copies)
     until = world.clock.now + ROUNDS * PACE.round_seconds
     while mangler.heard and world.clock.step(until):
         pass

@@ -13,14 +13,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 from coordinator.messages import SIGNED_BODIES
 from tests.fuzz.headers import NOTES
-from tests.fuzz.mangler import mangled_run
+from tests.fuzz.mangler import mangled_run, signs
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
 
-HANDLER_SHARE = 5  # a message to a whole swarm takes as long as a hundred inputs to a reader
+NOTE_COPIES = 32  # a round of a whole swarm takes as long as a hundred notes in it
+STATEMENT_SHARE = 10  # a swarm listens to ten signed ones or so: each takes as long as a hundred inputs to a reader
 GROWTH_MIB_MAX = 256  # of the whole process over one target: nothing may be kept of a refused input
 
 
@@ -60,19 +62,26 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: memory grew by more than {GROWTH_MIB_MAX} MiB", flush=True)
             return 1
     if not given.targets:
-        _fuzz_handlers(given.inputs // HANDLER_SHARE, given.seed)
+        _fuzz_handlers(given.inputs, given.seed)
     return 0
 
 
-def _fuzz_handlers(messages: int, seed: int) -> None:
-    """Whole virtual swarms with a member that says anything, until so many changed messages were handled."""
+def _fuzz_handlers(inputs: int, seed: int) -> None:
+    """Whole virtual swarms with a member that says anything, until so many changed notes were handled.
+
+    Then swarms with one that signs, too, until a tenth as many were.
+    """
     delivered: Counter[str] = Counter()
-    runs = 0
-    while delivered.total() < messages:
-        delivered += mangled_run(1000 * seed + runs).delivered
-        runs += 1
+    swarms = 0
+    for signed, wanted in ((False, inputs), (True, inputs // STATEMENT_SHARE)):
+        heard: Counter[str] = Counter()
+        seeds = (number for number in count(1000 * seed) if signs(number) == signed)
+        while heard.total() < wanted:
+            heard += mangled_run(next(seeds), NOTE_COPIES).delivered
+            swarms += 1
+        delivered += heard
     rarest = min({**SIGNED_BODIES, **{kind.__name__: kind for kind in NOTES}}, key=lambda kind: delivered[kind])
-    said = f"handlers: {delivered.total()} changed messages in {runs} swarms"
+    said = f"handlers: {delivered.total()} changed messages in {swarms} swarms"
     print(f"{said}; {delivered[rarest]} of the rarest kind, {rarest}", flush=True)
 
 

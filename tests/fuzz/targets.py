@@ -8,13 +8,10 @@ from pathlib import Path
 import torch
 
 from coordinator.certificate import Certificate, Vote
-from coordinator.chain import Rules
-from coordinator.evidence import Evidence, verify
 from coordinator.manifest import Manifest, RunConfig
 from coordinator.messages import SIGNED_BODIES, STATEMENT_BODIES
 from coordinator.presence import Presence
 from coordinator.proof import Proof
-from coordinator.virtual.tensors import VirtualCourt
 from dht.addresses import PeerAddress
 from dht.identity import KeyVerifier
 from dht.invite import Invite
@@ -28,8 +25,10 @@ from peer.learner_messages import decode_frame
 from peer.status_answer import decode_status
 from peer.transport import FrameReader
 from tests.dht.conftest import ALICE, BOB
+from tests.fuzz.courtroom import COURT_TARGETS
 from tests.fuzz.headers import HEADERS, golden
 from tests.fuzz.record_store import STORE_TARGETS
+from tests.fuzz.spot_checks import INSPECTION_TARGETS
 from tests.fuzz.strangers import STRANGER_TARGETS
 from tests.fuzz.target import Target
 
@@ -82,7 +81,6 @@ def _address(data: bytes) -> str:
     return text
 
 
-EVIDENCE = golden("coordinator_evidence.bin") + golden("coordinator_evidence_false_result.bin")
 ADDRESSES = tuple(
     f"{place}/p2p/{ALICE.peer_id}".encode()
     for place in (
@@ -92,7 +90,6 @@ ADDRESSES = tuple(
         f"/dns/relay.example/tcp/443/wss/p2p/{BOB.peer_id}/p2p-circuit",
     )
 )
-RULES = Rules(Evidence.parse(EVIDENCE[0]).statements[0].context.run_id, frozenset(), 0.5, KeyVerifier())
 
 TARGETS: Mapping[str, Target] = {
     "header": Target(_header, HEADERS, prefix_bytes=1),
@@ -105,7 +102,6 @@ TARGETS: Mapping[str, Target] = {
     "address": Target(_address, ADDRESSES),
     "record": Target(parse_record, golden("record.bin")),
     "invite": Target(lambda data: Invite.parse(data.decode("utf-8", "replace")), golden("invite.txt")),
-    "evidence": Target(lambda data: verify(Evidence.parse(data), RULES, VirtualCourt()), EVIDENCE),
     "vote": _wire(Vote, "coordinator_vote.bin"),
     "learner": Target(decode_frame, (b"\x09\x93\x01\x02\x03", b"\x05\x91\x01"), prefix_bytes=1),
     "run_file": Target(
@@ -114,6 +110,8 @@ TARGETS: Mapping[str, Target] = {
     ),
     **{f"body_{kind}": _wire(model, f"coordinator_{kind}.bin") for kind, model in STATEMENT_BODIES.items()},
     **{f"codec_{name}": _codec(codec) for name, codec in CODECS.items()},
+    **COURT_TARGETS,
+    **INSPECTION_TARGETS,
     **STRANGER_TARGETS,
     **STORE_TARGETS,
 }

@@ -18,7 +18,7 @@ from coordinator.messages import COEFFICIENTS_MAX
 from coordinator.openings import OpenedInput, OpeningNote, seed_of
 from dht.identity import PeerId
 from dht.statement import digest_of
-from peer.attacks.forgery import Merged
+from peer.attacks.forgery import FORGERIES, Merged
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, Partitioning
@@ -81,15 +81,24 @@ class Reduction:
         self, honest: ReducedPartition, change: Callable[[list[float]], Sequence[float]]
     ) -> ReducedPartition:
         """Combined with other coefficients, which are published: nothing about the bytes is wrong."""
+        merged = self._merged(honest).with_coefficients(lambda own: np.array(change(own.tolist())))
+        return self.kept(replace(honest, data=merged.encoded(self.result), coefficients=merged.coefficients))
+
+    def forged(self, honest: ReducedPartition, name: str, own: int) -> ReducedPartition:
+        """What one of FORGERIES makes of it for a reducer that is this member."""
+        merged = FORGERIES[name](self._merged(honest, honest.included.index(own)))
+        return self.kept(replace(honest, data=merged.encoded(self.result), coefficients=merged.coefficients))
+
+    def _merged(self, honest: ReducedPartition, own: int | None = None) -> Merged:
         inputs = [self.inputs[member] for member in honest.included]
-        merged = Merged(
+        return Merged(
             self.rule.name,
             segment_inputs(inputs, self.rule, self.cut, self.partition),
             [self.decoded[member] for member in honest.included],
             honest.coefficients,
             self.result.decode(honest.data, self.leaves.elements),
-        ).with_coefficients(lambda own: np.array(change(own.tolist())))
-        return self.kept(replace(honest, data=self.result.encode(merged.vector), coefficients=merged.coefficients))
+            own,
+        )
 
     def perturbed(self, honest: ReducedPartition, share: float, size: float, seed: int) -> ReducedPartition:
         """Noise of `size` × the result's own spread in this share of the leaves."""

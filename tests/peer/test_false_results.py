@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,120 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.evidence import EVIDENCE_BYTES_MAX, Evidence, UnknownChargeError, false_result, verify
-from coordinator.group import InputSet, read_input_set
+from coordinator.group import read_input_set
 from coordinator.manifest import OuterSpec
-from coordinator.merkle import merkle_tree
 from coordinator.messages import Bundle
-from coordinator.openings import OpenedInput, Refutation, sibling_places
-from coordinator.weights import contribution_weight, truncated, weights_of
+from coordinator.weights import contribution_weight, truncated
 from dht.errors import PeerError
-from dht.identity import PeerId
-from dht.statement import Statement
-from peer.court import TensorCourt
-from peer.fragments import FragmentLayout, TensorSpec
+from peer.attacks.forgery import FORGERIES
 from peer.merge import MERGES
-from peer.merge_package import merge_rule
 from peer.reduction import ReducedPartition
-from tests.coordinator.builders import Club, forged
-from tests.peer.merging import contribute
-from tests.peer.reducing import Reduction, alike
+from tests.coordinator.builders import forged
+from tests.peer.judged import CLUB, GROUP, LAYOUT, MEMBERS, PARTITION, Round, round_of
+from tests.peer.reducing import alike
 
-LAYOUT = FragmentLayout(
-    0, (TensorSpec("embedding", (40, 32), embedding=True), TensorSpec("gain", (32,)), TensorSpec("matrix", (300, 32)))
-)
-MEMBERS = 4
-CLUB = Club.of(MEMBERS, real_keys=True)
 CHAIN = CLUB.chain()
-GROUP = CLUB.group(CHAIN, range(MEMBERS))
-PARTITION = 0  # with all kinds of tensors in it
 CULPRIT = GROUP.reducer(PARTITION)
 RULES = [OuterSpec(merge=rule) for rule in MERGES] + [OuterSpec(merge="robust_rda", norms="row")]
 INNOCENT = r"what its inputs come to|no leaf can be recomputed"
 CODECS = [("fp32", "fp32"), ("bf16", "int4"), ("int4", "int8")]
-
-
-@dataclass(frozen=True)
-class Round:
-    """Real contributions, committed by real signatures, and their honest merge."""
-
-    outer: OuterSpec
-    reduction: Reduction
-    inputs: InputSet
-
-    @property
-    def court(self) -> TensorCourt:
-        return TensorCourt([LAYOUT], self.outer)
-
-    def result(self, reduced: ReducedPartition, **changes: object) -> Statement:
-        values = {
-            "root": reduced.root,
-            "included": reduced.included,
-            "coefficients": reduced.coefficients,
-            "squared_norms": reduced.squared_norms,
-            **changes,
-        }
-        return CLUB.result(GROUP, self.inputs, PARTITION, **values)
-
-    def shown(self, reduced: ReducedPartition, leaf: int, result: Statement) -> Refutation:
-        """A leaf of a result with those of its inputs, as whoever holds all bytes shows it."""
-        leaves = self.reduction.leaves
-        opened = [
-            OpenedInput(member=one.member, pieces=pieces, siblings=siblings)
-            for one in self.reduction.inputs
-            if one.member in reduced.included
-            for pieces, siblings in [self._opened(one.root, leaves.contribution.leaf_bytes, leaves.covering(leaf))]
-        ]
-        (piece,), siblings = self._opened(reduced.root, leaves.result.leaf_bytes, [leaf])
-        return Refutation(
-            partition=PARTITION,
-            turn=0,
-            result=result.digest,
-            leaf=leaf,
-            inputs=tuple(opened),
-            piece=piece,
-            siblings=siblings,
-        )
-
-    def _opened(
-        self, root: bytes, leaf_bytes: int, indices: Iterable[int]
-    ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        data, chosen = self.reduction.blobs.get(root) or b"", list(indices)
-        tree = merkle_tree(data, leaf_bytes)
-        pieces = tuple(bytes(data[index * leaf_bytes : (index + 1) * leaf_bytes]) for index in chosen)
-        places = sibling_places(chosen, len(tree.leaves))
-        return pieces, tuple(tree.levels[level][index] for level, index in places)
-
-    def evidence(self, reduced: ReducedPartition, leaf: int, **changes: object) -> Evidence:
-        result = self.result(reduced, **changes)
-        made = false_result(result, self.inputs.statement, self.shown(reduced, leaf, result))
-        assert made is not None
-        return made
-
-    def convicted(self, evidence: Evidence) -> PeerId:
-        return verify(Evidence.parse(evidence.to_wire()), CLUB.rules, self.court).peer
-
-
-def round_of(outer: OuterSpec, vectors: Sequence[torch.Tensor], tokens: Sequence[int] = (100, 107, 114, 121)) -> Round:
-    """Commitments of these contributions, and the reduction of one partition of them."""
-    rule, codecs = merge_rule(outer), (outer.contribution_codec, outer.result_codec)
-    counters = [(own, 10) for own in tokens]
-    weights = weights_of(counters, MEMBERS, range(MEMBERS))
-    reduction = Reduction(LAYOUT, vectors, rule, codecs, MEMBERS, PARTITION, weights)
-    made = contribute(vectors, reduction.cut, reduction.contribution)
-    commits = [
-        CLUB.commit(
-            member,
-            GROUP,
-            tokens=own,
-            steps=steps,
-            codec=outer.contribution_codec,
-            part_roots=one.part_roots,
-            squared_norms=one.squared_norms,
-        )
-        for member, (one, (own, steps)) in enumerate(zip(made, counters, strict=True))
-    ]
-    bundle = CLUB.bundle(GROUP, commits)
-    return Round(outer, reduction, read_input_set(bundle, GROUP, outer.contribution_codec, CHAIN))
 
 
 @cache
@@ -147,6 +49,17 @@ def test_one_touched_leaf_convicts_whoever_signed_it(merge: str, codecs: tuple[s
     lie = cheated(of)
     assert of.convicted(of.evidence(lie, of.reduction.leaves.count - 1)) == CULPRIT
     assert of.convicted(of.evidence(lie, 0)) == CULPRIT
+
+
+@pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
+@pytest.mark.parametrize("codecs", CODECS, ids=str)
+def test_a_forger_is_convicted_by_any_leaf_of_what_it_signed(name: str, codecs: tuple[str, str]) -> None:
+    """Of a part that got longer, of noise, and of bytes that are no numbers: coefficients were as the rule has them."""
+    assert name in FORGERIES
+    of = standard(codecs=codecs)
+    lie = of.reduction.forged(of.reduction.honest(), name, own=GROUP.members.index(CULPRIT))
+    for leaf in range(of.reduction.leaves.count):
+        assert of.convicted(of.evidence(lie, leaf)) == CULPRIT
 
 
 @pytest.mark.parametrize("outer", RULES, ids=lambda outer: f"{outer.merge}-{outer.norms}")
@@ -295,7 +208,7 @@ def test_an_honest_result_of_before_bundles_said_their_size_convicts_nobody() ->
     weights = truncated([contribution_weight(one.tokens, one.steps) for one in of.inputs.commits])
     then = replace(of.reduction, weights=weights)
     bundle = CLUB.say(CLUB.number(GROUP.leader), "bundle", Bundle(commits=of.inputs.signed), **CLUB.in_group(GROUP))
-    old = Round(outer, then, replace(of.inputs, digest=bundle.digest, statement=bundle))
+    old = replace(of, reduction=then, inputs=replace(of.inputs, digest=bundle.digest, statement=bundle))
     with pytest.raises(PeerError, match="no honest member accepts"):
         old.convicted(old.evidence(then.honest((0, 2, 3)), 0))
 

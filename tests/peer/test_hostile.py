@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ from peer.hostile import HostilePump, HostileWork, MischievousWork, NoisyPump, c
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions
-from peer.reduction import Admitted, admit
+from peer.reduction import Admitted, admit, measure
 from peer.round_work import RoundWork
 from tests.coordinator.builders import Club
 
@@ -53,10 +55,12 @@ CONFIG = RunConfig(
 class Member:
     """One that does this, or is honest."""
 
-    def __init__(self, attack: str | None) -> None:
+    def __init__(self, attack: str | None, codec: str = "fp32") -> None:
+        outer = OuterSpec.model_validate({"contribution_codec": codec, "result_codec": codec})
+        self.config = CONFIG.model_copy(update={"outer": outer})
         self.anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
         self.blobs = BlobStore(1 << 26)
-        rest = (CONFIG, self.anchors, self.blobs, ThreadPoolExecutor(1))
+        rest = (self.config, self.anchors, self.blobs, ThreadPoolExecutor(1))
         self.work = RoundWork(*rest) if attack is None else HostileWork(AttackChoice.parse(attack).make(), *rest)
 
     def encode(self, gradient: Tensor) -> Encoded:
@@ -125,18 +129,27 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2, 3)).included == (0, 1), "nobody takes a result of too few"
 
 
+def forger(name: str, codec: str = "fp32") -> tuple[Member, RoundWork]:
+    """An honest member, and the work of a peer that forges what it merges of the same bytes."""
+    one, core = Member(None, codec), Club.of(4).core(0)
+    core.manifest = core.manifest.model_copy(update={"config": one.config})
+    return one, disguise(name, core, one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
+
+
+def merging(one: Member, factors: Sequence[float]) -> Reduce:
+    """Merge so many contributions, which differ in their length."""
+    sent = [one.encode(factor * gradient()) for factor in factors]
+    inputs = tuple(ReduceInput(at, own.part_roots[0], 1.0, own.squared_norms) for at, own in enumerate(sent))
+    return Reduce(KEY, 0, 1, 0, inputs, len(inputs), 3)
+
+
 @pytest.mark.parametrize(
     ("name", "largest"), [("mean_results", 0.25), ("raised_results", 0.5), ("noisy_results", None)]
 )
 def test_a_forged_result_has_norms_that_fit_it(name: str, largest: float | None) -> None:
     """Three agree and one is far away: other coefficients, published and kept to, or noise beside honest ones."""
-    core = Club.of(4).core(0)
-    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
-    one, truth = Member(None), gradient()
-    sent = [one.encode(factor * truth) for factor in (1.0, 1.1, 1.2, -10.0)]
-    inputs = tuple(ReduceInput(at, own.part_roots[0], 1.0, own.squared_norms) for at, own in enumerate(sent))
-    work, _ = disguise(name, core, one.anchors, one.blobs, ThreadPoolExecutor(1))
-    true, false = (each.reduce(Reduce(KEY, 0, 1, 0, inputs, 4, 3)) for each in (one.work, work))
+    one, work = forger(name)
+    true, false = (each.reduce(merging(one, [1.0, 1.1, 1.2, -10.0])) for each in (one.work, work))
     cut, codec = Partitioning.of(one.anchors.layouts[0], 1), CODECS["fp32"]
     found = [admit(one.blobs.get(each.root or b"") or b"", each.squared_norms, cut, 0, codec) for each in (true, false)]
     honest, forged = (each.vector for each in found if isinstance(each, Admitted))
@@ -147,6 +160,38 @@ def test_a_forged_result_has_norms_that_fit_it(name: str, largest: float | None)
         assert max(false.coefficients[:4]) == pytest.approx(largest, rel=1e-5)
         assert max(true.coefficients[:4]) != pytest.approx(largest, rel=0.05)
         assert not torch.allclose(forged, honest, rtol=0.05)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
+def test_a_result_that_does_not_decode_is_signed_with_the_root_that_its_bytes_have(codec: str) -> None:
+    one, work = forger("garbage_results", codec)
+    true, false = (each.reduce(merging(one, [1.0, 1.1])) for each in (one.work, work))
+    assert false == replace(true, root=false.root)
+    data, cut = one.blobs.get(false.root or b"") or b"", Partitioning.of(one.anchors.layouts[0], 1)
+    assert len(data) == CODECS[codec].encoded_bytes(cut.elements(0))
+    assert isinstance(measure(data, cut, 0, CODECS[codec]), str)
+
+
+def test_a_selfish_reducer_makes_its_own_part_ten_times_as_long_and_says_nothing_of_it() -> None:
+    one, work = forger("selfish_results")
+    action = merging(one, [1.0])
+    assert work.reduce(action) == one.work.reduce(action), "none of these parts is its own"
+    anchor = one.anchors.current(0).anchor
+    own = 0.9 * gradient() + 0.3 * torch.randn(len(anchor), generator=torch.Generator().manual_seed(2))
+    encoded = work.encode(ACTION, anchor - own, COUNTERS)
+    mine = ReduceInput(1, encoded.part_roots[0], 1.0, encoded.squared_norms)
+    action = replace(action, inputs=(*action.inputs, mine))
+    true, false = (each.reduce(action) for each in (one.work, work))
+    assert false.coefficients == true.coefficients
+    merged, lie = (CODECS["fp32"].decode(one.blobs.get(each.root or b"") or b"", len(own)) for each in (true, false))
+    layout = one.anchors.layouts[0]
+    for at, (start, stop) in enumerate(pairwise(layout.offsets)):
+        added, part = (lie - merged)[start:stop], own[start:stop]
+        assert float(torch.cosine_similarity(added, part, dim=0)) > 0.999
+        length = float(part.norm()) if layout.tensors[at].embedding else 1.0  # all else is merged by direction
+        assert float(added.norm()) == pytest.approx(9 * true.coefficients[2 * at + 1] * length, rel=1e-3)
+    work.discard(KEY)
+    assert work.reduce(action) == true, "a round that is over is forgotten"
 
 
 class Wire:

@@ -99,6 +99,19 @@ def test_a_touched_leaf_is_refuted_and_everybody_can_repeat_it(rule: str, codecs
             assert again.refutation == one.refutation
 
 
+@pytest.mark.parametrize("name", ["noisy_results", "selfish_results", "garbage_results"])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
+def test_whoever_looks_refutes_what_a_forger_signs_beside_honest_coefficients(name: str, codec: str) -> None:
+    """Noise, its own part ten times as long, bytes that are no numbers: each leaf of it is wrong."""
+    reduction = attacked(codecs=(codec, codec))
+    lie = reduction.forged(reduction.honest(), name, own=0)
+    for voter in LOOKERS:
+        found = reduction.look(lie, voter)
+        assert found.finding is Finding.REFUTED
+        assert reduction.repeat(lie, found).refutation == found.refutation
+    assert reduction.audit(lie).finding is Finding.REFUTED
+
+
 def test_a_refutation_of_an_honest_result_is_not_believed() -> None:
     reduction = attacked()
     honest = reduction.honest()

@@ -24,6 +24,8 @@ PROVEN = {
     "nan": "committed to values that are not finite",
     "false_results": "signed a result of partition",
     "noisy_results": "signed a result of partition",
+    "selfish_results": "signed a result of partition",
+    "garbage_results": "signed a result of partition",
     "count_twice": "signed a result that counts one input twice",
 }
 PAIRS = (
@@ -46,6 +48,9 @@ PAIRS = (
     ("look_away", "starve_half"),
     ("mean_results", "scaling"),
     ("raised_results", "noisy_results"),
+    ("selfish_results", "garbage_results"),
+    ("silent_from_commit", "silent_from_part"),
+    ("silent_from_check", "silent_from_check"),
 )
 """Two attacks at a time, as most of a run is starting it."""
 
