@@ -52,9 +52,10 @@ def rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
 def robust_rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate:
     """The default, for one tensor: weighted median of norms × direction of `robust_shares` of unit vectors (design §7).
 
-    `med‖x‖ · φ(Σ share_i φ(x_i))`. O(n²d). Breaks down at half of the weight, in length and in direction; a member's
-    own length changes nothing but the median. Directions that cancel give 0. Embeddings are merged by
-    `robust_embedding` instead.
+    `med‖x‖ · φ(Σ share_i φ(x_i))`. O(n²d). Breaks down at half of the weight in length. In direction it holds to a
+    third whatever the honest differ by; where they agree little, fewer than half that send one and the same turn it
+    around (docs/adr/0046). A member's own length changes nothing but the median. Directions that cancel give 0.
+    Embeddings are merged by `robust_embedding` instead.
     """
     stack = Stack.of(vectors, weights)
     products = inner_products(stack.arrays())
@@ -68,7 +69,7 @@ def robust_embedding(vectors: Sequence[Tensor], weights: Sequence[float]) -> Agg
     """`robust_shares` of vectors shortened to at most 1.25 × the weighted median norm: `robust_rda` for embeddings.
 
     Embeddings keep their length, because rows that few members saw differ in it (DiLoCo 2604.21428 §D.2). O(n²d).
-    Breaks down at half of the weight.
+    Breaks down as `robust_rda` does.
     """
     stack = Stack.of(vectors, weights)
     products = inner_products(stack.arrays())
