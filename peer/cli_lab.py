@@ -65,7 +65,7 @@ CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Options that replace one key of the run file."""
 
-NOT_IN_FILES = frozenset({"config", "list_names", "replay"})
+NOT_IN_FILES = frozenset({"config", "list_names", "no_ui", "replay"})
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
@@ -74,9 +74,10 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
         return None
     options = {one.name: one for one in context.command.params if one.name not in NOT_IN_FILES}
     said = parse_toml(read_text(path, "run file"), str(path)).get(LAB, {})
-    if not isinstance(said, dict) or said.keys() - options.keys():
-        unknown = min(said.keys() - options.keys()) if isinstance(said, dict) else said
-        raise UsageError(f"{path}: {LAB}.{unknown} is no option of `muster lab`; see `muster lab --help`")
+    if not isinstance(said, dict):
+        raise UsageError(f"{path}: {LAB} is a table of options, [{LAB}]")
+    if unknown := said.keys() - options.keys():
+        raise UsageError(f"{path}: {LAB}.{min(unknown)} is no option of `muster lab`; see `muster lab --help`")
     context.default_map = {
         name: [value] if options[name].multiple and not isinstance(value, list) else value
         for name, value in said.items()
@@ -117,13 +118,13 @@ Adoption = Annotated[str | None, typer.Option(help="carry, overwrite, blend:ALPH
 Delay = Annotated[float, typer.Option(min=0, help="Steps from a snapshot to its adoption.")]
 Speeds = Annotated[str, typer.Option(help="equal, two_generations, octaves, or a list as in 1,2,4,8.")]
 SpeedJitter = Annotated[float, typer.Option(help="Standard deviation of a step's length, as a share of the mean.")]
-LateJoins = Annotated[bool, typer.Option("--late-joins", help="Learners report at step boundaries, so K and γ matter.")]
+LateJoins = Annotated[bool, typer.Option(help="Learners report at step boundaries, so K and γ matter.")]
 FailuresOption = Annotated[str | None, typer.Option(help="MTBI:RETURN, in steps: learners die and come back.")]
 ScavengeOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: more learners for a while.")]
 Attacks = Annotated[list[str] | None, typer.Option(help="NAME:COUNT[:PARAMETER=VALUE] (repeatable); see --list.")]
 PartitionOption = Annotated[str | None, typer.Option(help="N:FROM:TO, in steps: the last N learners are cut off.")]
 ReunionOption = Annotated[Reunion, typer.Option(help="What the losing side certified; uncut: nobody is cut off.")]
-OwnText = Annotated[bool, typer.Option("--own-text", help="The sides of --partition read different packages.")]
+OwnText = Annotated[bool, typer.Option(help="The sides of --partition read different packages.")]
 NonIid = Annotated[float | None, typer.Option(help="Deal the text out unevenly, with this Dirichlet parameter.")]
 Compare = Annotated[
     list[Comparison] | None, typer.Option(help="Also train data-parallel, at equal tokens (repeatable).")

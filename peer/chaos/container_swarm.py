@@ -29,6 +29,7 @@ from peer.swarm import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
 from peer.swarm_report import report_of
 from peer.swarm_watch import at_rest, same_heads
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and `docker stop`
 COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are asked one after the other
 
 
@@ -53,30 +54,32 @@ class ContainerSwarm:
         targets = {name: name for name in self.watch.names}
         self._conductor = Conductor(options.plan, place, targets, self._restart, self.watch.happenings.append)
         self._lives = Counter[str]()
+        self._is_stopped = False
         self._started_at = time.monotonic()
 
     async def measure(self) -> ChaosReport:
         """Raises LocalError if not every peer came to train, if it is stopped, or if not all could be put back."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
+        loop = asyncio.get_running_loop()
         followers = [asyncio.create_task(self._follow(name)) for name in self.watch.names]
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)  # `docker stop`; asyncio takes Ctrl-C like this by itself
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stop)
         try:
             window = await self._break()
             await self._compare()
-        except asyncio.CancelledError:
-            raise LocalError("chaos was stopped, so there is no report; what it had broken is as it was") from None
         finally:
-            try:
-                self._place.close()  # before anything that a second signal could cut short
-            finally:
-                loop.remove_signal_handler(signal.SIGTERM)
-                for follower in followers:
-                    follower.cancel()
-                await asyncio.gather(*followers, return_exceptions=True)
+            self._place.close()
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
         report = report_of(self.watch, os.cpu_count() or 1, time.monotonic() - self._started_at)
         pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
         return chaos_report(report, self.watch, window, pace)
+
+    def _stop(self) -> None:
+        """At the next poll, and nowhere else: what is being put back is not cut short, however often one asks."""
+        self._is_stopped = True
 
     async def _break(self) -> Window:
         conductor, watch = self._conductor, self.watch
@@ -145,6 +148,8 @@ class ContainerSwarm:
     async def _until(self, phase: str, done: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while not done():
+            if self._is_stopped:
+                raise LocalError("chaos was stopped, so there is no report; what it had broken is as it was")
             if time.monotonic() >= deadline:
                 return False
             self._display.show(self.watch, phase, time.monotonic() - self._started_at)

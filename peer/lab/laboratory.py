@@ -115,7 +115,7 @@ class Laboratory:
         return TrainingWindows(text, self.options.config.data, self.world.manifest.run_id, peer)
 
     def _acts(self, peer: VirtualPeer, action: Action) -> None:
-        """Count what a peer does; of each version the tape says how long its leader would wait, and why."""
+        """Count what a peer does; the tape has each version as it tells of it, with how long it would wait, and why."""
         self.traffic.acts(peer, action)
         if isinstance(action, Tell) and action.event == "certified":
             self._record(told_line(peer.me, action))

@@ -66,5 +66,5 @@ class UnevenLearner(VirtualLearner):
         return bisect_right(self.ends, passed) - 1
 
     def _draw(self) -> None:
-        length = self.draws.lognormvariate(-0.5 * self.jitter * self.jitter, self.jitter)
-        self.ends.append(self.ends[-1] + length)
+        variance = math.log1p(self.jitter * self.jitter)  # of the logarithm
+        self.ends.append(self.ends[-1] + self.draws.lognormvariate(-variance / 2, math.sqrt(variance)))

@@ -193,24 +193,27 @@ def test_what_cannot_be_undone_is_said_and_keeps_nothing_else_from_it(tmp_path: 
 
 
 class Impatient:
-    """A display whose reader has had enough."""
+    """A display whose reader has had enough, and goes on to say so."""
 
-    def __init__(self, number: signal.Signals) -> None:
-        self.number = number
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.numbers = numbers
 
     def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
-        os.kill(os.getpid(), self.number)
+        for number in self.numbers:
+            os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_stops_chaos_is_left_with_a_whole_swarm(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "numbers", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)]
+)
+def test_who_stops_chaos_is_left_with_a_whole_swarm(numbers: tuple[signal.Signals, ...], tmp_path: Path) -> None:
     engine = Engine(host=1, peer=3)
     with served(engine, tmp_path / "socket") as client:
         place = Containers(client, "host1")
         place.stop("host")
         place.kill("peer-3")
         options = ContainerOptions(RunConfig(), 0.0, Plan.of(3, 60.0, ()))
-        swarm = ContainerSwarm(options, place, Impatient(number))
+        swarm = ContainerSwarm(options, place, Impatient(*numbers))
         with pytest.raises(LocalError, match="stopped, so there is no report"):
             asyncio.run(swarm.measure())
     assert (engine.paused, engine.down) == (set(), {"peer2"})

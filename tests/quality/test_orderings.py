@@ -30,7 +30,7 @@ def noise() -> float:
 
 
 def test_a_quorum_of_one_without_grace_is_worse_than_one_of_all() -> None:
-    """(§10: Table 5) Beyond what seeds differ by, on every seed: its groups are hardly more than single learners."""
+    """(§10: Table 5) Beyond what seeds differ by, on each that was run: its groups are hardly more than one learner."""
     found = ratios("quorum-k1", "quorum-km")
     assert found
     assert min(found) > 1 + 3 * noise()
