@@ -77,6 +77,24 @@ ALTERED: Mapping[str, Change] = MappingProxyType(
 """What a peer says to everybody that is a lie, in the wrong shape, or a vote for what nobody else votes for."""
 
 
+def altered(signer: Signer, statement: Statement, kinds: Set[str]) -> Statement:
+    """As who alters these kinds tells it. Who leads shows checks, its own as it told it: two would be a proof."""
+    kind = statement.context.kind
+    if kind in kinds:
+        return resign(signer, statement, ALTERED[kind])
+    if "check" not in kinds or kind not in ("redo", "proposal"):
+        return statement
+    return resign(
+        signer,
+        statement,
+        update(
+            checks=lambda body: tuple(
+                altered(signer, one, kinds) if one.sender == signer.peer_id else one for one in body.checks
+            )
+        ),
+    )
+
+
 def stretching(roster: Roster) -> Roster:
     """As if its leader had seen one group after the other fail."""
     return roster.model_copy(update={"voids": 8})

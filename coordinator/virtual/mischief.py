@@ -166,8 +166,9 @@ class Mischief:
                 self.signer, message.context.model_copy(update={"kind": "abstain"}), Abstain(attempt=0)
             )
             return [action, replace(action, message=abstain)]
-        if kind in self.altered:
-            return [replace(action, message=lies.resign(self.signer, message, lies.ALTERED[kind]))]
+        told = lies.altered(self.signer, message, self.altered)
+        if told is not message:
+            return [replace(action, message=told)]
         return self._faces(action, message) if kind in self.two_faced else [action]
 
     def _faces(self, action: Send, message: Statement) -> list[Send]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from coordinator.actions import Action, Send, Tell
 from coordinator.certificate import Certificate
 from coordinator.evidence import verify
 from coordinator.messages import ConvictionsNote, EvidenceNote
+from coordinator.virtual.collusion import TRICKS
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
@@ -101,6 +104,20 @@ def test_a_ban_outlives_a_restart_and_reaches_a_newcomer() -> None:
     assert not reader.engine.core.presence.is_live(culprit.me, world.clock.now)
     newcomer.start()
     run_until(world, lambda: banned_by_all(world, culprit), 10 * INTERVAL_SECONDS)
+
+
+def test_checks_in_the_wrong_shape_prove_nothing_when_leaders_die_and_their_author_proposes() -> None:
+    """A second proposer shows its own check: as it told it, or it would convict itself."""
+    world, culprit = hostile_world(dict(TRICKS["misshapen_checks"]))
+    source, others = random.Random(0), honest(world, culprit)
+    for _ in range(12):
+        victim = source.choice(others)
+        victim.crash()
+        world.run(source.uniform(3, 6))
+        victim.start()
+        world.run(source.uniform(2, 8))
+    alive = [peer.engine.core for peer in world.peers if peer.engine is not None]
+    assert not any(peer.me in core.bans for core in alive for peer in world.peers)
 
 
 def test_false_evidence_convicts_nobody_and_goes_no_further() -> None:
