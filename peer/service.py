@@ -27,6 +27,7 @@ from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
 from peer.control_server import Answer, ControlServer
 from peer.dashboard_process import PagesAt, dashboard_beside
+from peer.signals import ENDING, on_signals
 from peer.status_text import status_line
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ SWEEPS_MAX = 20
 PARENT_SECONDS_MAX = 2.0
 ALARM_SECONDS = 30  # past every other bound: then the kernel ends this process
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (*ENDING, signal.SIGHUP)  # also that the terminal has gone
 
 log = structlog.get_logger(__name__)
 
@@ -166,16 +167,12 @@ def _ignore_signals() -> None:
 
 
 async def _serve(start: Start, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, wishes.on_signal, number)
     try:
-        node = await _start_unless_told_to_leave(start, wishes)
-        if node is not None:
-            await _serve_started(node, options, wishes, say)
+        with on_signals(_SIGNALS, wishes.on_signal):
+            node = await _start_unless_told_to_leave(start, wishes)
+            if node is not None:
+                await _serve_started(node, options, wishes, say)
     finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
         if wishes.abandoned:
             _ignore_signals()
 

@@ -23,6 +23,7 @@ from coordinator.report import SwarmReport
 from dht.errors import LocalError, MusterError, UsageError
 from dht.locks import RuntimeDirectory
 from peer.service import remove_abandoned
+from peer.signals import ENDING, on_signals
 from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
 from peer.swarm_report import report_of
 from peer.swarm_watch import SwarmWatch
@@ -274,24 +275,19 @@ class Swarm:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """The first Ctrl-C or SIGTERM drains, the second ends everything now."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
         asked_before = False
 
-        def on_signal() -> None:
+        def ask(_: signal.Signals) -> None:
             nonlocal asked_before
             if asked_before:
                 task.cancel()
             asked_before = True
             self._leave.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal)
-        try:
+        with on_signals(ENDING, ask):
             yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
 
 
 async def _pause(seconds: float, leave: asyncio.Event) -> None:

@@ -167,9 +167,8 @@ class Mischief:
             )
             return [action, replace(action, message=abstain)]
         told = lies.altered(self.signer, message, self.altered)
-        if told is not message:
-            return [replace(action, message=told)]
-        return self._faces(action, message) if kind in self.two_faced else [action]
+        action = replace(action, message=told)
+        return self._faces(action, told) if kind in self.two_faced - self.altered else [action]
 
     def _faces(self, action: Send, message: Statement) -> list[Send]:
         kind = message.context.kind

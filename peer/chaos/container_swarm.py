@@ -25,11 +25,11 @@ from peer.chaos.plan import HOST, Plan, name_of
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
 from peer.chaos.swarm import RETURN_SECONDS_MAX, WARM_UP_SECONDS_MAX
+from peer.signals import ENDING, on_signals
 from peer.swarm import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
 from peer.swarm_report import report_of
 from peer.swarm_watch import at_rest, same_heads
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C, and `docker stop`
 COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are asked one after the other
 
 
@@ -59,25 +59,21 @@ class ContainerSwarm:
 
     async def measure(self) -> ChaosReport:
         """Raises LocalError if not every peer came to train, if it is stopped, or if not all could be put back."""
-        loop = asyncio.get_running_loop()
         followers = [asyncio.create_task(self._follow(name)) for name in self.watch.names]
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._stop)
-        try:
-            window = await self._break()
-            await self._compare()
-        finally:
-            self._place.close()
-            for follower in followers:
-                follower.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
+        with on_signals(ENDING, self._stop):
+            try:
+                window = await self._break()
+                await self._compare()
+            finally:
+                for follower in followers:
+                    follower.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
+                self._place.close()
         report = report_of(self.watch, os.cpu_count() or 1, time.monotonic() - self._started_at)
         pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
         return chaos_report(report, self.watch, window, pace)
 
-    def _stop(self) -> None:
+    def _stop(self, _: signal.Signals) -> None:
         """At the next poll, and nowhere else: what is being put back is not cut short, however often one asks."""
         self._is_stopped = True
 

@@ -25,9 +25,9 @@ def event(do: Kind, at_seconds: float | None = 0.0, peer: int | str | None = Non
 
 
 def some(do: Kind, **when: object) -> Event:
-    """One event of this kind."""
+    """One event of this kind, with what such an event needs."""
     peer = None if do in ("partition", "heal") else 1
-    return Event.model_validate({"do": do, "peer": peer, **HOW.get(do, {}), **(when or {"at_seconds": 0.0})})
+    return event(do, None if when else 0.0, peer, **HOW.get(do, {}), **when)
 
 
 def happened(do: Kind, seconds: float, peer: int | str | None = None, refusal: str | None = None) -> Happening:

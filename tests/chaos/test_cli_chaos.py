@@ -65,12 +65,14 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pyt
         assert list(new.iterdir()) == []
 
 
+def begins(*_: object) -> None:
+    """In place of the run."""
+    raise LocalError("here it begins")
+
+
 def test_what_cannot_happen_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begins(*_: object) -> None:
-        raise LocalError("here it begins")
-
     monkeypatch.setattr(cli_chaos, "_run", begins)
     file = tmp_path / "plan.toml"
     kill, heal = ('[[event]]\ndo = "kill"\nat_seconds = 7\npeer = 1\n', '[[event]]\ndo = "heal"\nat_seconds = 8\n')
@@ -93,9 +95,6 @@ def test_what_cannot_happen_is_told_before_the_run(
 def test_what_cannot_happen_to_containers_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begins(*_: object) -> None:
-        raise LocalError("here it begins")
-
     monkeypatch.setattr(cli_chaos, "_run_beside", begins)
     file = tmp_path / "plan.toml"
     file.write_text('[[event]]\ndo = "kill"\nat_point = "vote"\npeer = 1\n' + DELAY)

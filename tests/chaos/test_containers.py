@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socketserver
 import threading
@@ -23,8 +22,8 @@ from peer.chaos.containers import Containers
 from peer.chaos.engine import ContainerEngine
 from peer.chaos.executor import Link, refused
 from peer.chaos.plan import Plan
-from peer.swarm_watch import SwarmWatch
 from tests.chaos.builders import some
+from tests.impatient import Impatient
 
 LABEL = "com.docker.compose"
 
@@ -190,17 +189,6 @@ def test_what_cannot_be_undone_is_said_and_keeps_nothing_else_from_it(tmp_path: 
             place.close()
     assert all(f"{one}: no" in str(failure.value) for one in engine.refuses)
     assert "POST /containers/peer3/start" in [asked for asked, _ in engine.changes]
-
-
-class Impatient:
-    """A display whose reader has had enough, and goes on to say so."""
-
-    def __init__(self, *numbers: signal.Signals) -> None:
-        self.numbers = numbers
-
-    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
-        for number in self.numbers:
-            os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,7 @@ import pytest
 
 from coordinator.manifest import RunConfig
 from peer.swarm import Swarm, SwarmOptions
-from peer.swarm_watch import SwarmWatch
-
-
-class Impatient:
-    """A display whose reader has had enough as soon as training is shown."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        self.number = number
-        self.phases: list[str] = []
-
-    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
-        self.phases.append(phase)
-        os.kill(os.getpid(), self.number)
+from tests.impatient import Impatient
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
