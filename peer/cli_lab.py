@@ -225,6 +225,7 @@ def _run(given: Mapping[str, Any]) -> None:
 
 def _options(given: Mapping[str, Any]) -> LabOptions:
     from coordinator.manifest import Merge as BuiltIn
+    from peer.attacks.protocol import is_lab_attack
     from peer.attacks.zoo import AttackOrder
     from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config, parse_speeds, sequences_per_step
 
@@ -258,7 +259,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         failures=None if failures is None else Failures.parse(failures),
         scavenge=None if scavenge is None else Scavenge.parse(scavenge),
         partition=cut,
-        attacks=tuple(AttackOrder.parse(text) for text in given["attack"] or ()),
+        attacks=tuple(AttackOrder.parse(text, is_lab_attack) for text in given["attack"] or ()),
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
         workers=given["workers"],
@@ -325,6 +326,10 @@ def _summary(found: LabReport) -> str:
         f"held-out loss {found.eval_loss_first:.4f} -> {found.eval_loss_last:.4f} nats after {found.tokens:,} tokens",
         f"{found.wall_seconds:.0f} s, {found.utilisation:.0%} of the cores in inner steps",
     ]
+    if found.attackers:
+        banned = sum(ban.peer in found.attackers for ban in found.bans)
+        reasons = "; ".join(sorted({ban.reason for ban in found.bans}))
+        lines.append(f"attackers: {len(found.attackers)}, {banned} of them banned" + (f": {reasons}" if banned else ""))
     if found.diverged is not None:
         lines.append(f"the run ended early: {found.diverged}")
     for point in found.sides:
@@ -346,7 +351,9 @@ def _summary(found: LabReport) -> str:
 def _list_names() -> None:
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
-    from peer.attacks.protocol import PROCESS_ATTACKS
+    from peer.attacks.forgery import FORGERIES
+    from peer.attacks.messages import MESSAGE_ATTACKS
+    from peer.attacks.protocol import LAB_ATTACKS, PROTOCOL_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
     from peer.lab.options import NAMED_SPEEDS
@@ -355,13 +362,16 @@ def _list_names() -> None:
     attacks = [
         f"{name} ({kind.parameter}={kind.default:g})" if kind.parameter else name for name, kind in ATTACKS.items()
     ]
+    both = (*PROTOCOL_ATTACKS, *FORGERIES)
     for heading, names in (
         ("merges", MERGES),
         ("codecs", CODECS),
         ("optimizers", get_args(InnerOptimizer)),
         ("adoptions", get_args(AdoptionName)),
         ("attacks", attacks),
-        ("attacks of `muster swarm` only", PROCESS_ATTACKS),
+        ("attacks on the protocol", both),
+        ("attacks of `muster lab` only", [name for name in LAB_ATTACKS if name not in both]),
+        ("attacks of `muster swarm` only", MESSAGE_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):
         told = f"{heading}: {', '.join(names)}"

@@ -128,14 +128,11 @@ def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
     found: list[str] = []
     asked = 0
     for text in texts:
+        count = AttackOrder.parse(text, is_process_attack).count
         name, _, rest = text.partition(":")
-        count, colon, setting = rest.partition(":")
-        of_process = is_process_attack(name)
-        if of_process and not (count.isdecimal() and int(count) > 0 and not colon):
-            raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
-        number = int(count) if of_process else AttackOrder.parse(text).count
-        asked += number
-        found += [name + colon + setting] * min(number, peers + 1)
+        _, colon, setting = rest.partition(":")
+        asked += count
+        found += [name + colon + setting] * min(count, peers + 1)
     if asked >= peers:
         raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {asked}")
     return dict(enumerate(found, peers - len(found) + 1))

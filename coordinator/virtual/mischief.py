@@ -31,7 +31,7 @@ from coordinator.messages import (
 from coordinator.openings import OpeningNote
 from coordinator.places import nested
 from coordinator.virtual import lies
-from coordinator.virtual.tensors import garbage_root
+from coordinator.virtual.tensors import Tensors
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
@@ -203,24 +203,22 @@ class Mischief:
 
     # -- what it computes
 
-    def encodes(self, encoded: Encoded) -> Encoded:
+    def encodes(self, encoded: Encoded, tensors: Tensors) -> Encoded:
         """What it commits to instead of its contribution."""
-        if not self.garbles:
-            return encoded
-        return replace(encoded, part_roots=tuple(garbage_root(part) for part in range(len(encoded.part_roots))))
+        return tensors.garbled(encoded) if self.garbles else encoded
 
     def merges(self, action: Reduce) -> Reduce:
         """What it merges instead, if the others would take it."""
         enough = len(action.inputs) > max(action.inputs_min, 1)
         return replace(action, inputs=action.inputs[1:]) if self.drops and enough else action
 
-    def reduces(self, reduced: Reduced) -> Reduced:
+    def reduces(self, action: Reduce, tensors: Tensors) -> Reduced:
         """What it returns instead of the merged partition."""
+        reduced = tensors.reduce(self.merges(action))
         if reduced.root is None:
             return reduced
-        coefficients = (1.0,) if self.raises else reduced.coefficients
-        root = digest_of(b"cheated", reduced.root) if self.cheats else reduced.root
-        return replace(reduced, root=root, coefficients=coefficients)
+        told = tensors.falsified(action, reduced) if self.cheats else reduced
+        return replace(told, coefficients=(1.0,)) if self.raises else told
 
     def inspects(self, action: Inspect, inspected: Inspected, reducer: PeerId | None = None) -> Inspected:
         """What it says to have found in a result; its refutation refutes nothing. With accomplices all is well."""

@@ -316,7 +316,7 @@ class VirtualPeer:
         encoded = self.tensors.encode(action, self.world.clock.now)
         if encoded is not None:
             self.brought[action.key.roster_id] = self.tensors.learner.work(encoded.window_first, encoded.window_count)
-        return encoded if encoded is None or self.mischief is None else self.mischief.encodes(encoded)
+        return encoded if encoded is None or self.mischief is None else self.mischief.encodes(encoded, self.tensors)
 
     def _record(self, record: VoteRecord) -> Event:
         self.disk.votes = [*self.disk.votes[1 - VOTES_KEPT :], record]
@@ -361,7 +361,7 @@ def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Appraise | Ap
     tensors, mischief = peer.tensors, peer.mischief
     match action:
         case Reduce() if mischief is not None:
-            return mischief.reduces(tensors.reduce(mischief.merges(action)))
+            return mischief.reduces(action, tensors)
         case Reduce():
             return tensors.reduce(action)
         case Open():

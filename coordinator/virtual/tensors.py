@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
@@ -152,6 +152,14 @@ class Tensors(Protocol):
         """What a checkpoint of this moment holds beside the digests; None if nothing."""
         ...
 
+    def garbled(self, encoded: Encoded) -> Encoded:
+        """The same commitment, to parts that decode to nothing: what a hostile peer makes of it."""
+        ...
+
+    def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
+        """Another result than the inputs of `action` give, which was merged: what a hostile peer makes of it."""
+        ...
+
 
 def merged_root(partition: int, inputs: Sequence[ReduceInput]) -> bytes:
     """What an honest reducer makes of these inputs."""
@@ -289,3 +297,11 @@ class VirtualTensors:
     def save(self, now: float) -> object:
         """Digests are all there is."""
         return None
+
+    def garbled(self, encoded: Encoded) -> Encoded:
+        """Parts of one leaf that is garbage."""
+        return replace(encoded, part_roots=tuple(map(garbage_root, range(len(encoded.part_roots)))))
+
+    def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
+        """A digest that nothing leads to."""
+        return replace(reduced, root=digest_of(b"cheated", reduced.root or b""))

@@ -1,6 +1,7 @@
 """An attack of one's own on the protocol: be honest for a while, then vote twice. From the folder above `examples/`:
 
 PYTHONPATH=. muster swarm --peers 5 --versions 24 --attack examples.attacks.turncoat.Turncoat:1
+PYTHONPATH=. muster lab --learners 5 --steps 100 --attack examples.attacks.turncoat.Turncoat:1
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coordinator.events import Reduced
+from peer.blobs import BlobStore
 from peer.codec import Codec
 from peer.merge import combine
 from peer.recomputation import Segments
@@ -103,3 +105,11 @@ FORGERIES: Mapping[str, Forgery] = MappingProxyType(
     }
 )
 """By the name that `--attack` gives them."""
+
+
+def falsified(reduced: Reduced, elements: int, codec: Codec, blobs: BlobStore) -> Reduced:
+    """The negative of what was merged, `elements` long, beside norms and coefficients as if nothing were."""
+    data = None if reduced.root is None else blobs.get(reduced.root)
+    if data is None:
+        return reduced
+    return replace(reduced, root=blobs.add(codec.encode(-codec.decode(data, elements)), codec.leaf_bytes))

@@ -52,15 +52,24 @@ _IN_PROCESSES = (
 
 PROTOCOL_ATTACKS: Mapping[str, Trick] = MappingProxyType({name: TRICKS[name] for name in _IN_PROCESSES})
 """How each differs from an honest peer, in fields of `Mischief`. What needs accomplices, or a core that lies to itself,
-only the simulator has."""
+only virtual peers have."""
 
 PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *FORGERIES, *MESSAGE_ATTACKS)
-"""What only processes do, for `muster swarm --attack` and plans of chaos; their learners are honest."""
+"""For `muster swarm --attack` and plans of chaos; learners are honest."""
+
+LAB_ATTACKS = (*TRICKS, *FORGERIES)
+"""For `muster lab --attack`; learners are honest."""
 
 
 def is_process_attack(name: str) -> bool:
-    """Whether only processes do this, with an honest learner; raises UsageError if a class cannot be imported."""
+    """Whether a process can do this with an honest learner; raises UsageError if a class cannot be imported."""
     return name in PROCESS_ATTACKS or own_attack(name) is not None
+
+
+def is_lab_attack(name: str) -> bool:
+    """Whether a virtual peer can do this with an honest learner; raises UsageError if a class cannot be imported."""
+    own = None if name in LAB_ATTACKS else own_attack(name)
+    return name in LAB_ATTACKS or (own is not None and issubclass(own, Mischief))
 
 
 def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:

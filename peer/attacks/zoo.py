@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -61,7 +61,8 @@ CLAIMED = 4.0  # times the work: far beyond what truncation leaves of it
 class AttackChoice:
     """An attack and how strong it is to be.
 
-    `name` is one of ATTACKS, or MODULE.CLASS of your own; «+work» behind it adds a claim to more work.
+    `name` is one of ATTACKS, or MODULE.CLASS of your own; «+work» behind it adds a claim to more work. An attack on the
+    protocol is a name alone.
     """
 
     name: str
@@ -102,14 +103,17 @@ class AttackOrder:
     count: int
 
     @classmethod
-    def parse(cls, text: str) -> AttackOrder:
-        """Raises UsageError with what is wrong."""
+    def parse(cls, text: str, is_on_protocol: Callable[[str], bool] = lambda _: False) -> AttackOrder:
+        """Raises UsageError with what is wrong; attacks that `is_on_protocol` allows, too, have no parameter."""
         name, _, rest = text.partition(":")
         count, colon, setting = rest.partition(":")
-        attack_named(name)
-        if not count.isdecimal() or int(count) < 1:
+        on_protocol = is_on_protocol(name)
+        if not on_protocol:
+            attack_named(name)
+        if not count.isdecimal() or int(count) < 1 or (on_protocol and colon):
             raise UsageError(f"--attack {text!r} is not of the form NAME:COUNT, as in {name}:2")
-        return cls(AttackChoice.parse(name + colon + setting), int(count))
+        choice = AttackChoice(name, 1.0) if on_protocol else AttackChoice.parse(name + colon + setting)
+        return cls(choice, int(count))
 
 
 def attack_named(name: str) -> type[Attack]:
@@ -125,8 +129,7 @@ def attack_named(name: str) -> type[Attack]:
         raise UsageError(f"{name} is an attack of real processes: try it with `muster swarm --attack {name}:1`")
     if name in TRICKS:
         raise UsageError(
-            f"{name} is an attack that only the simulator has: `python -m coordinator.virtual --attacked` draws it"
-            " among others, and tests/sim has trials of it"
+            f"{name} is an attack that only virtual peers have: try it with `muster lab --attack {name}:1`"
         )
     found = class_named(name)
     if found in (Attack, Mischief, MessageAttack):

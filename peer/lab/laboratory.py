@@ -18,11 +18,11 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
 from peer.appraisal import NOBODY
-from peer.attacks.zoo import AttackChoice
 from peer.corpus import TokenData
 from peer.data import TrainingWindows, training_windows
 from peer.description import Named
 from peer.evaluation import Evaluator
+from peer.lab.attackers import mischief_of
 from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
 from peer.lab.learners import DivergedError
@@ -79,7 +79,7 @@ class Laboratory:
         carries = options.partition is None or options.partition.reunion != "drop"
         self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting, carries=carries)
         self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
-        self.shop.attacks.update(self._attackers())
+        self._attack()
         self.traffic = Traffic(self.shop.blobs)
         self._record = record
         self.world.listener = self._acts
@@ -137,9 +137,12 @@ class Laboratory:
             created_unix_seconds=0,
         )
 
-    def _attackers(self) -> dict[PeerId, AttackChoice]:
-        attacks = [order.choice for order in self.options.attacks for _ in range(order.count)]
-        return {self.world.peers[at].me: attack for at, attack in zip(self.options.hostile, attacks, strict=True)}
+    def _attack(self) -> None:
+        choices = [order.choice for order in self.options.attacks for _ in range(order.count)]
+        for at, choice in zip(self.options.hostile, choices, strict=True):
+            peer = self.world.peers[at]
+            self.shop.attacks[peer.me] = choice
+            peer.mischief = mischief_of(choice, peer.signer, self._numbers)
 
     def _head(self) -> TapeLine:
         """The first line of the tape: everything that does not happen in time."""
@@ -192,7 +195,7 @@ class Laboratory:
     def _evaluate(self, step: int) -> None:
         """Add a point to the curve, unless nobody is alive."""
         self.shop.settle_all(self.world.clock.now)
-        if not self.shop.active:
+        if not self.believed:
             return
         if self.parting is not None:
             self.parting.evaluate(step)
@@ -209,6 +212,13 @@ class Laboratory:
             )
         )
 
+    @property
+    def believed(self) -> list[VirtualPeer]:
+        """The living, but for those that break the protocol: what these hold may be a branch of their own."""
+        return [peer for peer in self.world.peers if peer.alive and peer.mischief is None]
+
     def newest(self) -> LabTensors:
-        """The tensors of the living peer that holds most versions."""
-        return max(self.shop.active.values(), key=lambda one: one.versions)
+        """The tensors of the believed peer that holds most versions."""
+        believed = {peer.me for peer in self.believed}
+        held = (one for peer, one in self.shop.active.items() if peer in believed)
+        return max(held, key=lambda one: one.versions)

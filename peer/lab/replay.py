@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -176,7 +177,8 @@ class Replay:
         certificate = Certificate.from_wire(bytes.fromhex(line["certificate"]))
         outcome = certificate.outcome
         members = [(outcome.roster_id, PeerId(one.peer)) for one in outcome.contributors]
-        encoded = [self._encoded[member] for member in members]
+        claimed = zip(members, outcome.contributors, strict=True)
+        encoded = [replace(self._encoded[member], tokens=one.tokens, steps=one.steps) for member, one in claimed]
         self._bench.make(certificate, encoded, self._expected[outcome.roster_id])
         self._certificates[line["digest"]] = certificate
         self.versions += 1

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from coordinator.certificate import Certificate
 from coordinator.report import Ban
-from coordinator.virtual.simulation import World
 from peer.attacks.data import has_trigger_rate, trigger_rate
 from peer.bookkeeping import Book
 from peer.evaluation import next_token_accuracy
@@ -21,9 +20,9 @@ Seconds = tuple[float, float]
 """Wall time, and processor time of the whole process."""
 
 
-def bans_of(world: World) -> tuple[Ban, ...]:
-    """Every key that some living peer has banned, once."""
-    living = [peer.engine for peer in world.peers if peer.engine is not None]
+def bans_of(lab: Laboratory) -> tuple[Ban, ...]:
+    """Every key that some believed peer has banned, once."""
+    living = [peer.engine for peer in lab.believed if peer.engine is not None]
     guilts = {ban.guilt.peer: ban.guilt for engine in living for ban in engine.core.bans.held.values()}
     return tuple(
         Ban(peer=one.peer, reason=one.reason, by=sum(one.peer in engine.core.bans for engine in living))
@@ -31,11 +30,11 @@ def bans_of(world: World) -> tuple[Ban, ...]:
     )
 
 
-def lineage(world: World) -> list[Certificate]:
+def lineage(lab: Laboratory) -> list[Certificate]:
     """What counts in the end: the certificates that led to where most versions are, without branches that were left."""
-    living = (peer.engine.chains for peer in world.peers if peer.engine is not None)
+    living = (peer.engine.chains for peer in lab.believed if peer.engine is not None)
     newest = max(living, key=lambda chains: sum(chain.version for chain in chains), default=[])
-    return [certificate for chain in newest for certificate in world.watcher.lineage(chain)]
+    return [certificate for chain in newest for certificate in lab.world.watcher.lineage(chain)]
 
 
 def report_of(
@@ -44,7 +43,7 @@ def report_of(
     """Sum up a run that has ended; `curves` are those of the baselines."""
     config, tally, world = lab.options.config, lab.shop.tally, lab.world
     book = Book(config.pace.fragments)
-    for certificate in lineage(world):
+    for certificate in lineage(lab):
         book.certify(certificate)
     certified, learners = book.certified, len(world.peers)
     digests = state_digests(lab)
@@ -52,7 +51,7 @@ def report_of(
     rated = lab.diverged is None and has_trigger_rate(config)
     return LabReport(
         run_id=world.manifest.run_id.hex(),
-        peers=len(digests),
+        peers=sum(peer.alive for peer in world.peers),
         versions_certified=certified.versions,
         rounds_void=max(lab.traffic.void_rounds.values(), default=0),
         eval_loss_first=lab.curve[0].eval_loss,
@@ -65,7 +64,7 @@ def report_of(
         bytes_received_per_peer=round(lab.traffic.received.total() / learners),
         agreement=agreement(lab, digests),
         state_digests=digests,
-        bans=bans_of(world),
+        bans=bans_of(lab),
         events={**world.watcher.told, **lab.faults.counts},
         group_size_mean=certified.members / max(1, certified.versions),
         tokens_certified=certified.tokens,
@@ -90,22 +89,22 @@ def report_of(
 
 
 def state_digests(lab: Laboratory) -> dict[str, dict[str, tuple[int, str]]]:
-    """Per living peer: version and digest of each fragment, hashed from the tensors now."""
+    """Per believed peer: version and digest of each fragment, hashed from the tensors now."""
     return {
         peer.me: {
             str(machine.index): (machine.held, lab.shop.active[peer.me].anchors.digest(machine.index).hex())
             for machine in peer.engine.machines
         }
-        for peer in lab.world.peers
+        for peer in lab.believed
         if peer.engine is not None
     }
 
 
 def agreement(lab: Laboratory, digests: Mapping[str, Mapping[str, tuple[int, str]]]) -> bool:
-    """Whether all the living hold one digest of one version of every fragment, and no version ever had two."""
+    """Whether all the believed hold one digest of one version of every fragment, and no version ever had two."""
     certified = {
         str(machine.index): (machine.chain.version, machine.chain.state.hex())
-        for peer in lab.world.peers
+        for peer in lab.believed
         if peer.engine is not None
         for machine in peer.engine.machines
     }

@@ -24,6 +24,11 @@ from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.appraisal import sides_of
 from peer.attacks.attack import Attack, Scene
+from peer.attacks.forgery import falsified
+from peer.attacks.plain import NotANumber
+from peer.codec import CODECS
+from peer.fragments import Partitioning
+from peer.lab.attackers import lies_of, work_of
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.uneven import UnevenLearner
 from peer.lab.workshop import Workshop
@@ -31,7 +36,6 @@ from peer.learner import make_learner
 from peer.local_work import LocalWork
 from peer.outer_optimizer import OuterState
 from peer.placement import Placement
-from peer.round_work import RoundWork
 from peer.tape import adoption_line, snapshot_line
 
 
@@ -59,7 +63,7 @@ class LabTensors:
         self.anchors = Anchors(shop.layouts, shop.genesis)
         self.attack = attack
         self._shop = shop
-        self._work = RoundWork(shop.config, self.anchors, shop.blobs, shop.worker)
+        self._work = work_of(shop.attacks.get(learner.peer), shop, self.anchors)
         self.court = self._work.court
         self._local_work = LocalWork(len(shop.layouts), shop.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
@@ -235,6 +239,18 @@ class LabTensors:
         for kept in (self.snapshots, self.applied, self._snapshot_at):
             kept.pop(key, None)
 
+    # -- what mischief makes of it
+
+    def garbled(self, encoded: Encoded) -> Encoded:
+        """Parts that no codec reads."""
+        return NotANumber(1.0).commit(encoded, self._shop.blobs, self._work.leaf_bytes[0])
+
+    def falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
+        """The negative of what was merged."""
+        partitioning = Partitioning.of(self._shop.layouts[action.key.fragment], action.partitions)
+        codec = CODECS[self._shop.config.outer.result_codec]
+        return falsified(reduced, partitioning.elements(action.partition), codec, self._shop.blobs)
+
     # -- checkpoints
 
     def save(self, now: float) -> SavedTensors:
@@ -262,8 +278,7 @@ def make_tensors(shop: Workshop, learner: VirtualLearner, disk: Disk) -> LabTens
     """Tensors of one life of a peer, from what its checkpoint holds."""
     if shop.jitter > 0:
         learner = UnevenLearner.of(learner, shop.jitter, shop.config.seed)
-    choice = shop.attacks.get(learner.peer)
-    attack = None if choice is None else choice.make()
+    attack = lies_of(shop.attacks.get(learner.peer))
     batches = shop.batches(learner.peer)
     placement = shop.placements.get(learner.peer, Placement(shop.device, rounding_key=learner.peer.encode()))
     trained = make_learner(shop.config, batches if attack is None else attack.read(batches), placement)

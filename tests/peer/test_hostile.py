@@ -28,12 +28,13 @@ from examples.attacks.turncoat import Turncoat
 from peer.anchors import Anchors, genesis_states, layouts_of
 from peer.attacks.messages import MessageAttack
 from peer.attacks.protocol import is_process_attack, mischief_named
+from peer.attacks.work import HostileWork, MischievousWork
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.cli_settings import attacks
 from peer.codec import CODECS
 from peer.fragments import Partitioning
-from peer.hostile import HostilePump, HostileWork, MischievousWork, NoisyPump, check_among_ourselves, disguise
+from peer.hostile import HostilePump, NoisyPump, check_among_ourselves, disguise
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions

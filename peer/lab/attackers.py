@@ -1,0 +1,35 @@
+"""What an attacker of a lab does: it lies about its work, merges falsely, or breaks the protocol with honest work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from coordinator.virtual.mischief import Mischief
+from dht.identity import PeerId, Signer
+from peer.anchors import Anchors
+from peer.attacks.attack import Attack
+from peer.attacks.forgery import FORGERIES
+from peer.attacks.protocol import is_lab_attack, mischief_named
+from peer.attacks.work import ForgingWork
+from peer.attacks.zoo import AttackChoice
+from peer.lab.workshop import Workshop
+from peer.round_work import RoundWork
+
+
+def lies_of(choice: AttackChoice | None) -> Attack | None:
+    """What it trains on, contributes and claims; None: as an honest learner."""
+    return None if choice is None or is_lab_attack(choice.name) else choice.make()
+
+
+def work_of(choice: AttackChoice | None, shop: Workshop, anchors: Anchors) -> RoundWork:
+    """How it merges."""
+    shared = (shop.config, anchors, shop.blobs, shop.worker)
+    if choice is not None and choice.name in FORGERIES:
+        return ForgingWork(FORGERIES[choice.name], *shared)
+    return RoundWork(*shared)
+
+
+def mischief_of(choice: AttackChoice, signer: Signer, peers: Collection[PeerId]) -> Mischief | None:
+    """What it says to these peers instead of the truth; None: nothing."""
+    on_protocol = is_lab_attack(choice.name) and choice.name not in FORGERIES
+    return mischief_named(choice.name, signer, peers) if on_protocol else None
