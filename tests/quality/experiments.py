@@ -93,6 +93,28 @@ ADOPTIONS = {  # and what files can be called
 HARD = ("sign_flip", "scaling", "alie", "ipm")
 WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
 CLAIMING = ("stale", "sign_flip", "label_flip")  # what a claim helps most
+ON_PROTOCOL = (  # one or two of each kind
+    "two_joins",
+    "two_votes",
+    "false_results",
+    "mean_results",
+    "noisy_results",
+    "garbage_commits",
+    "claim_more",
+    "drop_one",
+    "misshapen_checks",
+    "other_bytes",
+    "false_evidence",
+    "frame",
+    "shut_out",
+    "pass_over",
+    "refute_everything",
+    "never_commit",
+    "never_scatter",
+    "silent_from_check",
+    "shun_half",
+    "hoard_votes",
+)
 STRENGTHS = (  # beside those that the attacks have by themselves
     "sign_flip:2:factor=1",
     "sign_flip:2:factor=1000",
@@ -333,6 +355,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "attacks": (
         Experiment("attacks-none", SIX),
         *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
+    ),
+    "attacks-protocol": (
+        Experiment("attacks-protocol-none", SIX),
+        *_variants("attacks-protocol", EIGHT, {name: ("--attack", f"{name}:2") for name in ON_PROTOCOL}),
     ),
     "attacks-strengths": (
         Experiment("attacks-strengths-none", SIX),

@@ -53,7 +53,8 @@ def make(experiment: Experiment, device: str = "cpu") -> bool:
             print(f"{experiment.name}: failed\n{done.stderr}", flush=True)
             return False
         keep(experiment, json.loads(report.read_text(encoding="utf-8")))
-    print(f"{experiment.name}: {done.stdout.splitlines()[-2]}", flush=True)
+    told = [line for line in done.stdout.splitlines() if line.startswith("held-out loss")]
+    print(f"{experiment.name}: {''.join(told[-1:])}", flush=True)
     return True
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from statistics import mean, stdev
+from types import MappingProxyType
 from typing import Any
 
 from tests.quality.experiments import (
@@ -37,6 +38,8 @@ from tests.quality.experiments import (
 )
 
 Reports = Mapping[str, Mapping[str, Any]]
+Count = Callable[[Mapping[str, Any]], int]  # of a report
+NOTHING: Mapping[str, Count] = MappingProxyType({})
 Pair = tuple[float | None, float | None]  # losses of Muster and of data-parallel
 NEITHER: Pair = (None, None)
 _SIZES = {size: (length_name(*size), rates) for size, rates in LENGTHS.items()}
@@ -179,8 +182,8 @@ def adoption(group: str) -> Callable[[Reports], str]:
     return grid("rule", rows, {f"{delay} steps late": delay for delay in DELAYS})
 
 
-def against(group: str, reference: str) -> Callable[[Reports], str]:
-    """Variants of a group with one seed each, and their ratio to one of them."""
+def against(group: str, reference: str, counts: Mapping[str, Count] = NOTHING) -> Callable[[Reports], str]:
+    """Variants of a group with one seed each, their ratio to one of them, and what is counted of each."""
 
     def table(reports: Reports) -> str:
         base = loss_of(reports.get(f"{group}-{reference}"))
@@ -188,8 +191,10 @@ def against(group: str, reference: str) -> Callable[[Reports], str]:
         for one in GROUPS[group]:
             loss = loss_of(reports.get(one.name))
             ratio = MISSING if loss is None or base is None else f"{loss / base:.4f}"
-            rows.append([one.name.removeprefix(f"{group}-"), f"`{one.command}`", shown(loss), ratio])
-        return markdown(["variant", "command", "held out", f"against {reference}"], rows)
+            report = reports.get(one.name)
+            counted = [MISSING if report is None else str(count(report)) for count in counts.values()]
+            rows.append([one.name.removeprefix(f"{group}-"), f"`{one.command}`", shown(loss), ratio, *counted])
+        return markdown(["variant", "command", "held out", f"against {reference}", *counts], rows)
 
     return table
 
@@ -306,6 +311,10 @@ def _losing_text(drop: _Parted) -> int:
     return max((0, 1), key=lambda text: float(drop.met["text_losses"][text] - best[text]))
 
 
+BESIEGED: Mapping[str, Count] = MappingProxyType(
+    {"versions": lambda report: report["versions_certified"], "banned": lambda report: len(report["bans"])}
+)
+
 TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m4": parity(4),
     "parity-m8": parity(8),
@@ -322,6 +331,7 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "ablation": against("ablation", "default"),
     "quorum": paired("quorum", "km"),
     "attacks": against("attacks", "none"),
+    "attacks-protocol": against("attacks-protocol", "none", BESIEGED),
     "attacks-strengths": against("attacks-strengths", "none"),
     "attacks-claiming": against("attacks-claiming", "none"),
     "attacks-three": against("attacks-three", "none"),
