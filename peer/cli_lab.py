@@ -327,9 +327,12 @@ def _summary(found: LabReport) -> str:
         f"{found.wall_seconds:.0f} s, {found.utilisation:.0%} of the cores in inner steps",
     ]
     if found.attackers:
-        banned = sum(ban.peer in found.attackers for ban in found.bans)
-        reasons = "; ".join(sorted({ban.reason for ban in found.bans}))
-        lines.append(f"attackers: {len(found.attackers)}, {banned} of them banned" + (f": {reasons}" if banned else ""))
+        guilty = [ban for ban in found.bans if ban.peer in found.attackers]
+        reasons = "; ".join(sorted({ban.reason for ban in guilty}))
+        told = f"attackers: {len(found.attackers)}, {len(guilty)} of them banned"
+        lines.append(f"{told}: {reasons}" if guilty else told)
+    innocent = [ban for ban in found.bans if ban.peer not in found.attackers]
+    lines += [f"BANNED, AND NO ATTACKER: {ban.peer} by {ban.by}: {ban.reason}" for ban in innocent]
     if found.diverged is not None:
         lines.append(f"the run ended early: {found.diverged}")
     for point in found.sides:

@@ -1,6 +1,7 @@
 """All that hostile peers do, by name, and bands of them that know each other (`byzantine.md` §3.2, §8.1).
 
-`draw_band` draws for the simulator; processes do by the same names what a lone one can (`peer.attacks.protocol`).
+`draw_band` draws for the simulator. By the same names a lab's peers do all of it, and processes what a lone one can
+(`peer.attacks.protocol`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Virtual peers that contradict themselves, commit garbage or reduce falsely, for the simulator (`byzantine.md` §3.2).
+"""Virtual peers that contradict themselves, commit garbage or reduce falsely (`byzantine.md` §3.2).
 
-A hostile peer runs the real core; what it signs, sends, computes and believes is exchanged on the way. Each behaviour
-is named by what it does; `coordinator.virtual.collusion` lists them all, and draws some for a whole band of them.
+In the simulator and in labs a hostile peer runs the real core; what it signs, sends, computes and believes is
+exchanged on the way. Each behaviour is named by what it does; `coordinator.virtual.collusion` lists them all, and draws
+some for a whole band of them.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Mischief:
         return digest_of(b"face", peer.encode())[0] % 2 == 1 if self.others is None else peer in self.others
 
     def carries(self, message: Message, payload: bytes) -> bytes:
-        """What comes beside a message; in the simulator this is its root."""
+        """What comes beside a message; a virtual peer sends a root in place of bytes."""
         return self.spoils(payload) if self.spoils is not None and isinstance(message, PartNote) else payload
 
     def is_deaf_to(self, sender: PeerId, message: Message) -> bool:

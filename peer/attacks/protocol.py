@@ -1,7 +1,8 @@
-"""What hostile processes do to the protocol, by the name that `--attack` gives it (`byzantine.md` §3.2).
+"""What hostile peers do to the protocol, by the name that `--attack` gives it (`byzantine.md` §3.2).
 
-The same behaviours as in the simulator (`coordinator.virtual.collusion`); the learner of such a peer is honest. An
-attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/lab.md` and `examples/attacks/`.
+The behaviours are those of `coordinator.virtual.collusion`, in processes and in a lab; the learner of such a peer is
+honest. An attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/lab.md` and
+`examples/attacks/`.
 """
 
 from __future__ import annotations

@@ -122,6 +122,8 @@ def attack_named(name: str) -> type[Attack]:
         plain = name.removesuffix(MORE_WORK)
         if plain.endswith(MORE_WORK):
             raise UsageError(f"{MORE_WORK} stands once behind an attack, not twice as in {name}")
+        if plain in TRICKS or is_process_attack(plain):
+            raise UsageError(f"{plain} is an attack on the protocol, with an honest learner: leave out {MORE_WORK}")
         return _claiming(attack_named(plain))
     if name in ATTACKS:
         return ATTACKS[name]

@@ -139,10 +139,11 @@ class Laboratory:
 
     def _attack(self) -> None:
         choices = [order.choice for order in self.options.attacks for _ in range(order.count)]
-        for at, choice in zip(self.options.hostile, choices, strict=True):
-            peer = self.world.peers[at]
-            self.shop.attacks[peer.me] = choice
-            peer.mischief = mischief_of(choice, peer.signer, self._numbers)
+        hostile = [self.world.peers[at] for at in self.options.hostile]
+        self.shop.attacks.update((peer.me, choice) for peer, choice in zip(hostile, choices, strict=True))
+        honest = self._numbers.keys() - self.shop.attacks.keys()
+        for peer in hostile:
+            peer.mischief = mischief_of(self.shop.attacks[peer.me], peer.signer, honest)
 
     def _head(self) -> TapeLine:
         """The first line of the tape: everything that does not happen in time."""
@@ -214,11 +215,10 @@ class Laboratory:
 
     @property
     def believed(self) -> list[VirtualPeer]:
-        """The living, but for those that break the protocol: what these hold may be a branch of their own."""
-        return [peer for peer in self.world.peers if peer.alive and peer.mischief is None]
+        """The living that keep to the protocol."""
+        return [peer for peer in self.world.peers if peer.alive and self.shop.is_believed(peer.me)]
 
     def newest(self) -> LabTensors:
         """The tensors of the believed peer that holds most versions."""
-        believed = {peer.me for peer in self.believed}
-        held = (one for peer, one in self.shop.active.items() if peer in believed)
-        return max(held, key=lambda one: one.versions)
+        believed = (one for peer, one in self.shop.active.items() if self.shop.is_believed(peer))
+        return max(believed, key=lambda one: one.versions)

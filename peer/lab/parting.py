@@ -72,6 +72,6 @@ class Parting:
 
 
 def _newest(shop: Workshop, side: Side) -> LabTensors | None:
-    """The tensors of the living peer of a side that holds most versions."""
-    living = [shop.active[peer.me] for peer in side.peers if peer.me in shop.active]
+    """The tensors of the believed peer of a side that holds most versions; None if nobody is."""
+    living = [shop.active[peer.me] for peer in side.peers if peer.me in shop.active and shop.is_believed(peer.me)]
     return max(living, key=lambda one: one.versions, default=None)

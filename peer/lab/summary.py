@@ -47,13 +47,13 @@ def report_of(
         book.certify(certificate)
     certified, learners = book.certified, len(world.peers)
     digests = state_digests(lab)
-    anchors = lab.newest().anchors.all_anchors()
+    anchors = lab.newest().anchors.all_anchors() if lab.believed else None
     rated = lab.diverged is None and has_trigger_rate(config)
     return LabReport(
         run_id=world.manifest.run_id.hex(),
         peers=sum(peer.alive for peer in world.peers),
         versions_certified=certified.versions,
-        rounds_void=max(lab.traffic.void_rounds.values(), default=0),
+        rounds_void=max((lab.traffic.void_rounds[peer.me] for peer in lab.believed), default=0),
         eval_loss_first=lab.curve[0].eval_loss,
         eval_loss_last=float("nan") if lab.diverged else lab.curve[-1].eval_loss,
         tokens=tally.tokens,
@@ -80,8 +80,8 @@ def report_of(
         process_cpu_seconds=used[1],
         optimizer_bytes_per_parameter=bytes_per_parameter(config.inner.optimizer),
         attackers=tuple(lab.shop.attacks),
-        next_token_accuracy=lab.evaluator.judge(anchors, next_token_accuracy),
-        trigger_rate=lab.evaluator.judge(anchors, trigger_rate) if rated else None,
+        next_token_accuracy=None if anchors is None else lab.evaluator.judge(anchors, next_token_accuracy),
+        trigger_rate=None if anchors is None or not rated else lab.evaluator.judge(anchors, trigger_rate),
         baseline=dict(baseline),
         curve=(*lab.curve, *curves),
         sides=() if lab.parting is None else tuple(lab.parting.points),

@@ -130,7 +130,7 @@ class LabTensors:
         return Scene(
             own=own,
             honest=honest,
-            attackers=len(self._shop.attacks),
+            attackers=sum(map(self._shop.is_believed, self._shop.attacks)),
             seed=int.from_bytes(seed, "big"),
             fragment=key.fragment,
             state=self.anchors.current(key.fragment),

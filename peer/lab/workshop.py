@@ -13,6 +13,7 @@ from coordinator.manifest import RunConfig
 from dht.identity import PeerId
 from peer.anchors import genesis_states, layouts_of
 from peer.appraisal import Appraiser
+from peer.attacks.protocol import is_lab_attack
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
 from peer.description import Named
@@ -78,8 +79,13 @@ class Workshop:
             one.lazy.bring(one.learner.steps(now))
             one.lazy.settle()
 
+    def is_believed(self, peer: PeerId) -> bool:
+        """Whether it keeps to the protocol, else what it holds may be a branch of its own."""
+        choice = self.attacks.get(peer)
+        return choice is None or not is_lab_attack(choice.name)
+
     def honest_steps(self, now: float) -> dict[PeerId, int]:
-        """Steps made by now by everybody who does not lie."""
+        """Steps made by now by everybody who contributes what it did."""
         return {peer: one.learner.steps(now) for peer, one in self.active.items() if one.attack is None}
 
     def record_version(self, certificate: Certificate) -> None:

@@ -146,6 +146,7 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--attack", "gossip:1"], "gossip"),
         (["--attack", "two_votes:0"], "is not of the form NAME:COUNT, as in two_votes:2"),
         (["--attack", "two_votes:1:factor=2"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (["--attack", "two_votes+work:1"], "an attack on the protocol, with an honest learner: leave out +work"),
         (["--attack", "replay:1"], "try it with `muster swarm --attack replay:1`"),
         (["--attack", "token_lie:1:factor=-1"], "factor of the attack token_lie is at least 0, not -1"),
         (["--attack", "stale:1:rounds=-5"], "rounds of the attack stale is at least 1 and at most 64, not -5"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from dht.errors import LocalError
 from peer.attacks.protocol import LAB_ATTACKS, PROTOCOL_ATTACKS, is_lab_attack
 from peer.attacks.zoo import AttackOrder
+from peer.lab.laboratory import Laboratory
+from peer.lab.options import Partition
 from peer.lab.replay import replay_tape
+from peer.lab.summary import report_of
 from tests.lab import small
 
 LEARNERS, STEPS = 4, 24
@@ -40,6 +45,32 @@ def test_what_came_of_it_is_replayed_bit_for_bit(name: str, tmp_path: Path) -> N
     path = tmp_path / "tape.jsonl"
     report = small.run_taped(small.options(LEARNERS, STEPS, ROBUST, attacks=(order(name),)), path)
     assert replay_tape(path, small.text()).versions == report.versions_certified
+
+
+def test_a_claim_is_believed_of_nobody_else(tmp_path: Path) -> None:
+    """A certificate with other work than a learner did, that attacks nobody, is no replay."""
+    path = tmp_path / "tape.jsonl"
+    small.run_taped(small.options(LEARNERS, STEPS, ROBUST, attacks=(order("claim_more"),)), path)
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(head), "attacks": {}}), *lines]))
+    with pytest.raises(LocalError, match="came out differently"):
+        replay_tape(path, small.text())
+
+
+def test_a_lab_whose_honest_learners_are_all_dead_has_a_report() -> None:
+    options = small.options(3, STEPS, ROBUST, attacks=(order("two_votes"), order("shun_half")))
+    with Laboratory(options, small.text()) as lab:
+        lab.run()
+        lab.world.crash(lab.world.peers[0])
+        report = report_of(lab, (1.0, 1.0), {})
+    assert (report.next_token_accuracy, report.agreement, report.peers) == (None, False, 2)
+
+
+def test_a_side_of_attackers_alone_has_no_losses() -> None:
+    cut = Partition(2, 8, 16)
+    options = small.options(5, STEPS, ROBUST, partition=cut, attacks=(order("two_votes"), order("never_join")))
+    _, report = small.run(options)
+    assert {point.side for point in report.sides} == {"first", "both"}
 
 
 def test_a_lab_has_what_processes_have_but_for_the_wire() -> None:

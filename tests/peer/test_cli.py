@@ -118,7 +118,7 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
             ["swarm", "--attack", "examples.attacks.turncoat.Turncoat:1:factor=2"],
             "is not of the form NAME:COUNT, as in examples.attacks.turncoat.Turncoat:2",
         ),
-        (["swarm", "--attack", "examples.attacks.turncoat.Turncoat+work:1"], "is an attack of real processes"),
+        (["swarm", "--attack", "examples.attacks.turncoat.Turncoat+work:1"], "is an attack on the protocol, with an"),
         (["swarm", "--attack", "no.such.Attack:1"], "the attack 'no.such.Attack' cannot be imported: No module"),
         (["swarm", "--attack", "examples.attacks.turncoat.Nobody:1"], "cannot be imported: module"),
         (["swarm", "--attack", ".turncoat.Turncoat:1"], "the attack '.turncoat.Turncoat' cannot be imported"),

@@ -311,8 +311,16 @@ def _losing_text(drop: _Parted) -> int:
     return max((0, 1), key=lambda text: float(drop.met["text_losses"][text] - best[text]))
 
 
+def _banned(report: Mapping[str, Any], hostile: bool) -> int:
+    return sum((ban["peer"] in report["attackers"]) == hostile for ban in report["bans"])
+
+
 BESIEGED: Mapping[str, Count] = MappingProxyType(
-    {"versions": lambda report: report["versions_certified"], "banned": lambda report: len(report["bans"])}
+    {
+        "versions": lambda report: report["versions_certified"],
+        "banned": lambda report: _banned(report, hostile=True),
+        "honest banned": lambda report: _banned(report, hostile=False),
+    }
 )
 
 TABLES: dict[str, Callable[[Reports], str]] = {
