@@ -99,7 +99,9 @@ def table(found: dict[str, Any]) -> str:
         if one["memory_bytes"] is not None:
             growing = f"{one['share_per_hour']:+.2%} ± {one['standard_error']:.2%}"
             rows.append(f"| {name} | {one['memory_bytes'] / MB:.1f} | {growing} | {files} |")
-    return "\n".join([*rows, "", f"{found['seconds'] / 60:.0f} minutes, {found['cores_used'] or 0:.1%} of one core"])
+    ended = f"{found['versions_certified']} versions, {'agreement' if found['agreement'] else 'NO AGREEMENT'}"
+    rows += ["", f"{found['seconds'] / 60:.0f} minutes, {found['cores_used'] or 0:.1%} of one core, {ended}"]
+    return "\n".join(rows)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -59,8 +59,9 @@ def test_growth_in_words() -> None:
     assert main["descriptors"] == [17, 67]
     assert found["processes"]["peer-1"]["descriptors"] is None
     assert found["cores_used"] == pytest.approx(2 * 0.6 / 60)
-    assert "| peer-1 main | 110.0 | +54.55% ± 0.00% | 17 → 67 |" in table(found)
-    assert "60 minutes, 2.0% of one core" in table(found)
+    shown = table({**found, "versions_certified": 7, "agreement": False})
+    assert "| peer-1 main | 110.0 | +54.55% ± 0.00% | 17 → 67 |" in shown
+    assert "60 minutes, 2.0% of one core, 7 versions, NO AGREEMENT" in shown
     assert growth([], 600.0)["processes"] == {}
 
 
