@@ -67,7 +67,18 @@ def _help(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-Plot = Annotated[Path | None, typer.Option(help="Also draw the paper's table and ours: .html or .png.")]
+def _drawable(path: Path | None) -> Path | None:
+    """Refused before anything is computed."""
+    if path is not None:
+        from peer.plan.plots import check_format
+
+        check_format(path)
+    return path
+
+
+Plot = Annotated[
+    Path | None, typer.Option(help="Also draw the paper's table and ours: .html or .png.", callback=_drawable)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
 
 
@@ -114,6 +125,7 @@ def goodput(
         }
         _show_tables(of_time[paper_table](), as_json, plot)
         return
+    _refuse_plot(plot)
     absence = parts.ExponentiatedWeibull.with_mean(absence_seconds, parts.ABSENCE_SHAPE, parts.ABSENCE_EXPONENT)
     cluster = parts.Cluster(
         chips=chips,
@@ -164,6 +176,7 @@ def bandwidth(
     if paper_table is not None:
         _show_tables(tables.bandwidth_tables(), as_json, plot, log=True)
         return
+    _refuse_plot(plot)
     work = links.Workload(params, step_seconds, bits)
     lines = links.Link(sites, link.value, latency_seconds, group if method is BandwidthMethod.decoupled else sites)
     whole = counted = links.data_parallel()
@@ -193,7 +206,9 @@ def bandwidth(
 @app.command(epilog="Example: muster plan swarm examples/plan/homes.toml --plot homes.html")
 def swarm(
     config: Annotated[Path, typer.Argument(help="What the swarm is like: a TOML file, see docs/plan.md.")],
-    plot: Annotated[Path | None, typer.Option(help="Draw useful compute against line speed: .html or .png.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw useful compute against line speed: .html or .png.", callback=_drawable)
+    ] = None,
     mbit: Annotated[
         str | None, typer.Option(help="Instead, for a [local] plan: a table over these line speeds, as 1000,100,20,5.")
     ] = None,
@@ -221,6 +236,11 @@ def _speeds(text: str) -> list[float]:
     if not speeds or not all(0 < one < math.inf for one in speeds):
         raise UsageError(f"{text} is no list of line speeds in Mbit/s, such as 1000,100,20,5")
     return speeds
+
+
+def _refuse_plot(plot: Path | None) -> None:
+    if plot is not None:
+        raise UsageError("--plot draws one of the paper's tables: name it with --paper-table")
 
 
 def _show_tables(tables: Sequence[Table], as_json: bool, plot: Path | None, log: bool = False) -> None:

@@ -161,6 +161,20 @@ def test_a_question_that_is_none_is_the_users(line, words) -> None:
         run(f"swarm {line}")
 
 
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_computed(monkeypatch) -> None:
+    monkeypatch.setattr("peer.plan.swarm_report.report_of", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("peer.plan.tables.availability_tables", lambda *_: pytest.fail("computed"))
+    for line in (f"swarm {PLANS / 'shaped.toml'} --plot plot.pdf", "goodput --paper-table 4 --plot plot.pdf"):
+        with pytest.raises(UsageError, match=r"\.html or a \.png"):
+            run(line)
+
+
+@pytest.mark.parametrize("command", ["goodput", "bandwidth"])
+def test_a_plot_of_no_table_is_refused(command) -> None:
+    with pytest.raises(UsageError, match="name it with --paper-table"):
+        run(f"{command} --plot plot.html")
+
+
 def test_numbers_that_cannot_be_are_the_users() -> None:
     with pytest.raises(UsageError, match="quorum"):
         run("goodput --quorum 9 --learners 8")
