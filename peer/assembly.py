@@ -17,7 +17,7 @@ from coordinator.manifest import Manifest, RunConfig
 from coordinator.waypoint import knows
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, NetworkError, UsageError
-from dht.identity import Identity, PeerId
+from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from peer.anchors import Anchors, genesis_states
 from peer.appraisal import AppraisalDesk
@@ -164,6 +164,15 @@ def read_invite(text: str, options: NodeOptions) -> Invite:
 
         check_among_ourselves(invite, option, options.trial_network)
     return invite
+
+
+def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
+    """What makes the protocol core of this peer; raises UsageError if there is no such attack."""
+    if options.attack is None:
+        return Core
+    from peer.hostile import core_kind as hostile_kind
+
+    return hostile_kind(options.attack, manifest, signer)
 
 
 def _work(

@@ -354,9 +354,8 @@ def _summary(found: LabReport) -> str:
 def _list_names() -> None:
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
-    from peer.attacks.forgery import FORGERIES
     from peer.attacks.messages import MESSAGE_ATTACKS
-    from peer.attacks.protocol import LAB_ATTACKS, PROTOCOL_ATTACKS
+    from peer.attacks.protocol import LAB_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
     from peer.lab.options import NAMED_SPEEDS
@@ -365,15 +364,13 @@ def _list_names() -> None:
     attacks = [
         f"{name} ({kind.parameter}={kind.default:g})" if kind.parameter else name for name, kind in ATTACKS.items()
     ]
-    both = (*PROTOCOL_ATTACKS, *FORGERIES)
     for heading, names in (
         ("merges", MERGES),
         ("codecs", CODECS),
         ("optimizers", get_args(InnerOptimizer)),
         ("adoptions", get_args(AdoptionName)),
         ("attacks", attacks),
-        ("attacks on the protocol", both),
-        ("attacks of `muster lab` only", [name for name in LAB_ATTACKS if name not in both]),
+        ("attacks on the protocol", LAB_ATTACKS),
         ("attacks of `muster swarm` only", MESSAGE_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):

@@ -19,16 +19,17 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerErr
 
 from coordinator.actions import Send
 from coordinator.core import Core
+from coordinator.manifest import Manifest
 from coordinator.messages import Message, PartNote
-from coordinator.virtual.mischief import Mischief
+from coordinator.virtual.mischief import Mischief, MischievousCore
 from dht.addresses import Reach
 from dht.errors import NetworkError, UsageError
-from dht.identity import PeerId
+from dht.identity import PeerId, Signer
 from dht.invite import Invite
 from peer.anchors import Anchors
 from peer.attacks.forgery import FORGERIES
 from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
-from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named, own_attack
+from peer.attacks.protocol import is_mischief, mischief_named, own_attack
 from peer.attacks.work import ForgingWork, HostileWork, MischievousWork
 from peer.attacks.zoo import AttackChoice
 from peer.blobs import BlobStore
@@ -74,6 +75,8 @@ class HostilePump(Pump):
         super().post(peer, message, payload)
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        if self.mischief.is_deaf_to(sender, message):
+            return
         for answer in self.mischief.hears(sender, message):
             super()._send(answer)
         super()._receive(sender, message, payload)
@@ -133,6 +136,14 @@ class NoisyPump(Pump):
         super()._receive(sender, message, payload)
 
 
+def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
+    """What makes the core of a peer that attacks its run; raises UsageError if there is no such attack."""
+    if not is_mischief(name):
+        return Core
+    mischief = mischief_named(name, signer, manifest.founder_ids)
+    return partial(MischievousCore, mischief=lambda: mischief)
+
+
 def disguise(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
 ) -> tuple[RoundWork, Callable[..., Pump]]:
@@ -143,7 +154,7 @@ def disguise(
         return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=own)
     if name in FORGERIES:
         return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
-    if own is None and name not in PROTOCOL_ATTACKS:
+    mischief = core.mischief() if isinstance(core, MischievousCore) else None
+    if mischief is None:
         return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
-    mischief = mischief_named(name, core.signer, core.manifest.founder_ids)
     return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostilePump, mischief=mischief)

@@ -15,7 +15,6 @@ from typing import Literal
 import structlog
 
 from coordinator.chain import CHAIN_KEPT
-from coordinator.core import Core
 from coordinator.engine import Engine
 from coordinator.events import PresenceSeen
 from coordinator.manifest import Manifest, RunConfig
@@ -28,6 +27,7 @@ from peer.assembly import (
     begin_at_invite,
     build_pump,
     check_brought,
+    core_kind,
     describe_here,
     make_run,
     open_network,
@@ -135,7 +135,7 @@ class Node:
         self.manifest = manifest
         directory = RunDirectory(self.options.data_directory, manifest.run_id)
         directory.keep_manifest(manifest)
-        core = Core(
+        core = core_kind(self.options, manifest, self.identity)(
             manifest,
             self.identity,
             KeyVerifier(),

@@ -1,6 +1,6 @@
 """All that hostile peers do, by name, and bands of them that know each other (`byzantine.md` §3.2, §8.1).
 
-`draw_band` draws for the simulator. By the same names a lab's peers do all of it, and processes what a lone one can
+`draw_band` draws for the simulator. By the same names peers of a lab and processes do what a lone one can
 (`peer.attacks.protocol`).
 """
 

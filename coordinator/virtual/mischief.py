@@ -32,7 +32,6 @@ from coordinator.messages import (
 from coordinator.openings import OpeningNote
 from coordinator.places import nested
 from coordinator.virtual import lies
-from coordinator.virtual.tensors import Tensors
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of, make_statement
@@ -204,21 +203,20 @@ class Mischief:
 
     # -- what it computes
 
-    def encodes(self, encoded: Encoded, tensors: Tensors) -> Encoded:
-        """What it commits to instead of its contribution."""
-        return tensors.garbled(encoded) if self.garbles else encoded
+    def encodes(self, encoded: Encoded, garbled: Callable[[Encoded], Encoded]) -> Encoded:
+        """What it commits to instead of its contribution; `garbled` makes the same of parts that decode to nothing."""
+        return garbled(encoded) if self.garbles else encoded
 
     def merges(self, action: Reduce) -> Reduce:
         """What it merges instead, if the others would take it."""
         enough = len(action.inputs) > max(action.inputs_min, 1)
         return replace(action, inputs=action.inputs[1:]) if self.drops and enough else action
 
-    def reduces(self, action: Reduce, tensors: Tensors) -> Reduced:
-        """What it returns instead of the merged partition."""
-        reduced = tensors.reduce(self.merges(action))
+    def reduces(self, reduced: Reduced, falsified: Callable[[Reduced], Reduced]) -> Reduced:
+        """What it returns instead of the merged partition; `falsified` makes another of it."""
         if reduced.root is None:
             return reduced
-        told = tensors.falsified(action, reduced) if self.cheats else reduced
+        told = falsified(reduced) if self.cheats else reduced
         return replace(told, coefficients=(1.0,)) if self.raises else told
 
     def inspects(self, action: Inspect, inspected: Inspected, reducer: PeerId | None = None) -> Inspected:
@@ -241,7 +239,7 @@ def kind_of(message: Message) -> str:
 
 
 @dataclass(slots=True)
-class VirtualCore(Core):
+class MischievousCore(Core):
     """A core of which mischief, if its peer has any by then, exchanges what it says; who has none is honest."""
 
     mischief: Callable[[], Mischief | None] = field(kw_only=True)

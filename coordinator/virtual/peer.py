@@ -45,7 +45,7 @@ from coordinator.manifest import Manifest
 from coordinator.messages import Message
 from coordinator.presence import Presence, State
 from coordinator.virtual.clock import VirtualClock
-from coordinator.virtual.mischief import Mischief, VirtualCore
+from coordinator.virtual.mischief import Mischief, MischievousCore
 from coordinator.virtual.network import VirtualNetwork
 from coordinator.virtual.tensors import Tensors, VirtualLearner, VirtualTensors, Work
 from dht.identity import PeerId, Signer, Verifier
@@ -144,7 +144,7 @@ class VirtualPeer:
     def start(self) -> None:
         """Begin a life with what is on disk."""
         world, disk, now = self.world, self.disk, self.world.clock.now
-        core = VirtualCore(
+        core = MischievousCore(
             world.manifest,
             self.signer,
             world.verifier,
@@ -316,7 +316,9 @@ class VirtualPeer:
         encoded = self.tensors.encode(action, self.world.clock.now)
         if encoded is not None:
             self.brought[action.key.roster_id] = self.tensors.learner.work(encoded.window_first, encoded.window_count)
-        return encoded if encoded is None or self.mischief is None else self.mischief.encodes(encoded, self.tensors)
+        if encoded is None or self.mischief is None:
+            return encoded
+        return self.mischief.encodes(encoded, self.tensors.garbled)
 
     def _record(self, record: VoteRecord) -> Event:
         self.disk.votes = [*self.disk.votes[1 - VOTES_KEPT :], record]
@@ -361,7 +363,7 @@ def _computed(peer: VirtualPeer, action: Reduce | Open | Inspect | Appraise | Ap
     tensors, mischief = peer.tensors, peer.mischief
     match action:
         case Reduce() if mischief is not None:
-            return mischief.reduces(action, tensors)
+            return mischief.reduces(tensors.reduce(mischief.merges(action)), partial(tensors.falsified, action))
         case Reduce():
             return tensors.reduce(action)
         case Open():

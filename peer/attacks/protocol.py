@@ -7,59 +7,21 @@ honest. An attack of your own is a subclass of `Mischief` or of `MessageAttack`:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from types import MappingProxyType
 
-from coordinator.virtual.collusion import TRICKS, Trick, mischief_of
+from coordinator.virtual.collusion import TRICKS, mischief_of
 from coordinator.virtual.mischief import Mischief
 from dht.identity import PeerId, Signer
 from peer.attacks.forgery import FORGERIES
 from peer.attacks.messages import MESSAGE_ATTACKS, MessageAttack
 from peer.attacks.names import MORE_WORK, class_named
 
-_IN_PROCESSES = (
-    "two_joins",
-    "two_commits",
-    "two_results",
-    "two_checks",
-    "two_votes",
-    "vote_and_abstain",
-    "vote_for_all",
-    "false_results",
-    "drop_one",
-    "count_twice",
-    "empty_votes",
-    "misshapen_commits",
-    "misshapen_checks",
-    "other_bytes",
-    "short_parts",
-    "false_evidence",
-    "doubt_everything",
-    "refute_everything",
-    "look_away",
-    "never_commit",
-    "never_scatter",
-    "never_return",
-    "never_open",
-    "never_check",
-    "never_vote",
-    "silent_from_commit",
-    "silent_from_part",
-    "silent_from_check",
-    "shun_half",
-    "starve_half",
-)
-
-PROTOCOL_ATTACKS: Mapping[str, Trick] = MappingProxyType({name: TRICKS[name] for name in _IN_PROCESSES})
-"""How each differs from an honest peer, in fields of `Mischief`. What needs accomplices, or a core that lies to itself,
-only virtual peers have."""
-
-PROCESS_ATTACKS = (*PROTOCOL_ATTACKS, *FORGERIES, *MESSAGE_ATTACKS)
-"""For `muster swarm --attack` and plans of chaos; learners are honest."""
-
 LAB_ATTACKS = (*TRICKS, *FORGERIES)
 """For `muster lab --attack`; learners are honest."""
+
+PROCESS_ATTACKS = (*LAB_ATTACKS, *MESSAGE_ATTACKS)
+"""For `muster swarm --attack` and plans of chaos, the same, and what misuses the wire."""
 
 
 def is_process_attack(name: str) -> bool:
@@ -69,8 +31,13 @@ def is_process_attack(name: str) -> bool:
 
 def is_lab_attack(name: str) -> bool:
     """Whether a virtual peer can do this with an honest learner; raises UsageError if a class cannot be imported."""
-    own = None if name in LAB_ATTACKS else own_attack(name)
-    return name in LAB_ATTACKS or (own is not None and issubclass(own, Mischief))
+    return name in FORGERIES or is_mischief(name)
+
+
+def is_mischief(name: str) -> bool:
+    """Whether `mischief_named` knows this; raises UsageError if a class cannot be imported."""
+    own = None if name in PROCESS_ATTACKS else own_attack(name)
+    return name in TRICKS or (own is not None and issubclass(own, Mischief))
 
 
 def own_attack(name: str) -> type[Mischief] | type[MessageAttack] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from dht.statement import digest_of
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.forgery import Forgery, Merged, falsified
+from peer.attacks.plain import NotANumber
 from peer.blobs import BlobStore
 from peer.inspection import Inspector
 from peer.local_count import Counters
@@ -63,7 +65,7 @@ class HostileWork(RoundWork):
 
 
 class MischievousWork(RoundWork):
-    """Contributes honestly; merges and inspects as its mischief has it."""
+    """Commits, merges and inspects as its mischief has it."""
 
     def __init__(
         self, mischief: Mischief, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor
@@ -74,11 +76,19 @@ class MischievousWork(RoundWork):
         self.inspector = _Complainer(self._partitioning, codecs, self.rule, blobs)
         self.inspector.mischief = mischief
 
+    def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
+        """Of what it did, unless it garbles that."""
+        return self._mischief.encodes(super().encode(action, vector, counters), self._garbled)
+
+    def _garbled(self, encoded: Encoded) -> Encoded:
+        return NotANumber(1.0).commit(encoded, self._blobs, self.leaf_bytes[0])
+
     def reduce(self, action: Reduce) -> Reduced:
         """A cheat returns the negative of what its inputs give, and signs it as if nothing were."""
         reduced = super().reduce(self._mischief.merges(action))
-        if not self._mischief.cheats:
-            return reduced
+        return self._mischief.reduces(reduced, partial(self._falsified, action))
+
+    def _falsified(self, action: Reduce, reduced: Reduced) -> Reduced:
         elements = self._partitioning(action.key.fragment, action.partitions).elements(action.partition)
         return falsified(reduced, elements, self._result_codec, self._blobs)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from coordinator.virtual.collusion import TRICKS
 from coordinator.virtual.mischief import Mischief
 from dht.errors import UsageError
 from peer.attacks.attack import Attack
@@ -122,17 +121,13 @@ def attack_named(name: str) -> type[Attack]:
         plain = name.removesuffix(MORE_WORK)
         if plain.endswith(MORE_WORK):
             raise UsageError(f"{MORE_WORK} stands once behind an attack, not twice as in {name}")
-        if plain in TRICKS or is_process_attack(plain):
+        if is_process_attack(plain):
             raise UsageError(f"{plain} is an attack on the protocol, with an honest learner: leave out {MORE_WORK}")
         return _claiming(attack_named(plain))
     if name in ATTACKS:
         return ATTACKS[name]
     if is_process_attack(name):
         raise UsageError(f"{name} is an attack of real processes: try it with `muster swarm --attack {name}:1`")
-    if name in TRICKS:
-        raise UsageError(
-            f"{name} is an attack that only virtual peers have: try it with `muster lab --attack {name}:1`"
-        )
     found = class_named(name)
     if found in (Attack, Mischief, MessageAttack):
         raise UsageError(f"{name} attacks nothing: it is what attacks are made of; name a subclass of it")

@@ -9,7 +9,7 @@ from dht.identity import PeerId, Signer
 from peer.anchors import Anchors
 from peer.attacks.attack import Attack
 from peer.attacks.forgery import FORGERIES
-from peer.attacks.protocol import is_lab_attack, mischief_named
+from peer.attacks.protocol import is_lab_attack, is_mischief, mischief_named
 from peer.attacks.work import ForgingWork
 from peer.attacks.zoo import AttackChoice
 from peer.lab.workshop import Workshop
@@ -31,5 +31,4 @@ def work_of(choice: AttackChoice | None, shop: Workshop, anchors: Anchors) -> Ro
 
 def mischief_of(choice: AttackChoice, signer: Signer, peers: Collection[PeerId]) -> Mischief | None:
     """What it says to these peers instead of the truth; None: nothing."""
-    on_protocol = is_lab_attack(choice.name) and choice.name not in FORGERIES
-    return mischief_named(choice.name, signer, peers) if on_protocol else None
+    return mischief_named(choice.name, signer, peers) if is_mischief(choice.name) else None

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dht.errors import LocalError
-from peer.attacks.protocol import LAB_ATTACKS, PROTOCOL_ATTACKS, is_lab_attack
+from peer.attacks.messages import MESSAGE_ATTACKS
+from peer.attacks.protocol import LAB_ATTACKS, PROCESS_ATTACKS, is_lab_attack
 from peer.attacks.zoo import AttackOrder
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import Partition
@@ -74,6 +75,6 @@ def test_a_side_of_attackers_alone_has_no_losses() -> None:
 
 
 def test_a_lab_has_what_processes_have_but_for_the_wire() -> None:
-    assert set(PROTOCOL_ATTACKS) < set(LAB_ATTACKS)
+    assert {*PROCESS_ATTACKS} - {*LAB_ATTACKS} == {*MESSAGE_ATTACKS}
     assert is_lab_attack("two_rosters")
     assert not any(map(is_lab_attack, ("sign_flip", "replay", "examples.attacks.half_hearted.HalfHearted")))

@@ -105,7 +105,6 @@ def test_a_wrong_run_file_is_told_in_a_sentence(
         (["swarm", "--pears", "4"], "No such option: --pears"),
         (["dance"], "No such command 'dance'"),
         (["swarm", "--attack", "nosuch:1"], "there is no attack 'nosuch'; choose one of `muster lab --list`, or"),
-        (["swarm", "--attack", "two_rosters:1"], "only virtual peers have: try it with `muster lab --attack two_rost"),
         (["swarm", "--attack", "zero:1:factor=3"], "the attack zero has no parameter; leave out what follows"),
         (["swarm", "--attack", "sign_flip+work+work:1"], "+work stands once behind an attack, not twice"),
         (["swarm", "--attack", "stale:1:rounds=2.7"], "rounds of the attack stale is a whole number, not 2.7"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from coordinator.actions import Encode, Reduce, RoundKey
 from coordinator.committed import ReduceInput
+from coordinator.core import Core
 from coordinator.events import Encoded
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.messages import NeedNote, PartNote
@@ -34,7 +36,7 @@ from peer.blobs import BlobStore
 from peer.cli_settings import attacks
 from peer.codec import CODECS
 from peer.fragments import Partitioning
-from peer.hostile import HostilePump, NoisyPump, check_among_ourselves, disguise
+from peer.hostile import HostilePump, NoisyPump, check_among_ourselves, core_kind, disguise
 from peer.learner import Counters
 from peer.node import Node
 from peer.options import NodeOptions
@@ -51,6 +53,14 @@ CONFIG = RunConfig(
     outer=OuterSpec(contribution_codec="fp32", result_codec="fp32"),
     pace=PaceSpec(fragments=1, steps_per_version=1),
 )
+
+
+def hostile_core(name: str, members: int = 3, config: RunConfig = CONFIG) -> Core:
+    """Of one of so many, that does this."""
+    club = Club.of(members)
+    manifest = club.manifest.model_copy(update={"config": config})
+    draw, signer = random.Random(0).randbytes, club.signers[0]
+    return core_kind(name, manifest, signer)(manifest, signer, club.verifier, draw, unix_offset_seconds=0.0)
 
 
 class Member:
@@ -98,11 +108,9 @@ def test_a_lie_that_no_codec_holds_is_not_told() -> None:
 
 
 def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
-    core = Club.of(3).core(0)
-    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
     honest = Member(None)
-    rest = (core, honest.anchors, honest.blobs, ThreadPoolExecutor(1))
-    cheat, make_pump = disguise("false_results", *rest)
+    rest = (honest.anchors, honest.blobs, ThreadPoolExecutor(1))
+    cheat, make_pump = disguise("false_results", hostile_core("false_results"), *rest)
     assert isinstance(cheat, MischievousWork)
     assert make_pump.func is HostilePump  # type: ignore[attr-defined]
     encoded = honest.encode(gradient())
@@ -113,17 +121,29 @@ def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     codec, elements = CODECS["fp32"], len(honest.anchors.current(0).anchor)
     merged, lie = (codec.decode(honest.blobs.get(one.root or b"") or b"", elements) for one in (true, false))
     assert lie.equal(-merged)
-    assert isinstance(disguise("sign_flip", *rest)[0], HostileWork)
+    assert isinstance(disguise("sign_flip", hostile_core("sign_flip"), *rest)[0], HostileWork)
     with pytest.raises(UsageError, match="no attack"):
-        disguise("unheard_of", *rest)
+        disguise("unheard_of", hostile_core("unheard_of"), *rest)
+
+
+def test_garbage_is_committed_to_and_a_raised_share_is_signed() -> None:
+    one = Member(None)
+    rest = (one.anchors, one.blobs, ThreadPoolExecutor(1))
+    garbler, _ = disguise("garbage_commits", hostile_core("garbage_commits"), *rest)
+    vector = one.anchors.current(0).anchor - gradient()
+    garbled, true = (work.encode(ACTION, vector, COUNTERS) for work in (garbler, one.work))
+    assert garbled == replace(true, part_roots=garbled.part_roots)
+    parts = [one.blobs.get(encoded.part_roots[0]) or b"" for encoded in (garbled, true)]
+    assert [one.work.court.find((0, 1, 0), part) is not None for part in parts] == [True, False]
+    raiser, _ = disguise("raised_shares", hostile_core("raised_shares"), *rest)
+    action = Reduce(KEY, 0, 1, 0, (ReduceInput(0, true.part_roots[0], 1.0, true.squared_norms),), 1, 3)
+    assert raiser.reduce(action) == replace(one.work.reduce(action), coefficients=(1.0,))
 
 
 def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
-    core = Club.of(3).core(0)
-    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
     one = Member(None)
     first, second = one.encode(gradient()), one.encode(gradient() * 2)
-    work, _ = disguise("drop_one", core, one.anchors, one.blobs, ThreadPoolExecutor(1))
+    work, _ = disguise("drop_one", hostile_core("drop_one"), one.anchors, one.blobs, ThreadPoolExecutor(1))
     inputs = (ReduceInput(0, first.part_roots[0], 1.0, first.squared_norms),)
     inputs += (ReduceInput(1, second.part_roots[0], 1.0, second.squared_norms),)
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 1, 3)).included == (1,)
@@ -132,9 +152,8 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
 
 def forger(name: str, codec: str = "fp32") -> tuple[Member, RoundWork]:
     """An honest member, and the work of a peer that forges what it merges of the same bytes."""
-    one, core = Member(None, codec), Club.of(4).core(0)
-    core.manifest = core.manifest.model_copy(update={"config": one.config})
-    return one, disguise(name, core, one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
+    one = Member(None, codec)
+    return one, disguise(name, hostile_core(name, 4, one.config), one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
 
 
 def merging(one: Member, factors: Sequence[float]) -> Reduce:
@@ -226,10 +245,9 @@ CHATTER = f"{__name__}.Chatter"
 
 
 def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
-    core = Club.of(5).core(0)
-    core.manifest = core.manifest.model_copy(update={"config": CONFIG})
-    rest = (core, Member(None).anchors, BlobStore(1 << 20), ThreadPoolExecutor(1))
-    work, make_pump = disguise(TURNCOAT, *rest)
+    core = hostile_core(TURNCOAT, 5)
+    rest = (Member(None).anchors, BlobStore(1 << 20), ThreadPoolExecutor(1))
+    work, make_pump = disguise(TURNCOAT, core, *rest)
     mischief = make_pump.keywords["mischief"]  # type: ignore[attr-defined]
     assert isinstance(work, MischievousWork)
     assert make_pump.func is HostilePump  # type: ignore[attr-defined]
@@ -237,7 +255,7 @@ def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
     like = mischief_named("two_votes", core.signer, core.manifest.founder_ids)
     assert (mischief.two_faced, mischief.victims, mischief.others) == (like.two_faced, like.victims, like.others)
     assert (len(like.victims), len(like.others or ())) == (1, 2)
-    work, make_pump = disguise(CHATTER, *rest)
+    work, make_pump = disguise(CHATTER, hostile_core(CHATTER), *rest)
     assert type(work) is RoundWork
     assert make_pump.func is NoisyPump  # type: ignore[attr-defined]
     assert make_pump.keywords == {"attack": Chatter}  # type: ignore[attr-defined]

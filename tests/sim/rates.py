@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.manifest import PaceSpec
+from coordinator.virtual.collusion import TRICKS
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.simulation import World
-from peer.attacks.protocol import PROTOCOL_ATTACKS, mischief_named
+from peer.attacks.protocol import mischief_named
 from tests.sim.worlds import PACE, STEPS_PER_SECOND, machine, run_to_version, swarm
 
 CALM = "nobody"
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.rates", description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--swarm", choices=SETTINGS, default="six")
-    parser.add_argument("--attacks", nargs="*", default=[*PROTOCOL_ATTACKS])
+    parser.add_argument("--attacks", nargs="*", default=[*TRICKS])
     chosen = parser.parse_args(arguments)
     calm = 0
     for name in [CALM, *chosen.attacks]:
