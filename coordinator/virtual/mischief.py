@@ -1,6 +1,6 @@
-"""Virtual peers that contradict themselves, commit garbage or reduce falsely (`byzantine.md` §3.2).
+"""Peers that contradict themselves, commit garbage or reduce falsely (`byzantine.md` §3.2).
 
-In the simulator and in labs a hostile peer runs the real core; what it signs, sends, computes and believes is
+In simulator, lab and process a hostile peer runs the real core; what it signs, sends, computes and believes is
 exchanged on the way. Each behaviour is named by what it does; `coordinator.virtual.collusion` lists them all, and draws
 some for a whole band of them.
 """

@@ -19,7 +19,6 @@ from peer.attacks.protocol import mischief_named
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version
 
 ROUNDS_TO_BAN = 24  # of the fragment: a leader's mischief waits until its key leads, which one of six does by then
-ROUNDS_LED_TWICE = 12  # by each of six
 ROUND_KINDS = ("join", "roster", "commit", "bundle", "result", "check", "proposal", "vote")
 
 
@@ -189,10 +188,9 @@ def test_every_attack_on_the_protocol_costs_its_key_or_nothing(name: str) -> Non
     """What can be proven is, to everybody. What cannot is outvoted; versions go on, and nobody honest is banned."""
     world, culprit = hostile_world({})
     culprit.mischief = mischief_named(name, culprit.signer, [peer.me for peer in world.peers])
-    rounds = ROUNDS_TO_BAN if name in PROVEN else ROUNDS_LED_TWICE
-    run_to_version(world, 2 + rounds, 4 * rounds * INTERVAL_SECONDS)
+    run_to_version(world, 2 + ROUNDS_TO_BAN, 4 * ROUNDS_TO_BAN * INTERVAL_SECONDS)
     assert banned_by_all(world, culprit) == (name in PROVEN)
     culprit.crash()
     world.outcasts.add(culprit.me)
-    run_to_version(world, 4 + rounds, 20 * INTERVAL_SECONDS)
+    run_to_version(world, 4 + ROUNDS_TO_BAN, 20 * INTERVAL_SECONDS)
     world.quiesce(120.0)
