@@ -83,10 +83,13 @@ class Identity:
                 file.flush()
                 os.fsync(file.fileno())
             os.link(temporary, path)
-        except FileExistsError:
-            raise UsageError(f"{path} already holds a key; remove it or choose another file") from None
         except OSError as error:
-            raise LocalError(f"the key {path} cannot be written: {error.strerror}") from None
+            if path.is_file():
+                raise UsageError(f"{path} already holds a key; remove it or choose another file") from None
+            raise LocalError(
+                f"the key {path} cannot be written: {error.strerror}; make room or give rights there, "
+                "or choose another folder (--data)"
+            ) from None
         finally:
             with suppress(OSError):
                 temporary.unlink()

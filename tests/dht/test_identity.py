@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerError, UsageError
+from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import Identity, KeyVerifier, PeerId, peer_id_of, public_key_of
 from tests.dht.conftest import ALICE, BOB
 
@@ -101,6 +101,12 @@ def test_an_existing_key_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already holds a key"):
         BOB.save(tmp_path / "identity")
     assert Identity.load(tmp_path / "identity").peer_id == ALICE.peer_id
+
+
+def test_where_no_key_can_be_kept_it_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match=r"cannot be written: File exists; .* choose another folder \(--data\)"):
+        ALICE.save(tmp_path / "file" / "identity")
 
 
 def test_files_that_are_no_keys_are_refused_in_words(tmp_path: Path) -> None:
