@@ -71,7 +71,7 @@ def test_the_picture_fits_the_terminal(learners: int, height: int) -> None:
     shown = lines_of(picture(swarm(learners), "training", 151.0, height - HEAD_LINES))
     assert max(map(len, shown)) <= WIDTH
     assert len(shown) < height
-    assert all(word in "\n".join(shown) for word in ("2:31 of 5:00", "of 400", "groups of 3.9", "unigrams 3.18"))
+    assert all(word in "\n".join(shown) for word in ("2:31 of 5:00", "of 400", "groups of 3.9", "unigrams 3.22"))
     rows = [line for line in shown if line.startswith("peer-")]
     assert len(rows) == min(learners, height - HEAD_LINES - 2)
     assert rows[0].split() == [
