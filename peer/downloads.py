@@ -226,7 +226,7 @@ class Downloads:
         elif not download.take(wish[1], payload):
             self._leave(holder, wish)
             del self._holders[peer]
-        elif wish[1] is None or download.bytes_done > before:
+        elif (owed and wish[1] is None) or download.bytes_done > before:
             holder.proven, holder.since = True, now
         return download.bytes_done - before
 

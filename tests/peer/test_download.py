@@ -174,6 +174,24 @@ def test_holders_that_are_slow_on_purpose_keep_no_place_for_good() -> None:
     assert given > download.progress([0])[1] / 2
 
 
+def test_who_says_again_what_is_here_already_is_waited_for_no_longer() -> None:
+    """It had answered some questions, and what it owed then was asked of nobody else, for as long as it spoke."""
+    download, repeater, now, answers = begun(["repeater", "honest"]), PeerId("repeater"), 0.0, 0
+    owed: dict[PeerId, list[Ask]] = {PeerId("honest"): [], repeater: []}
+    while not download.is_over(0):
+        for ask in download.asks(now):
+            owed[ask.holder].append(ask)
+        answers += 1
+        speaking = [repeater] if answers <= 4 else [PeerId("honest")] if answers % 4 == 0 else []
+        for ask in [owed[peer].pop(0) for peer in speaking if owed[peer]]:
+            receive(download, ask.holder, ask.piece, answer_of(1, ask.piece), now)
+        receive(download, repeater, None, answer_of(1, None), now)
+        now += 0.1
+        assert now < 2 * PATIENCE_SECONDS
+    assert owed[repeater]
+    assert_whole(download)
+
+
 def _halves(state: OuterState) -> tuple[torch.Tensor, torch.Tensor]:
     return state.anchor, state.momentum
 
