@@ -20,7 +20,7 @@ from dht.addresses import PeerAddress
 from dht.daemon_calls import DAEMON_ERRORS
 from dht.daemon_config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
 from dht.errors import LocalError, NetworkError, UsageError
-from dht.guard import Calls
+from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.meeting import any_answers
@@ -111,8 +111,8 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """True while the p2pd process really exists; hivemind's own flag stays true after its death."""
-        return self._process is not None and self._process.alive
+        """True while the p2pd process really exists, and is listened to; hivemind's own flag stays true after that."""
+        return self._process is not None and self._process.alive and (self._p2p is None or _is_heard(self._p2p))
 
     def serves(self, p2p: Any) -> bool:
         """True if `p2p` still leads to a live daemon; False for one from before a restart."""
@@ -193,8 +193,15 @@ async def _attach(directory: Path) -> Any:
             p2p = await attached.replicate(HivemindMultiaddr(control_address(directory)))
     except DAEMON_ERRORS as error:
         raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
-    p2p._client.control._handler_tasks = Calls()
+    control = p2p._client.control
+    control._handler_tasks, control._pending_calls = Calls(), Questions()
     return p2p
+
+
+def _is_heard(p2p: Any) -> bool:
+    """Whether hivemind's background tasks still read what the daemon says, and write to it."""
+    control = p2p._client.control
+    return not any(task is not None and task.done() for task in (control._read_task, control._write_task))
 
 
 async def _detach(p2p: Any) -> None:

@@ -63,6 +63,18 @@ class Calls(dict[Any, "asyncio.Task[Any]"]):
         answering.add_done_callback(lambda _: self.pop(call_id, None))
 
 
+class Questions(dict[Any, "asyncio.Future[Any]"]):
+    """Calls of ours that wait for their answers, by id; stands in for hivemind's own table.
+
+    An answer may come in the very moment in which its call is given up. hivemind's only reader ended then, and with it
+    every later answer and every call of others, while the daemon lived on.
+    """
+
+    def __contains__(self, call_id: object) -> bool:
+        waiting = self.get(call_id)
+        return waiting is not None and not waiting.done()
+
+
 class CallGuard:
     """Says which calls are answered. Forgets whoever was silent longest."""
 

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from hivemind.proto.p2pd_pb2 import PersistentConnectionResponse
 
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
@@ -145,8 +147,19 @@ def test_one_key_on_two_machines_is_noticed(bob: Node, alice: Node, folder: Path
     assert bob.alive
 
 
-def test_a_peer_survives_the_death_of_its_daemon(alice: Node, bob: Node, runner: asyncio.Runner) -> None:
-    """Kill p2pd: hivemind notices nothing, the watchdog does, and the record store works again at the old address."""
+def kill(node: Node) -> None:
+    os.kill(node.daemon.pid, signal.SIGKILL)
+
+
+def deafen(node: Node) -> None:
+    node.daemon.p2p._client.control._read_task.cancel()
+
+
+@pytest.mark.parametrize("break_it", [kill, deafen])
+def test_a_peer_survives_the_death_of_its_daemon(
+    alice: Node, bob: Node, runner: asyncio.Runner, break_it: Callable[[Node], None]
+) -> None:
+    """hivemind notices nothing, the watchdog does, and the record store works again at the old address."""
 
     async def scenario() -> None:
         key = presence_key(RUN_ID)
@@ -157,14 +170,14 @@ def test_a_peer_survives_the_death_of_its_daemon(alice: Node, bob: Node, runner:
             rebuilt.set()
 
         bob.after_rebuild(note)
-        os.kill(bob.daemon.pid, signal.SIGKILL)
+        break_it(bob)
         core = WatchdogCore(WatchdogConfig(), time.monotonic())
         watching = asyncio.create_task(watch(core, bob, time.monotonic, asyncio.sleep))
         await asyncio.wait_for(rebuilt.wait(), END_SECONDS_MAX)
         watching.cancel()
-        assert [r.payload for r in await bob.store.get(key)] == [b"Alice is here"]
-        await bob.store.put(key, b"Bob is back", 60)
-        assert b"Bob is back" in [r.payload for r in await alice.store.get(key)]
+        assert b"Alice is here" in [r.payload for r in await bob.store.get(key)]
+        await bob.store.put(key, break_it.__name__.encode(), 60)
+        assert break_it.__name__.encode() in [r.payload for r in await alice.store.get(key)]
         assert await bob.daemon.visible_addresses() == before
 
     runner.run(scenario())
@@ -302,6 +315,22 @@ def test_a_call_whose_caller_has_gone_is_forgotten(alice: Node, bob: Node, runne
         await alice.probe()  # an answered call leaves nothing either
         await bob.probe()
         assert answering._handler_tasks == {}
+
+    runner.run(scenario())
+
+
+def test_an_answer_to_a_call_that_was_given_up_just_now_ends_nothing(alice: Node, runner: asyncio.Runner) -> None:
+    async def scenario() -> None:
+        control, reader = alice.daemon.p2p._client.control, asyncio.StreamReader()
+        for say in ({"callUnaryResponse": {"response": b"late"}}, {"callUnaryResponse": {"error": b"late"}}, {}):
+            call = uuid4()
+            control._pending_calls[call] = asyncio.get_running_loop().create_future()
+            control._pending_calls[call].cancel()
+            answer = PersistentConnectionResponse(callId=call.bytes, **say).SerializeToString()
+            reader.feed_data(bytes([len(answer)]) + answer)
+        reader.feed_eof()
+        await control._read_from_persistent_conn(reader)
+        control._pending_calls.clear()
 
     runner.run(scenario())
 
