@@ -49,6 +49,7 @@ class Checkpointer:
         self._own_presence = presence
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
+        self._capturing: asyncio.Task[_All] | None = None
         self.training: Training | None = None
         self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
@@ -96,6 +97,7 @@ class Checkpointer:
     async def _save(self) -> Path:
         async with self._turn:
             try:
+                await self._finish_capturing()
                 captured, learner_file = await self._patiently(self._capture_all())
             except (TimeoutError, MusterError):
                 if self._learner_seconds is None:
@@ -105,17 +107,21 @@ class Checkpointer:
             await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
             return self._directory.path
 
-    async def _patiently(self, capture: Coroutine[Any, Any, _All]) -> _All:
+    async def _finish_capturing(self) -> None:
+        """What a save that was cancelled has asked of the learner goes on there, in the folder that we are to clear."""
+        if self._capturing is not None and not self._capturing.done():
+            with suppress(MusterError):
+                await self._patiently(self._capturing)
+
+    async def _patiently(self, capture: Coroutine[Any, Any, _All] | asyncio.Task[_All]) -> _All:
         """Wait for the learner's part; raises TimeoutError once nothing more of it has been written for too long."""
-        capturing, seen = asyncio.get_running_loop().create_task(capture), self._directory.written()
-        try:
-            while not (await asyncio.wait([capturing], timeout=self._learner_seconds))[0]:
-                before, seen = seen, self._directory.written()
-                if seen == before:
-                    raise TimeoutError
-            return capturing.result()
-        finally:
-            capturing.cancel()
+        self._capturing, seen = asyncio.ensure_future(capture), self._directory.written()
+        while not (await asyncio.wait([self._capturing], timeout=self._learner_seconds))[0]:
+            before, seen = seen, self._directory.written()
+            if seen == before:
+                self._capturing.cancel()
+                raise TimeoutError
+        return self._capturing.result()
 
     def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
         self._directory.save(captured, learner_file)

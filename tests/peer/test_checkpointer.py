@@ -131,6 +131,39 @@ def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_for(tmp_path: Path) -> None:
+    """Its folder was cleared under its hands, so it seemed to write nothing, and was ended."""
+    begun, one_at_a_time = asyncio.Event(), asyncio.Lock()
+
+    async def write(path: Path) -> int:
+        async with one_at_a_time:
+            for size in range(1, 5):
+                begun.set()
+                if size == 1 or path.with_name(".tmp6Xq2Bd").exists():  # else into a file that has no name any more
+                    path.with_name(".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
+                await asyncio.sleep(LEARNER_SECONDS - 1.0)
+            save_file({"theta": torch.zeros(3)}, path)
+            return 1
+
+    async def save(path: Path) -> int:
+        return await asyncio.shield(asyncio.ensure_future(write(path)))
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        chores = Chores(lambda error: None)
+        chores.spawn(checkpointer.save())
+        await begun.wait()
+        await chores.end()
+        await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        assert not directory.load(core.manifest, core.rules).learner_behind
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
 def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -> None:
     async def save(_: Path) -> int:
         raise LocalError("the learner refused: no room")
