@@ -91,7 +91,7 @@ class Wishes:
     drained: bool = False  # by a command, which leaves a peer that stays in place
     leave: asyncio.Event = field(default_factory=asyncio.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    again: asyncio.Event = field(default_factory=asyncio.Event)  # set by every signal
+    again: asyncio.Event = field(default_factory=asyncio.Event)  # set by every signal but the first
     hurried: bool = False  # by a second signal, or a parent's death
 
     def on_signal(self, number: signal.Signals) -> None:
@@ -102,8 +102,8 @@ class Wishes:
             signal.alarm(ALARM_SECONDS)
             self.hurried = True
             self.stop.set()
+            self.again.set()
         self.leave.set()
-        self.again.set()
 
 
 def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[str], None]) -> None:
@@ -271,7 +271,8 @@ async def _save_last(node: Served, wishes: Wishes, say: Callable[[str], None]) -
     saving, again = asyncio.ensure_future(node.save_last()), asyncio.create_task(wishes.again.wait())
     await asyncio.wait({saving, again}, timeout=SAVE_SECONDS_QUIET, return_when=asyncio.FIRST_COMPLETED)
     if not saving.done() and not again.done():
-        say("still writing the last checkpoint; press Ctrl-C again to leave without it")
+        presses = "again" if wishes.leave.is_set() else "twice"
+        say(f"still writing the last checkpoint; press Ctrl-C {presses} to leave without it")
         await asyncio.wait({saving, again}, return_when=asyncio.FIRST_COMPLETED)
     again.cancel()
     if saving.done():

@@ -220,7 +220,27 @@ def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
     monkeypatch.setattr(service, "SAVE_SECONDS_QUIET", 0.01)
     run = Run(tmp_path, kind=OnSlowDisk)
     assert run(lambda: run.nodes[0].end_run()) == ["saved", "stop"]
-    assert run.lines[-1].startswith("still writing the last checkpoint")
+    assert run.lines[-1] == "still writing the last checkpoint; press Ctrl-C twice to leave without it"
+
+
+def test_a_first_signal_does_not_cost_the_last_save() -> None:
+    """As when a service is stopped while its peer, whose run is over, still saves."""
+    wishes, lines = service.Wishes(), list[str]()
+
+    class OnBusyDisk(Stand):
+        async def save_last(self) -> None:
+            wishes.on_signal(signal.SIGTERM)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            self.happened.append("saved")
+
+    async def main() -> list[str]:
+        node = OnBusyDisk()
+        await service._save_last(node, wishes, lines.append)
+        return node.happened
+
+    assert asyncio.run(main()) == ["saved"]
+    assert lines == []
 
 
 def test_whoever_will_not_wait_for_the_last_save_presses_again(
