@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 
@@ -39,10 +38,14 @@ class Channel:
         if wait_seconds is None or wait_seconds > 0:
             select.select([self._socket], [self._socket] if self._unsent else [], [], wait_seconds)
         self.flush()
-        with contextlib.suppress(BlockingIOError):
+        try:
             while data := self._socket.recv(RECEIVE_BYTES):
                 self._received += data
             raise PeerGoneError("the peer is gone")
+        except BlockingIOError:
+            pass
+        except OSError:  # killed, with something unread of us
+            raise PeerGoneError("the peer is gone") from None
         messages = []
         while (frame := self._next_frame()) is not None:
             messages.append(decode_frame(frame))

@@ -38,7 +38,7 @@ from peer.learner_spawn import start_child
 from peer.own_replica import OwnReplica
 from peer.shared_planes import SharedPlanes
 
-START_SECONDS_MAX = 180.0  # to find the others and to fetch the run's state, on a loaded home machine
+START_SECONDS_MAX = 180.0  # to find the others, on a loaded home machine
 LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, or as long as a round of this run may take, and leave
 STOP_SECONDS_MAX = 30.0
 LISTEN_SECONDS = 0.5
@@ -121,10 +121,14 @@ class Session:
         self._last_at = time.monotonic()
 
     def _check_patience(self, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise LocalError(
-                f"the peer was not ready after {START_SECONDS_MAX:.0f} seconds; {self._directory / LOG_NAME} says why"
-            )
+        if time.monotonic() <= deadline:
+            return
+        with suppress(MusterError):
+            if self._begun and self.status().state in ("catching up", "paused"):
+                return  # a large state on a thin line, or at hours that its owner has excluded
+        raise LocalError(
+            f"the peer was not ready after {START_SECONDS_MAX:.0f} seconds; {self._directory / LOG_NAME} says why"
+        )
 
     # -- the loop
 
@@ -143,11 +147,14 @@ class Session:
                 f"a step of this run reads 1 to {self.config.tokens_per_step} tokens, not {tokens}; the organiser's "
                 "data.context_tokens times data.sequences_per_step says so"
             )
+        if self._obedience.stopped:
+            return False
         now = time.monotonic()
         self._replica.count.step(tokens)
         shown = loss if loss is not None and math.isfinite(loss) else None
         entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
-        self._obedience.note(entry, now - self._last_at, now)
+        with suppress(PeerGoneError):  # why it is, we hear next
+            self._obedience.note(entry, now - self._last_at, now)
         self._listen(wait=False)
         while self._obedience.paused and not self._obedience.stopped:
             self._listen(wait=True)
@@ -218,9 +225,9 @@ class Session:
         try:
             messages = self._channel.receive(seconds if wait else 0.0)
         except PeerGoneError:
-            self._closed = True
             self._peer.end(STOP_SECONDS_MAX + SAVE_SECONDS_MAX)
             if self._peer.process.returncode or not self._begun:
+                self._closed = True
                 raise self._peer.failure() from None
             self._obedience.stopped = True  # it could not wait for us to hear so
             return []

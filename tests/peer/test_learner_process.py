@@ -325,6 +325,16 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
             channel.receive(0.0)
 
 
+def test_a_peer_that_was_killed_with_something_unread_is_gone_like_any_other():
+    ours, theirs = socket.socketpair()
+    with ours:
+        channel = Channel(ours)
+        channel.send(Pause(paused=True))
+        theirs.close()
+        with pytest.raises(PeerGoneError):
+            channel.receive(None)
+
+
 def test_a_learner_says_from_which_step_on_it_follows():
     """What is told without a ticket, too: a tape has to know."""
     learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))

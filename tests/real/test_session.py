@@ -72,6 +72,37 @@ print(*(p.detach().norm().item() for p in model.parameters()))
 """
 
 
+STOPPED = """
+import sys, time
+from pathlib import Path
+import torch
+from torch import nn
+from coordinator.control import ask
+from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from peer import Place, Session
+from peer.learner_client import STOP_SECONDS_MAX
+
+run = RunConfig(
+    versions=400,
+    data=DataSpec(source="own", context_tokens=8, sequences_per_step=8),
+    pace=PaceSpec(fragments=1, steps_per_version=2, min_group=1, quorum=1),
+)
+model = nn.Linear(8, 2)
+with Session(run, model, Place(Path(sys.argv[1]))) as session:
+    steps, goes_on = 0, True
+    while goes_on:
+        with torch.no_grad():
+            model.weight += 1000.0 if steps > 2 else 1.0
+        time.sleep(STOP_SECONDS_MAX + 0.5)  # and the last save waits for 6 s
+        goes_on = session.step(tokens=4)
+        steps += 1
+        if steps == 2:
+            ask(Path(sys.argv[1]), "stop")
+    print(steps, session.step(tokens=4), model.weight.max().item() > 1000.0)
+print(model.weight.max().item() > 1000.0)
+"""
+
+
 def start(folder: Path, seed: int, *invite: str, loop: str = LOOP) -> subprocess.Popen[str]:
     script = folder.parent / "loop.py"
     script.write_text(loop)
@@ -110,3 +141,11 @@ def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp
         assert loop.returncode == 0
         norms.append([float(norm) for norm in said.split()[-4:]])
     assert norms[1] == pytest.approx(norms[0], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_session_whose_peer_is_stopped_in_a_long_step_ends_in_order(tmp_path: Path) -> None:
+    loop = start(tmp_path / "peer", 0, loop=STOPPED)
+    said, _ = loop.communicate(timeout=180)
+    assert (loop.returncode, said.split()) == (0, ["4", "False", "True", "False"])

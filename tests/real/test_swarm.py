@@ -19,7 +19,7 @@ OVERLAP = 2  # rounds that may still be in flight when the last version is certi
 
 
 def test_four_peers_certify_every_version_and_agree(swarm: Swarm) -> None:
-    # Paced so that three intervals (design §6.3) last ten seconds: at a fifth of that, busy cores alone bring minor ones.
+    # Three intervals (design §6.3) last ten seconds: at a quarter of that, busy cores alone bring minor certificates.
     swarm.start(4, 24, "--step-seconds", "0.2", eight_bit=True)
     report = swarm.finish()
     assert report["agreement"]
