@@ -17,6 +17,7 @@ from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from dht.addresses import PeerAddress
+from dht.answer_guard import guard_answers
 from dht.daemon import Daemon
 from dht.errors import NetworkError
 from dht.guard import CallGuard, guard_handlers, node_id_of
@@ -131,6 +132,7 @@ class HivemindStore:
             guard_handlers(
                 self._daemon.p2p._client.control.unary_handlers, self._guard, asyncio.get_running_loop().time
             )
+            guard_answers(self._protocol)
             await self._bootstrap()
 
     async def close(self) -> None:

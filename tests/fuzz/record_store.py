@@ -21,6 +21,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 import dht
+from dht.answer_guard import guard_answers
 from dht.errors import MusterError, PeerError
 from dht.guard import REQUESTS, CallGuard, node_id_of
 from dht.hivemind_storage import SignedRecordValidator, TableStorage
@@ -126,6 +127,7 @@ def hear(data: bytes) -> object:
 
     protocol = _place().protocol
     protocol.get_stub = lambda _: SimpleNamespace(rpc_find=rpc_find)
+    guard_answers(protocol)
     try:
         answer = loop().run_until_complete(_alone(protocol.call_find(_place().caller, [PLACE])))
     finally:

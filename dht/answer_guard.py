@@ -1,0 +1,73 @@
+"""Bounds on what is believed of the answers to our own calls to the DHT; hivemind has none.
+
+An answer names its sender's node id and, to a search, neighbours. hivemind turns each neighbour's peer id into base58,
+which takes quadratic time: one of 60 kB stops everything here for seconds. A node id of the wrong length ends whoever
+has made a ping. And whoever names another node id in every answer fills our table with places that lead to it, and is
+handed our records for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+
+from dht.errors import PeerError
+from dht.guard import KEYS_PER_SEARCH_MAX, node_id_of
+from dht.records import RECORD_BYTES_MAX
+from dht.table import ENTRIES_PER_KEY_MAX
+
+NEIGHBOURS_MAX = 20  # hivemind's bucket size: nobody names more
+PEER_ID_BYTES_MAX = 64  # ours have 38
+VALUE_BYTES_MAX = ENTRIES_PER_KEY_MAX * RECORD_BYTES_MAX * 5 // 4  # a full place, and what hivemind packs around it
+
+
+def guard_answers(protocol: Any) -> None:
+    """Have calls of hivemind's protocol fail when they are answered wrongly: it takes that for silence."""
+    stub_of = protocol.get_stub
+    protocol.get_stub = lambda peer: _CheckedStub(stub_of(peer), peer)
+
+
+class _CheckedStub:
+    """Calls one peer and checks its answers, inside hivemind's own `try`."""
+
+    def __init__(self, stub: Any, peer: Any) -> None:
+        self._stub = stub
+        self._peer = peer
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        call = getattr(self._stub, name)
+
+        async def checked(request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - hivemind gives it
+            answer = await call(request, timeout=timeout)
+            check_answer(self._peer, answer)
+            return answer
+
+        return checked
+
+
+def check_answer(peer: Any, answer: Any) -> None:
+    """Raises PeerError for an answer that no honest peer gives."""
+    claimed: bytes = answer.peer.node_id
+    if claimed and claimed != node_id_of(peer.to_base58()).to_bytes():
+        raise PeerError("a node id that does not follow from the key of who answers")
+    if not isinstance(answer, dht_pb2.FindResponse):
+        return
+    if len(answer.results) > KEYS_PER_SEARCH_MAX:
+        raise PeerError(f"an answer of {len(answer.results)} results")
+    for result in answer.results:
+        _check_neighbours(result.nearest_node_ids, result.nearest_peer_ids)
+        if len(result.value) > VALUE_BYTES_MAX:
+            raise PeerError(f"a value of {len(result.value)} bytes is over the limit of {VALUE_BYTES_MAX}")
+
+
+def _check_neighbours(node_ids: Any, peer_ids: Any) -> None:
+    if not len(node_ids) == len(peer_ids) <= NEIGHBOURS_MAX:
+        raise PeerError(f"neighbours with {len(node_ids)} node ids and {len(peer_ids)} peer ids")
+    for node_id, peer_id in zip(node_ids, peer_ids, strict=True):
+        if len(peer_id) > PEER_ID_BYTES_MAX:  # before anything turns it into base58
+            raise PeerError(f"a peer id of {len(peer_id)} bytes")
+        if node_id != node_id_of(PeerID(peer_id).to_base58()).to_bytes():
+            raise PeerError("a neighbour's node id that does not follow from its key")
