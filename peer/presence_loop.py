@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -51,10 +52,10 @@ class PresenceLoop:
             await self._once(lifetime_seconds)
             pause = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), pause)
-            except TimeoutError:
-                continue
+            # not wait_for: if the event comes with the cancellation, it returns as if there had been none
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
 
     async def _once(self, lifetime_seconds: float) -> None:
         """Say that we are here, and look who else is: each also when the other one fails."""

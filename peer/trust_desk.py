@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from functools import partial
 from random import SystemRandom
 
@@ -71,10 +72,10 @@ class TrustDesk:
                 await self._read()
             except NetworkError as error:
                 log.info("evidence_heads_failed", reason=str(error))
-            try:
-                await asyncio.wait_for(self._news.wait(), REFRESH_SECONDS)
-            except TimeoutError:
-                continue
+            # not wait_for: if the event comes with the cancellation, it returns as if there had been none
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._news.wait()
 
     async def _publish(self) -> None:
         held = list(self._pump.engine.core.bans.held.values())

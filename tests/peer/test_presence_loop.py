@@ -87,3 +87,26 @@ def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str
 def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
     assert "expired on its way" in why_refused(UNIX, UNIX)
     assert "clock" in why_refused(UNIX + 1, UNIX)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
+    """A cancellation that came with the event was lost, and whoever waited for the end waited for ever."""
+
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        daemon: Any = Daemon()
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), lambda *_: None)
+        running = asyncio.create_task(looking.run(3.0, 9.0))
+        await asyncio.sleep(0.1)
+        looking.hurry()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=60.0)
+        ended = running.cancelled()
+        running.cancel()
+        return ended
+
+    assert run_virtual(main())
