@@ -174,12 +174,13 @@ class Daemon:
             keep_ports(self._listen, self._config.port_file)
 
     async def _shut_down(self) -> None:
-        if self._p2p is not None:
-            await _detach(self._p2p)
-            self._p2p = None
         if self._process is not None:
             await self._process.stop()
             self._process = None
+        # not before: from Python 3.12.1 on the listening server waits for all streams, which a daemon that hangs keeps
+        if self._p2p is not None:
+            await _detach(self._p2p)
+            self._p2p = None
         if self._directory is not None:
             self._directory.close()
             self._directory = None

@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hivemind.proto.p2pd_pb2 import PersistentConnectionResponse
 
+from dht import daemon_calls
 from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.daemon import Daemon, DaemonConfig
@@ -263,14 +265,40 @@ def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
     runner.run(scenario())
 
 
+async def wait_for_connections(server: Any) -> None:
+    """`Server.wait_closed` as of Python 3.12.1; earlier it returns at once."""
+    if server._waiters is not None:
+        server._waiters.append(asyncio.get_running_loop().create_future())
+        await server._waiters[-1]
+
+
+async def open_stream(caller: Daemon, taker: Daemon) -> asyncio.StreamWriter:
+    """A stream that is open at both ends, until either daemon has gone."""
+    taken = asyncio.Event()
+
+    async def read_on(_: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.set()
+        await reader.read()
+        writer.close()
+
+    await daemon_calls.add_handler(taker.p2p, "stream", read_on, END_SECONDS_MAX)
+    await caller.dial((await taker.visible_addresses())[0])
+    _, writer = await daemon_calls.open_stream(caller.p2p, taker.peer_id, "stream", END_SECONDS_MAX)
+    await taken.wait()
+    return writer
+
+
 def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
-    folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    alice: Node, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also while it holds a stream of another peer, which it does not close."""
+    monkeypatch.setattr("asyncio.base_events.Server.wait_closed", wait_for_connections)
     monkeypatch.setattr("dht.daemon.CONTROL_SECONDS_MAX", 0.5)
     monkeypatch.setattr("dht.p2pd.STOP_SECONDS_MAX", 0.5)
 
     async def scenario() -> None:
         node = await Node.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
+        stream = await open_stream(alice.daemon, node.daemon)
         try:
             freeze(node.daemon.pid)
             assert node.alive
@@ -279,10 +307,12 @@ def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
                 with pytest.raises(NetworkError):
                     await ask()
             monkeypatch.setattr("dht.daemon.CONTROL_SECONDS_MAX", 10.0)
-            await node.rebuild()
+            async with asyncio.timeout(END_SECONDS_MAX):
+                await node.rebuild()
             await node.probe()
             freeze(node.daemon.pid)
         finally:
+            stream.transport.abort()
             await node.close()
 
     runner.run(scenario())
