@@ -16,6 +16,7 @@ from hivemind.proto import dht_pb2
 
 from dht.errors import PeerError
 from dht.guard import KEYS_PER_SEARCH_MAX, node_id_of
+from dht.hivemind_storage import entries_in
 from dht.records import RECORD_BYTES_MAX
 from dht.table import ENTRIES_PER_KEY_MAX
 
@@ -59,8 +60,7 @@ def check_answer(peer: Any, answer: Any) -> None:
         raise PeerError(f"an answer of {len(answer.results)} results")
     for result in answer.results:
         _check_neighbours(result.nearest_node_ids, result.nearest_peer_ids)
-        if len(result.value) > VALUE_BYTES_MAX:
-            raise PeerError(f"a value of {len(result.value)} bytes is over the limit of {VALUE_BYTES_MAX}")
+        _check_value(result)
 
 
 def _check_neighbours(node_ids: Any, peer_ids: Any) -> None:
@@ -71,3 +71,10 @@ def _check_neighbours(node_ids: Any, peer_ids: Any) -> None:
             raise PeerError(f"a peer id of {len(peer_id)} bytes")
         if node_id != node_id_of(PeerID(peer_id).to_base58()).to_bytes():
             raise PeerError("a neighbour's node id that does not follow from its key")
+
+
+def _check_value(result: Any) -> None:
+    if len(result.value) > VALUE_BYTES_MAX:
+        raise PeerError(f"a value of {len(result.value)} bytes is over the limit of {VALUE_BYTES_MAX}")
+    if result.type == dht_pb2.FOUND_DICTIONARY and entries_in(result.value) > ENTRIES_PER_KEY_MAX:
+        raise PeerError("more records than a place holds")

@@ -1,9 +1,9 @@
 """Bounds on what one peer may ask of our part of the DHT, and as whom; hivemind has none.
 
-One unary call carries up to 4 MiB: a search for 190,000 keys at once, which would keep a peer from everything else for
-many seconds. A search of some bytes is answered with all records of its keys, and hivemind keeps every answer in memory
-until it is sent. And whoever names another node id in every call is taken for as many new neighbours, each of which is
-sent all records that it should hold.
+One unary call carries up to 4 MiB: a search for 190,000 keys at once, or as many records as one likes, which would keep
+a peer from everything else for many seconds. A search of some bytes is answered with all records of its keys, and
+hivemind keeps every answer in memory until it is sent. And whoever names another node id in every call is taken for as
+many new neighbours, each of which is sent all records that it should hold.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from dht.allowance import Allowances
 from dht.errors import PeerError
+from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
+from dht.table import ENTRIES_PER_KEY_MAX
 
 STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and what hivemind packs around it
 CALL_BYTES_MAX = 512  # a ping, or a search
@@ -33,12 +36,13 @@ ANSWER_BYTES_AT_ONCE = 16 << 20  # who joins a full swarm reads 230 kB of presen
 ANSWER_BYTES_PER_SECOND = float(256 << 10)
 CALLERS_KEPT = 1024
 
+STORE = "DHTProtocol.rpc_store"
 FIND = "DHTProtocol.rpc_find"
 
 REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
     {
         "DHTProtocol.rpc_ping": (dht_pb2.PingRequest, CALL_BYTES_MAX),
-        "DHTProtocol.rpc_store": (dht_pb2.StoreRequest, STORE_BYTES_MAX),
+        STORE: (dht_pb2.StoreRequest, STORE_BYTES_MAX),
         FIND: (dht_pb2.FindRequest, CALL_BYTES_MAX),
     }
 )
@@ -108,10 +112,22 @@ class CallGuard:
             raise PeerError("a node id that does not follow from the caller's key")
         if handler == FIND and len(asked.keys) > KEYS_PER_SEARCH_MAX:
             raise PeerError(f"a search for {len(asked.keys)} keys at once")
+        if handler == STORE:
+            _check_handover(asked)
 
     def answered(self, caller: Any, size_bytes: int, now: float) -> None:
         """So much goes to this caller."""
         self._answers.of(caller.to_bytes()).take(size_bytes, now)
+
+
+def _check_handover(asked: Any) -> None:
+    """Raises PeerError for more records than an honest peer hands over: hivemind checks all of them in one go."""
+    left = HANDOVER_RECORDS_MAX
+    for subkey, value in zip(asked.subkeys, asked.values, strict=False):  # hivemind takes the shorter one, too
+        entries = entries_in(value) if subkey == DHTProtocol.IS_DICTIONARY else 1
+        left -= entries
+        if entries > ENTRIES_PER_KEY_MAX or left < 0:
+            raise PeerError("too many records at once")
 
 
 def guard_handlers(handlers: dict[str, Any], guard: CallGuard, clock: Any) -> None:

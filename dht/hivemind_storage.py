@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
+import msgpack
 from hivemind.dht.crypto import DHTRecord
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
@@ -19,10 +20,12 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from dht.errors import PeerError
 from dht.records import Record, RecordKey, parse_record
-from dht.table import RecordTable
+from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
 from dht.validation import RecordRules, check_form, check_place, check_time
 
 HANDOVER_BYTES_MAX = 1 << 20  # one unary message carries 4 MiB
+HANDOVER_RECORDS_MAX = 4 * ENTRIES_PER_KEY_MAX  # who takes them checks all signatures in one go
+DICTIONARY_CODE = 0x50  # hivemind's, in msgpack
 VERDICTS_KEPT = 2048
 
 
@@ -78,11 +81,12 @@ class TableStorage:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """What a node that has just come near is handed over, bounded to fit one message."""
-        left_bytes = HANDOVER_BYTES_MAX
+        left_bytes, left_records = HANDOVER_BYTES_MAX, HANDOVER_RECORDS_MAX
         for place in self.table.places():
             records = self.table.get(place, self._clock())
             left_bytes -= sum(len(record.value) for record in records)
-            if left_bytes < 0:
+            left_records -= len(records)
+            if left_bytes < 0 or left_records < 0:
                 return
             if records:
                 yield DHTID.from_bytes(place), self._dictionary(records)
@@ -96,6 +100,27 @@ class TableStorage:
             for record in records:
                 value.store(record.sender, record.value, record.expires_unix_seconds)
         return ValueWithExpiration(value, value.latest_expiration_time)
+
+
+def entries_in(dictionary: bytes) -> int:
+    """How many records a packed dictionary claims to hold, found out without hivemind's slow decoding.
+
+    Raises PeerError for what is no plain dictionary: one in which others are nested would cost as much as it likes.
+    """
+    try:
+        packed = msgpack.unpackb(dictionary)
+        if not isinstance(packed, msgpack.ExtType) or packed.code != DICTIONARY_CODE:
+            raise PeerError("no dictionary")
+        _, _, items = msgpack.unpackb(packed.data, ext_hook=_refuse_nested, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
+        raise PeerError("a dictionary that cannot be read") from None
+    if not isinstance(items, list):
+        raise PeerError("a dictionary without a list")
+    return len(items)
+
+
+def _refuse_nested(code: int, _: bytes) -> None:
+    raise PeerError(f"a value of type {code} within a dictionary")
 
 
 def place_of(key: RecordKey) -> Any:

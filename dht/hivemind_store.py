@@ -101,6 +101,8 @@ class HivemindStore:
     async def probe(self) -> None:
         """One real round trip: to a peer if any is known, else to our own daemon; raises NetworkError if it fails."""
         async with self._deadline("reach a peer"):
+            # grows by every peer that has ever failed to answer, and with a backoff rate of 1 decides nothing
+            self._node.blacklist.ban_counter.clear()
             table = self._protocol.routing_table
             known = [peer for _, peer in table.get_nearest_neighbors(self._node.node_id, PROBED_PEERS_MAX)]
             if not known or not any(await asyncio.gather(*(self._protocol.call_ping(peer) for peer in known))):

@@ -10,14 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
 
 from dht.answer_guard import NEIGHBOURS_MAX, PEER_ID_BYTES_MAX, VALUE_BYTES_MAX, check_answer, guard_answers
 from dht.errors import PeerError
 from dht.guard import node_id_of
 from dht.hivemind_store import HivemindStore
 from dht.identity import KeyVerifier
+from dht.table import ENTRIES_PER_KEY_MAX
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, RUN_ID
 from tests.dht.eclipse import Nodes, address_of, keys
@@ -31,6 +34,15 @@ NO_NODE_ID = dht_pb2.NodeInfo(node_id=b"\xff" * 21)
 
 def found(info: Any = BOBS, **result: Any) -> Any:
     return dht_pb2.FindResponse(results=[dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, **result)], peer=info)
+
+
+def records(count: int) -> Any:
+    """A dictionary of so many, which are none: they are counted before they are looked at."""
+    whole = DictionaryDHTValue()
+    for number in range(count):
+        whole.store(f"{number}", b"", 4e9)
+    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=MSGPackSerializer.dumps(whole))
+    return dht_pb2.FindResponse(results=[result], peer=BOBS)
 
 
 def neighbours(count: int) -> dict[str, list[bytes]]:
@@ -49,6 +61,7 @@ def neighbours(count: int) -> dict[str, list[bytes]]:
         dht_pb2.StoreResponse(peer=BOBS, store_ok=[True]),
         dht_pb2.FindResponse(peer=BOBS),
         found(),
+        records(ENTRIES_PER_KEY_MAX),
         found(**neighbours(NEIGHBOURS_MAX), value=bytes(VALUE_BYTES_MAX)),
     ],
 )
@@ -73,6 +86,8 @@ def test_a_node_id_of_another_key_is_refused(answer: Any, info: Any) -> None:
         (found(nearest_node_ids=[b"\xff" * 21], nearest_peer_ids=[BOBS_ID.to_bytes()]), "does not follow"),
         (found(value=bytes(VALUE_BYTES_MAX + 1)), "over the limit"),
         (dht_pb2.FindResponse(results=[dht_pb2.FindResult()] * 2), "2 results"),
+        (records(ENTRIES_PER_KEY_MAX + 1), "more records than a place holds"),
+        (dht_pb2.FindResponse(results=[dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY)]), "cannot be read"),
     ],
 )
 def test_an_answer_that_nobody_honest_gives_is_refused(answer: Any, why: str) -> None:
@@ -159,3 +174,12 @@ def test_who_answers_so_counts_as_silent_and_is_dropped(
         assert not protocol.routing_table.uid_to_peer_id
 
     runner.run(scenario())
+
+
+def test_a_probe_forgets_how_often_others_failed(stores: list[HivemindStore], runner: asyncio.Runner) -> None:
+    """hivemind counts for ever, also for peers that somebody only claims to know."""
+    blacklist = stores[0]._node.blacklist
+    blacklist.register_failure(PeerID(bytes(34)))
+    assert blacklist.ban_counter
+    runner.run(stores[0].probe())
+    assert not blacklist.ban_counter

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +28,9 @@ from dht.guard import (
     guard_handlers,
     node_id_of,
 )
-from dht.hivemind_storage import HANDOVER_BYTES_MAX
+from dht.hivemind_storage import HANDOVER_BYTES_MAX, HANDOVER_RECORDS_MAX
 from dht.identity import Identity
+from dht.table import ENTRIES_PER_KEY_MAX
 from tests.dht.conftest import ALICE, BOB
 
 PING, STORE, FIND = "DHTProtocol.rpc_ping", "DHTProtocol.rpc_store", "DHTProtocol.rpc_find"
@@ -81,6 +84,31 @@ def test_a_call_for_more_than_anybody_needs_is_refused() -> None:
         guard.check(caller(), FIND, find(2), 0.0)
     with pytest.raises(PeerError, match="over the limit"):
         guard.check(caller(), STORE, bytes(STORE_BYTES_MAX + 1), 0.0)
+
+
+def handover(*sizes: int) -> bytes:
+    """A call that hands over a dictionary of each of these sizes."""
+    values = []
+    for size in sizes:
+        whole = DictionaryDHTValue()
+        for number in range(size):
+            whole.store(f"{number}", b"", 4e9)
+        values.append(MSGPackSerializer.dumps(whole))
+    request: bytes = dht_pb2.StoreRequest(subkeys=[b""] * len(sizes), values=values).SerializeToString()
+    return request
+
+
+def test_more_records_than_anybody_hands_over_are_refused_before_a_signature_is_checked() -> None:
+    guard, full = CallGuard(), [ENTRIES_PER_KEY_MAX] * (HANDOVER_RECORDS_MAX // ENTRIES_PER_KEY_MAX)
+    guard.check(caller(), STORE, handover(*full), 0.0)
+    for sizes in ([ENTRIES_PER_KEY_MAX + 1], [*full, 1]):
+        with pytest.raises(PeerError, match="too many records"):
+            guard.check(caller(), STORE, handover(*sizes), 0.0)
+    single = dht_pb2.StoreRequest(subkeys=[b"one"] * (HANDOVER_RECORDS_MAX + 1), values=[b""] * 2000)
+    with pytest.raises(PeerError, match="too many records"):
+        guard.check(caller(), STORE, single.SerializeToString(), 0.0)
+    with pytest.raises(PeerError, match="cannot be read"):
+        guard.check(caller(), STORE, dht_pb2.StoreRequest(subkeys=[b""], values=[b""]).SerializeToString(), 0.0)
 
 
 def test_a_call_that_is_none_is_refused() -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 from hivemind.dht.crypto import DHTRecord
 from hivemind.dht.routing import DHTID
 from hivemind.utils import MSGPackSerializer
 
-from dht.hivemind_storage import HANDOVER_BYTES_MAX, SignedRecordValidator, TableStorage
-from dht.identity import Identity, KeyVerifier
+from dht.errors import PeerError
+from dht.hivemind_storage import (
+    DICTIONARY_CODE,
+    HANDOVER_BYTES_MAX,
+    HANDOVER_RECORDS_MAX,
+    SignedRecordValidator,
+    TableStorage,
+    entries_in,
+)
+from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import Record, RecordBody, RecordKey, make_record, presence_key
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, RUN_ID
@@ -91,3 +101,48 @@ def test_a_handover_fits_one_message() -> None:
     handed_over = [MSGPackSerializer.dumps(item.value) for _, item in storage.items()]
     assert 1 < len(handed_over) < 8
     assert sum(map(len, handed_over)) < 1.1 * HANDOVER_BYTES_MAX
+
+
+def test_a_handover_has_no_more_records_than_anybody_takes() -> None:
+    storage = TableStorage(lambda: NOW)
+    for shard in range(5):
+        key = presence_key(RUN_ID, shard)
+        for number in range(HANDOVER_RECORDS_MAX // 4):
+            storage.table.put(place(key).to_bytes(), unsigned(number, key), NOW)
+    assert sum(len(item.value.data) for _, item in storage.items()) == HANDOVER_RECORDS_MAX
+
+
+def unsigned(number: int, key: RecordKey) -> Record:
+    whole = record(ALICE, key, b"")
+    return replace(whole, sender=PeerId(f"peer {number}"))
+
+
+def test_the_records_of_a_packed_dictionary_are_counted() -> None:
+    storage = TableStorage(lambda: NOW)
+    for identity in (ALICE, BOB):
+        storage.store_subkey(place(), identity.peer_id, record(identity).value, NOW + 60)
+    assert entries_in(MSGPackSerializer.dumps(storage.get(place()).value)) == 2
+
+
+def dictionary(content: Any) -> bytes:
+    return bytes(msgpack.packb(msgpack.ExtType(DICTIONARY_CODE, msgpack.packb(content))))
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (b"", "cannot be read"),
+        (b"\xc1", "cannot be read"),
+        (b"\x91" * 5000, "cannot be read"),
+        (msgpack.packb([None, NOW, []]), "no dictionary"),
+        (msgpack.packb(msgpack.ExtType(DICTIONARY_CODE - 1, b"")), "no dictionary"),
+        (dictionary([None, NOW]), "cannot be read"),
+        (dictionary(7), "cannot be read"),
+        (dictionary([None, NOW, {"one": 1}]), "without a list"),
+        (dictionary([None, NOW, msgpack.ExtType(DICTIONARY_CODE, b"")]), "within a dictionary"),
+        (dictionary([None, NOW, [["key", msgpack.ExtType(DICTIONARY_CODE, b""), NOW]]]), "within a dictionary"),
+    ],
+)
+def test_what_is_no_plain_dictionary_is_refused(packed: bytes, why: str) -> None:
+    with pytest.raises(PeerError, match=why):
+        entries_in(packed)
