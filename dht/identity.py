@@ -166,6 +166,8 @@ def public_key_of(peer_id: PeerId) -> Ed25519PublicKey:
         raise PeerError("peer id is not base58") from None
     if len(raw) != len(_PEER_ID_PREFIX) + PUBLIC_KEY_BYTES or not raw.startswith(_PEER_ID_PREFIX):
         raise PeerError("not an Ed25519 peer id")
+    if base58.b58encode(raw).decode() != peer_id:  # the decoder strips white space: one key would have many ids
+        raise PeerError("a peer id that is written otherwise than its key")
     try:
         return Ed25519PublicKey.from_public_bytes(raw[len(_PEER_ID_PREFIX) :])
     except ValueError:

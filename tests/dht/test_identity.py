@@ -60,6 +60,14 @@ def test_what_was_once_true_makes_nothing_else_true(message: bytes, other: bytes
     assert one.verify(PeerId(f"{ALICE.peer_id}{message.decode('latin-1')}"), b"", signature) is (message == b"")
 
 
+@pytest.mark.parametrize("text", ["{}\r", "{} ", "{}\n"])
+def test_a_key_has_one_id(text: str) -> None:
+    claimed = PeerId(text.format(ALICE.peer_id))
+    with pytest.raises(PeerError):
+        public_key_of(claimed)
+    assert not verifier.verify(claimed, b"", ALICE.sign(b""))
+
+
 def test_each_true_signature_costs_one_look_while_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[PeerId] = []
 
