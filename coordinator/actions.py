@@ -64,7 +64,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open the leaves that `seed` draws for one of `voters`, in these inputs of a partition. → `Opened`"""
+    """Open the leaves that `seed` draws for one of `voters`, in these inputs of a partition. → `Opened`
+
+    `members`: of the group, each of whom may have an input that is opened; in a cell one of them is a voter.
+    """
 
     key: RoundKey
     to: PeerId
@@ -73,6 +76,7 @@ class Open:
     turn: int
     seed: bytes
     voters: int
+    members: int
     inputs: tuple[ReduceInput, ...]
 
 
@@ -89,6 +93,7 @@ class Inspect:
     partitions: int
     turn: int
     voters: int
+    members: int
     result: bytes  # digest of the reducer's statement
     root: bytes
     coefficients: tuple[float, ...]

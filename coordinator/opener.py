@@ -41,6 +41,7 @@ class Opener:
                 turn=note.turn,
                 seed=seed,
                 voters=len(self.group.voters),
+                members=len(self.group.members),
                 inputs=self.exchange.inputs.partition(note.partition, members),
             )
         ]

@@ -160,13 +160,14 @@ CHECK_BYTES_MIN = 1 << 20  # that a voter may ask for in one round, however smal
 CHECK_SHARE_MAX = 0.14  # of what a plain butterfly sends: with all small messages, checks stay within 15 %
 
 
-def leaves_per_voter(voters: int, partitions: int, bytes_each: int, butterfly_bytes: int) -> int:
+def leaves_per_voter(voters: int, members: int, partitions: int, bytes_each: int, butterfly_bytes: int) -> int:
     """How many leaves a voter opens in each partition, at least one (design §6.2 step 8).
 
     `LOOKS_WANTED` by voters who are neither the reducer nor its accomplices, if every tolerated one is; as far as it
-    costs no more than a share of the traffic. `bytes_each`: of one opened leaf in one input, with its proof.
+    costs no more than a share of the traffic. `bytes_each`: of one opened leaf in one input, with its proof. Inputs
+    are opened of all `members` but one, also where only one of them votes, as in a cell.
     """
     lookers = max(voters - max(1, most_hostile(voters)), 1)
-    per_leaf = max(voters - 1, 1) * bytes_each
+    per_leaf = max(members - 1, 1) * bytes_each
     of_round = max(CHECK_BYTES_MIN, int(CHECK_SHARE_MAX * butterfly_bytes)) // (max(partitions - 1, 1) * per_leaf)
     return max(1, min(-(-LOOKS_WANTED // lookers), of_round, OPENING_BYTES_MAX // per_leaf))

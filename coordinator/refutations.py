@@ -147,6 +147,7 @@ def inspection_of(
         partitions=group.partitions,
         turn=result.turn,
         voters=len(group.voters),
+        members=len(group.members),
         result=held.statement.digest,
         root=result.root,
         coefficients=result.coefficients,

@@ -155,7 +155,7 @@ class Inspector:
     def _drawn(self, action: Open | Inspect, cut: Partitioning, leaves: Leaves) -> tuple[int, ...]:
         whole_bytes = sum(codec.encoded_bytes(cut.layout.elements) for codec in self._codecs)
         butterfly_bytes = whole_bytes * (action.voters - 1) // action.voters
-        count = leaves_per_voter(action.voters, action.partitions, leaves.bytes_each, butterfly_bytes)
+        count = leaves_per_voter(action.voters, action.members, action.partitions, leaves.bytes_each, butterfly_bytes)
         return drawn_leaves(action.seed, leaves.count, count)
 
     def _opened(self, one: ReduceInput, leaves: Leaves, indices: Sequence[int]) -> OpenedInput | None:

@@ -77,7 +77,7 @@ def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -
         blobs.add(part, codec.leaf_bytes)
         inputs = tuple(ReduceInput(member, root, 1.0, made.squared_norms) for member in range(members - 1))
         seed = seed_of(bytes(16), partition, 0)
-        note = inspector.open(Open(KEY, OTHERS, partition, members, 0, seed, members, inputs)).note
+        note = inspector.open(Open(KEY, OTHERS, partition, members, 0, seed, members, members, inputs)).note
         assert note is not None
         ask = OpenNote(group=KEY.roster_id, partition=partition, turn=0, seed=seed, own=False)
         openings += (members - 1) / members * (_frame(note) + _frame(ask))  # nobody asks itself

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 
 from coordinator.actions import Action, Apply, Inspect, Open, Send, Tell
+from coordinator.cell_group import CellGroup
 from coordinator.events import Finding, Inspected, Opened
 from coordinator.messages import Check, Proposal, Redo, Result
+from coordinator.opener import Opener
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation, leaves_per_voter, seed_of
 from coordinator.outcome import partitions_to_redo
+from coordinator.refutations import inspection_of
 from coordinator.timeline import OPEN_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -267,6 +272,17 @@ def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
     ]
 
 
+def test_both_sides_know_that_the_only_voter_of_a_cell_is_shown_inputs_of_all_members() -> None:
+    member, _ = ready()
+    cell = CellGroup(**{one.name: getattr(member.group, one.name) for one in fields(member.group)})
+    exchange = replace(member.attempt.exchange, group=cell)
+    note = OpenNote(group=cell.key.roster_id, partition=member.partition, turn=0, seed=bytes(32), own=False)
+    [opened] = Opener(member.attempt.core, cell, exchange).answer(cell.leader, note)
+    assert isinstance(opened, Open)
+    inspected = inspection_of(exchange, next(iter(exchange.results.values())), member.me)
+    assert (opened.voters, opened.members) == (inspected.voters, inspected.members) == (1, 5)
+
+
 @pytest.mark.parametrize(
     ("voters", "butterfly_bytes", "leaves"),
     [
@@ -282,4 +298,4 @@ def test_a_member_is_answered_for_one_seed_and_not_for_ever() -> None:
 def test_enough_leaves_are_opened_and_not_more_than_traffic_allows(
     voters: int, butterfly_bytes: int, leaves: int
 ) -> None:
-    assert leaves_per_voter(voters, voters, 1200, butterfly_bytes) == leaves
+    assert leaves_per_voter(voters, voters, voters, 1200, butterfly_bytes) == leaves

@@ -110,7 +110,7 @@ class Looker:
         assert self.exchange.inputs is not None
         members = [one for one in held.result.included if one != self.case.others[0]]
         inputs = self.exchange.inputs.partition(PARTITION, members)
-        place = (PARTITION, MEMBERS, 0, seed, len(group.voters))
+        place = (PARTITION, MEMBERS, 0, seed, len(group.voters), len(group.members))
         return self.auditor.open(Open(group.key, self.member.me, *place, inputs)).note
 
     def audit(self, held: HeldResult) -> Inspected:

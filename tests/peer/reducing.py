@@ -43,9 +43,11 @@ class Reduction:
     partitions: int = 0
     partition: int = 0
     weights: Sequence[float] = ()
+    voters: int = 0  # who looks: all, unless this is a cell
 
     def __post_init__(self) -> None:
         self.partitions = self.partitions or len(self.vectors)
+        self.voters = self.voters or len(self.vectors)
         self.cut = Partitioning.of(self.layout, self.partitions)
         self.contribution, self.result = (CODECS[name] for name in self.codecs)
         self.blobs = BlobStore(1 << 32)
@@ -124,7 +126,7 @@ class Reduction:
     def opening(self, reduced: ReducedPartition, voter: int, seed: bytes) -> OpeningNote:
         inputs = tuple(self.inputs[member] for member in reduced.included if member != voter)
         opened = self.inspector.open(
-            Open(KEY, OTHERS, self.partition, self.partitions, 0, seed, len(self.vectors), inputs)
+            Open(KEY, OTHERS, self.partition, self.partitions, 0, seed, self.voters, len(self.vectors), inputs)
         )
         assert opened.note is not None
         return opened.note
@@ -148,7 +150,8 @@ class Reduction:
             partition=self.partition,
             partitions=self.partitions,
             turn=0,
-            voters=len(self.vectors),
+            voters=self.voters,
+            members=len(self.vectors),
             result=digest_of(b"result"),
             root=reduced.root,
             coefficients=reduced.coefficients,

@@ -11,6 +11,8 @@ import torch
 
 from coordinator.events import Finding
 from coordinator.manifest import OuterSpec
+from coordinator.openings import OPENING_BYTES_MAX
+from dht.wire import MESSAGE_BYTES_MAX
 from peer.blobs import BlobStore
 from peer.codec import CODECS
 from peer.fragments import FragmentLayout, TensorSpec
@@ -204,6 +206,18 @@ def test_openings_that_are_not_what_was_committed_count_as_none() -> None:
     reduction.blobs._blobs[root] = other.blobs._blobs[wrong]
     reduction.blobs._trees[root] = other.blobs._trees[wrong]
     assert reduction.look(honest, 5).finding is Finding.UNOPENED
+
+
+@pytest.mark.parametrize(("members", "partitions"), [(16, 1), (16, 8), (32, 32)])
+def test_the_only_voter_of_a_cell_is_shown_no_more_than_fits_into_a_message(members: int, partitions: int) -> None:
+    """Inputs of all the others are opened for it, as for a voter of a group."""
+    large = FragmentLayout(0, (TensorSpec("matrix", (1000, 1000)),))
+    made = Reduction(large, alike(large, members, 0.5, 1), partitions=partitions, voters=1)
+    honest = made.honest()
+    opened = made.opening(honest, 0, bytes(32))
+    assert len(opened.inputs) == members - 1
+    assert len(opened.to_wire()) < 1.1 * OPENING_BYTES_MAX < MESSAGE_BYTES_MAX
+    assert made.look(honest, 0).finding is Finding.CONFIRMED
 
 
 def test_an_input_with_another_number_of_norms_is_never_part_of_an_honest_result() -> None:
