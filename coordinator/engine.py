@@ -33,10 +33,10 @@ from coordinator.events import (
     StateFetched,
     Tick,
 )
+from coordinator.forms import check_length
 from coordinator.fragment import FragmentMachine
 from coordinator.group import OtherBaseError
 from coordinator.messages import (
-    BODY_BYTES_MAX,
     AskChainNote,
     CellNote,
     CertificateNote,
@@ -54,7 +54,6 @@ from coordinator.tribunal import Tribunal
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from dht.wire import MESSAGE_BYTES_MAX
 
 TICK_SECONDS_MIN = 0.01  # whatever is overdue waits this long, so that no shell spins
 CASCADE_MAX = 10_000  # messages to ourselves handled within one event: more is a bug of ours
@@ -310,8 +309,6 @@ class Engine:
 
 def _check_form(statement: Statement, sender: PeerId) -> None:
     """Raises PeerError for what is too long, or nobody hands on."""
-    kind = statement.context.kind
-    if len(statement.body) > BODY_BYTES_MAX.get(kind, MESSAGE_BYTES_MAX):
-        raise PeerError(f"a {kind} of {len(statement.body)} bytes")
-    if kind == "ward" and sender != statement.sender:
+    check_length(statement)
+    if statement.context.kind == "ward" and sender != statement.sender:
         raise PeerError("somebody else's ward")  # perhaps of an earlier stay at this base

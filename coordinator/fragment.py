@@ -21,6 +21,7 @@ from coordinator.ledger import Ledger
 from coordinator.pacing import Tempo
 from coordinator.rounds import Rounds
 from coordinator.rumour import announce, spread
+from coordinator.standing import has_say
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -273,12 +274,11 @@ def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
     return frozenset(root for exchange in exchanges for root in exchange.roots)
 
 
-def own_groups(machine: FragmentMachine) -> frozenset[bytes]:
-    """What statements in our groups and cells name: rosters and, once there is one, input sets."""
+def is_in_part(machine: FragmentMachine, statement: Statement) -> bool:
+    """Whether somebody says in a group or cell of ours what is its part there."""
     attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
     members: list[Attempt | Cell] = [*attempts, *machine.cells.cells()]
-    inputs = [one.exchange.inputs for one in members]
-    return frozenset(one.group.key.roster_id for one in members) | {one.digest for one in inputs if one is not None}
+    return any(has_say(one.exchange, statement) for one in members)
 
 
 def _tell_certified(core: Core, certificate: Certificate) -> Tell:

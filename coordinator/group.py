@@ -11,7 +11,7 @@ from coordinator.certificate import Conviction, are_convictions, enough_votes, i
 from coordinator.chain import Chain, Rules, beacon_order
 from coordinator.committed import Committed
 from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import Bundle, Commit, Join, Roster
+from coordinator.messages import BODY_BYTES_MAX, Bundle, Commit, Join, Roster
 from coordinator.weights import is_plausible
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -232,6 +232,8 @@ def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) ->
         raise PeerError("is no commitment to this round")
     if context.group != key.roster_id or statement.sender not in group.contributors:
         raise PeerError("does not belong to this group")
+    if len(statement.body) > BODY_BYTES_MAX["commit"]:  # also in a bundle, which would be too long for evidence
+        raise PeerError("is too long")
     commit = statement.read(Commit)
     if commit.codec != codec or len(commit.part_roots) != group.partitions:
         raise PeerError("commits in the wrong form")

@@ -8,7 +8,7 @@ each round a peer sends a few members of the group the digests of what it heard,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 import msgpack
@@ -21,13 +21,13 @@ from dht.statement import Statement, digest_of
 
 VERSIONS_KEPT = 2
 STATEMENTS_KEPT = 1024  # of each version: several rounds of a full group
-BYTES_KEPT = 8 << 20  # of each version
+BYTES_KEPT = 16 << 20  # of each version
 SENDERS_MIN = 16  # it takes so many to fill either: what one says leaves room for what the others say
 ROOMS = {
     "join": (8, 8 << 10),
     "roster": (4, 48 << 10),
     "commit": (4, 28 << 10),
-    "bundle": (4, 140 << 10),
+    "bundle": (4, BODIES_BYTES_MAX // 2),  # of two that are longer no evidence can be made
     "result": (8, 64 << 10),
     "check": (8, 16 << 10),
     "redo": (4, 56 << 10),
@@ -42,7 +42,14 @@ SHORT_BYTES = 16  # of a place's name and of a statement's digest, where they ar
 Heard = dict[bytes, Statement]
 """By place."""
 Room = tuple[str, str, bool]
-"""Sender, kind, and whether it was said elsewhere than in a group of ours."""
+"""Sender, kind, and whether it was said elsewhere than in its part of a group of ours."""
+Say = Callable[[Statement], bool]
+"""Whether a sender says in a group of ours what is its part there."""
+
+
+def nowhere(statement: Statement) -> bool:
+    """Of whoever is in no group."""
+    return False
 
 
 @dataclass(slots=True)
@@ -55,11 +62,12 @@ class Hearsay:
     kept_bytes: dict[int, Counter[Room]] = field(default_factory=dict)
     kept_counts: dict[int, Counter[Room]] = field(default_factory=dict)
 
-    def see(self, statement: Statement, trusted: Set[PeerId], ours: Set[bytes] = frozenset()) -> list[Evidence]:
+    def see(self, statement: Statement, trusted: Set[PeerId], ours: Say = nowhere) -> list[Evidence]:
         """Keep a statement and those in it, if they are news; returns what they prove together with what we have.
 
         While there is room everybody's are kept, then only those of `trusted` senders: keys cost nothing. Of any
-        one sender a part is kept, of each kind. What it says in groups of `ours` has rooms of its own.
+        one sender a part is kept, of each kind. What it says as its part in groups of ours (`ours`) has rooms of its
+        own, which nothing else can fill.
         """
         version = statement.context.version
         if statement.digest in self.known.get(version, ()):
@@ -70,7 +78,7 @@ class Hearsay:
                 found += self._keep(inner, trusted, ours)
         return found
 
-    def _keep(self, statement: Statement, trusted: Set[PeerId], ours: Set[bytes]) -> list[Evidence]:
+    def _keep(self, statement: Statement, trusted: Set[PeerId], ours: Say) -> list[Evidence]:
         place = place_of(statement)
         if place is None:
             return []
@@ -138,7 +146,7 @@ def _name(place: Place) -> bytes:
     return digest_of(b"muster-place", msgpack.packb(place, use_bin_type=True))[:SHORT_BYTES]
 
 
-def _room(statement: Statement, ours: Set[bytes]) -> Room:
+def _room(statement: Statement, ours: Say) -> Room:
     kind = kind_of(statement)
     in_group = kind not in ("join", "roster")
-    return statement.sender, kind, in_group and statement.context.group not in ours
+    return statement.sender, kind, in_group and not ours(statement)

@@ -285,15 +285,21 @@ Message = Statement | Note
 
 BODY_BYTES_MAX: dict[str, int] = {
     "join": 1 << 10,
+    "roster": 48 << 10,
     "ward": 1 << 10,
     "commit": 28 << 10,  # a full group's fit into one bundle
     "result": 64 << 10,
-    "check": 4 << 10,
+    "check": 3 << 9,  # a full group's fit into a redo or a proposal; the longest has 1251
+    "redo": 56 << 10,
+    "proposal": 56 << 10,
     "refutation": 512 << 10,  # one at a time: leaders hand it on alone
     "vote": VOTE_BODY_BYTES_MAX,
     "abstain": 1 << 8,
 }
-"""What members say may hold fields that we do not know, but must still fit, 32 times, into what leaders say."""
+"""What members say may hold fields that we do not know, but must still fit, 32 times, into what leaders say.
+
+What leaders say is no longer than what is kept of it; of a bundle `coordinator.forms` bounds what is not commitments.
+"""
 
 STATEMENT_BODIES: dict[str, type[Wire]] = {
     "join": Join,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from coordinator.actions import Action, KeepEvidence, Send, Tell
 from coordinator.bans import Ban
@@ -16,10 +17,10 @@ from coordinator.chain import active_sets
 from coordinator.core import Core
 from coordinator.events import Inspected, Reduced
 from coordinator.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
-from coordinator.fragment import FragmentMachine, own_groups
+from coordinator.forms import check_length
+from coordinator.fragment import FragmentMachine, is_in_part
 from coordinator.hearsay import Hearsay
 from coordinator.messages import (
-    BODY_BYTES_MAX,
     AskEvidenceNote,
     AskHeardNote,
     ConvictionsNote,
@@ -31,7 +32,6 @@ from dht.allowance import Allowance
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
-from dht.wire import MESSAGE_BYTES_MAX
 
 COMPARED_WITH = 3  # members of a group that are told what we heard in its round
 SPREAD_MAX = 32  # peers that are told of a conviction at once; the others hear of it when their presence is seen
@@ -66,14 +66,16 @@ class Tribunal:
         context = statement.context
         if context.run_id != self.core.rules.run_id or context.fragment >= len(self.machines):
             return []
-        if len(statement.body) > BODY_BYTES_MAX.get(context.kind, MESSAGE_BYTES_MAX):
+        try:
+            check_length(statement)
+        except PeerError:
             return []
         machine, hearsay = self.machines[context.fragment], self.hearsay[context.fragment]
         chain = machine.chain
         hearsay.forget(chain.version)
         if not chain.version - 1 <= context.version <= chain.version:
             return []
-        found = hearsay.see(statement, chain.active_set(), own_groups(machine))
+        found = hearsay.see(statement, chain.active_set(), partial(is_in_part, machine))
         return self.accuse(found, now)
 
     def inspect(self, event: Reduced, now: float) -> list[Action]:

@@ -32,6 +32,19 @@ def next_minor_bytes(value: Wire) -> bytes:
 
 def next_minor_statement(signer: Signer, context: Context, body: Wire) -> Statement:
     """As `dht.statement.make_statement`, with the body that the next minor version writes."""
-    encoded = next_minor_bytes(body)
-    signature = signer.sign(signed_bytes(context, signer.peer_id, encoded))
-    return Statement(context=context, sender=signer.peer_id, body=encoded, signature=signature)
+    return make_signed(signer, context, next_minor_bytes(body))
+
+
+def padded(signer: Signer, statement: Statement, body_bytes: int, fill: int = 0) -> Statement:
+    """The same, with a field at the end that nobody knows, so long that its body has this many bytes."""
+    fields = msgpack.unpackb(statement.body, raw=False)
+    room = body_bytes - len(statement.body)
+    head = 2 if room < 1 << 8 else 3 if room < 1 << 16 else 5  # bytes before those of the field itself
+    body = bytes(msgpack.packb([*fields, bytes([fill]) * (room - head)], use_bin_type=True))
+    return make_signed(signer, statement.context, body)
+
+
+def make_signed(signer: Signer, context: Context, body: bytes) -> Statement:
+    """Signed as the bytes are."""
+    signature = signer.sign(signed_bytes(context, signer.peer_id, body))
+    return Statement(context=context, sender=signer.peer_id, body=body, signature=signature)
