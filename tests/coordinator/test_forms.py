@@ -11,7 +11,7 @@ from coordinator.certificate import Conviction
 from coordinator.engine import Engine
 from coordinator.events import Progress, Received
 from coordinator.evidence import BODIES_BYTES_MAX
-from coordinator.forms import LEADERS_OWN_BYTES_MAX, check_length
+from coordinator.forms import ENVELOPE_BYTES, LEADERS_OWN_BYTES_MAX, check_length
 from coordinator.group import read_input_set
 from coordinator.hearsay import ROOMS, Hearsay
 from coordinator.messages import ATTEMPT_MAX, BODY_BYTES_MAX, Bundle, Check, Proposal, Redo, Result, Roster
@@ -94,10 +94,10 @@ def test_a_bundle_of_thousands_of_segments_is_an_input_set() -> None:
 @pytest.mark.parametrize("kind", LISTED)
 def test_what_a_leader_pads_is_refused(kind: str) -> None:
     said = led(kind, LISTED[kind]()[:7])
-    listed_bytes = len(said.body) + LEADERS_OWN_BYTES_MAX
+    listed_bytes = len(said.body) + LEADERS_OWN_BYTES_MAX + 7 * ENVELOPE_BYTES
     with pytest.raises(PeerError, match=f"a {kind} of"):
         check_length(padded(CLUB.signers[LEADER], said, listed_bytes))
-    few, many = LISTED[kind]()[:6], {"roster": "join", "bundle": "commit"}.get(kind, "check")
+    few, many = LISTED[kind]()[:20], {"roster": "join", "bundle": "commit"}.get(kind, "check")
     own = padded(CLUB.signers[0], few[0], BODY_BYTES_MAX[many] + 1)
     with pytest.raises(PeerError, match=f"a {many} of"):
         check_length(led(kind, (own, *few[1:])))
@@ -142,7 +142,7 @@ def test_an_engine_acts_on_no_roster_that_is_padded() -> None:
     boots = {club.number(core.me): {"boot": core.boot}}
     asked = [club.join(one, chain, **boots.get(one, {})) for one in range(5)]
     roster = club.roster(chain, asked)
-    long = padded(club.signers[leader], roster, len(roster.body) + LEADERS_OWN_BYTES_MAX)
+    long = padded(club.signers[leader], roster, len(roster.body) + LEADERS_OWN_BYTES_MAX + 5 * ENVELOPE_BYTES)
     assert len(long.body) < BODY_BYTES_MAX["roster"]
     told = [one for one in made.handle(Received(club.ids[leader], long), NOW) if isinstance(one, Tell)]
     assert [one.event for one in told] == ["refused"]
