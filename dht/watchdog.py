@@ -130,8 +130,6 @@ async def _probe(core: WatchdogCore, node: Watched, clock: Callable[[], float]) 
         await node.probe()
     except MusterError as error:
         core.probe_failed(clock(), str(error))
-    except Exception as error:  # noqa: BLE001 - see _unforeseen
-        core.probe_failed(clock(), _unforeseen("node_probe_broke", error))
     else:
         core.probe_succeeded(clock())
 
@@ -141,13 +139,5 @@ async def _rebuild(core: WatchdogCore, node: Watched, clock: Callable[[], float]
         await node.rebuild()
     except MusterError as error:
         core.rebuild_failed(clock(), str(error))
-    except Exception as error:  # noqa: BLE001 - see _unforeseen
-        core.rebuild_failed(clock(), _unforeseen("node_rebuild_broke", error))
     else:
         core.rebuild_succeeded(clock())
-
-
-def _unforeseen(event: str, error: Exception) -> str:
-    """Log what hivemind or our own code should not have raised: it costs an attempt, but never the watchdog."""
-    _log.error(event, error=type(error).__name__, exc_info=error)
-    return f"{type(error).__name__}: {error}"

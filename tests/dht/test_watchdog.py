@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from dht.errors import LocalError, NetworkError
 from dht.watchdog import Action, WatchdogConfig, WatchdogCore, watch
@@ -83,35 +82,6 @@ class ScriptedNode:
             raise asyncio.CancelledError
         if self.now == 50:
             self.alive = False
-
-
-class BrokenNode(ScriptedNode):
-    """Probes and rebuilds fail as nobody foresaw."""
-
-    async def probe(self) -> None:
-        self.history.append((self.now, "probe"))
-        raise AssertionError("21 bytes")
-
-    async def rebuild(self) -> None:
-        self.history.append((self.now, "rebuild"))
-        raise KeyError("handler")
-
-
-def test_an_error_that_nobody_foresaw_is_a_failure_and_not_the_end() -> None:
-    node, core = BrokenNode(iter(()), iter(())), WatchdogCore(CONFIG, 0.0)
-    with pytest.raises(asyncio.CancelledError), structlog.testing.capture_logs() as logs:
-        asyncio.run(watch(core, node, lambda: node.now, node.sleep))
-    assert node.history[:6] == [
-        (15, "probe"),
-        (17, "probe"),
-        (19, "probe"),
-        (19, "rebuild"),
-        (21, "rebuild"),
-        (25, "rebuild"),
-    ]
-    broke = [(log["event"], log["error"]) for log in logs if "error" in log]
-    assert broke[:4] == [("node_probe_broke", "AssertionError")] * 3 + [("node_rebuild_broke", "KeyError")]
-    assert core.decide(26, daemon_alive=True) == (Action.WAIT, "rebuilding failed: KeyError: 'handler'")
 
 
 def test_the_shell_does_what_the_core_decides() -> None:
