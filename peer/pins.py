@@ -11,7 +11,7 @@ from dht.identity import PeerId
 from peer.donations import ASKERS_MAX
 
 IDLE_SECONDS = 60.0  # as long as a fetcher waits for a holder
-PIN_SECONDS_MAX = 7200.0  # whoever asks for ever keeps nobody else from having a state kept for ever
+PIN_SECONDS_MAX = 7200.0  # then whoever asks for another state first gets its turn; asking again renews nothing
 
 
 @dataclass(slots=True)
@@ -37,15 +37,19 @@ class Pins:
 
     def keep(self, fragment: int, certificate: bytes, asker: PeerId, now: float) -> None:
         """This one is fetched now, piece by piece; it is kept unless somebody else fetches another one."""
-        if self.find(fragment) != certificate:
-            self.release(fragment, asker)
         pin = self._pins.get(fragment)
-        if pin is None or now >= min(pin.asked_at + IDLE_SECONDS, pin.since + PIN_SECONDS_MAX):
+        if pin is None or now >= pin.asked_at + IDLE_SECONDS:
             self._pins[fragment] = Pin(certificate, {asker}, now, now)
         elif pin.certificate == certificate:
             pin.asked_at = now
             if len(pin.askers) < ASKERS_MAX:
                 pin.askers.add(asker)
+        elif pin.askers == {asker}:  # its turn goes on: to go from one state to another makes it no longer
+            self._pins[fragment] = Pin(certificate, {asker}, pin.since, now)
+        elif now >= pin.since + PIN_SECONDS_MAX:
+            self._pins[fragment] = Pin(certificate, {asker}, now, now)
+        else:
+            pin.askers.discard(asker)
 
     def release(self, fragment: int, asker: PeerId) -> None:
         """This peer goes on from what it has fetched."""

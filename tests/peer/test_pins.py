@@ -69,3 +69,28 @@ def test_who_asks_for_ever_keeps_others_waiting_for_a_while_only() -> None:
         now += IDLE_SECONDS / 2
     pins.keep(0, NEW, OTHER, now)
     assert pins.find(0) == NEW
+
+
+def test_who_never_stops_asking_gives_way_to_the_first_other_one() -> None:
+    """It asks more often than the other one: it must not begin a turn of its own again as soon as one is over."""
+    pins, now = Pins(), 0.0
+    while now < PIN_SECONDS_MAX + IDLE_SECONDS:
+        pins.keep(0, OLD, ASKER, now)
+        now += IDLE_SECONDS / 4
+    assert pins.find(0) == OLD  # nobody wants another one
+    pins.keep(0, NEW, OTHER, now)
+    assert pins.find(0) == NEW
+    pins.keep(0, OLD, ASKER, now)
+    assert pins.find(0) == NEW
+
+
+def test_to_go_from_state_to_state_makes_nobodys_turn_longer() -> None:
+    pins, now, states = Pins(), 0.0, (OLD, digest_of(b"between"))
+    while now < PIN_SECONDS_MAX:
+        pins.keep(0, states[0], ASKER, now)
+        pins.keep(0, states[1], ASKER, now)
+        pins.keep(0, NEW, OTHER, now)
+        assert pins.find(0) == states[1]
+        now += IDLE_SECONDS / 2
+    pins.keep(0, NEW, OTHER, now)
+    assert pins.find(0) == NEW
