@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +29,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Source:
-    """Reads the view file when it has changed; what cannot be read leaves the last good view. For many threads."""
+    """Reads the view file when it has changed. For many threads.
+
+    What cannot be read leaves the last good view, and its note says why.
+    """
 
     path: Path
     unix_seconds: Callable[[], float]
@@ -56,5 +58,7 @@ class Source:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        with suppress(LocalError):
+        try:
             self._view = read_view(self.path)
+        except LocalError as error:
+            self._view = self._view.model_copy(update={"note": str(error)})

@@ -25,7 +25,7 @@ from peer.observer_chains import Chains
 from peer.observer_history import HeldOut, Thinned
 from peer.observer_peers import Heard, KnownPeers, bounded, plain
 from peer.observer_rounds import ToldRounds, doing
-from peer.observer_view import ban_view, certificate_views, fragment_views, seen_credit, told_audits, told_scores
+from peer.observer_view import ban_views, certificate_views, fragment_views, seen_credit, told_audits, told_scores
 from peer.status_answer import PublicStatus, decode_status
 
 GUIDES = 4  # peers whose versions we look at after each read: one of them tells as much as all
@@ -196,7 +196,7 @@ class Observation:
             history=tuple(history if history[-1] is point else [*history, point]),
             certificates=certificate_views(self.chains),
             rounds=rounds,
-            bans=tuple(ban_view(one, with_evidence=True) for one in self.chains.bans.values()),
+            bans=ban_views(self.chains.bans.values()),
             audits=told_audits(self.known),
             scores=told_scores(self.known),
             credit=seen_credit(credit, self.known),

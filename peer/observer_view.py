@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 from coordinator.bans import Ban
@@ -28,6 +29,7 @@ from peer.status_answer import PublicStatus
 
 CERTIFICATES_SHOWN = 256
 STATEMENT_SHOWN_BYTES_MAX = 64 << 10
+EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # of all bans in one view: whoever reads it refuses one of more than 32 MiB
 
 
 def run_facts(manifest: Manifest) -> RunFacts:
@@ -119,6 +121,19 @@ def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
         unix_seconds=ban.unix_seconds,
         digest=ban.evidence.digest.hex(),
     )
+
+
+def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
+    """Bans, oldest first as they come; the evidence of the newest ones, as long as all of it is short enough to show.
+
+    Keys that convict themselves cost nothing, and may do it with statements as long as they like.
+    """
+    room, views = EVIDENCE_SHOWN_CHARS_MAX, []
+    for ban in reversed(list(bans)):
+        view = ban_view(ban, with_evidence=room > 0)
+        room -= sum(map(len, view.evidence))
+        views.append(view if room >= 0 else ban_view(ban))
+    return tuple(reversed(views))
 
 
 def told_scores(peers: KnownPeers) -> tuple[ScoreView, ...]:

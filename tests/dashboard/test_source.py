@@ -35,6 +35,7 @@ def test_a_broken_file_leaves_the_last_good_view(content: bytes, tmp_path: Path)
     assert reader.see().view.name == "good"
     path.write_bytes(content)
     assert reader.see().view.name == "good"
+    assert reader.see().view.note == f"the view {path} is damaged, or of another version of Muster"
     path.unlink()
     assert reader.see().view.name == "good"
 
@@ -45,6 +46,10 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
         file.truncate(VIEW_BYTES_MAX + 1)
     with pytest.raises(LocalError, match="larger than"):
         read_view(path)
+    reader = source(path)
+    assert "larger than 32 MiB" in reader.see().view.note
+    write_view(path, NetworkView())
+    assert reader.see().view.note == ""
 
 
 def test_a_file_is_read_again_only_when_it_changes(tmp_path: Path) -> None:

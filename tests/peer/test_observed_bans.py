@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from coordinator.network_view import BanView
+from coordinator.bans import BANS_MAX, Ban
+from coordinator.evidence import contradiction, verify
+from coordinator.network_view import VIEW_BYTES_MAX, BanView, NetworkView
 from coordinator.places import place_of
 from coordinator.virtual.mischief import Mischief
 from coordinator.virtual.tensors import VirtualCourt
 from dashboard.frames.trust import check_evidence
-from dht.identity import KeyVerifier
-from dht.statement import Statement
+from dht.identity import Identity, KeyVerifier
+from dht.statement import Context, Statement, digest_of, signed_bytes
+from peer.observer_view import ban_views
 from peer.status_answer import PublicStatus, encode_status
+from tests.coordinator.builders import Club
 from tests.peer.observing import UNIX, Observed, world_of
 
 
@@ -49,6 +53,27 @@ def test_of_a_false_result_its_reducers_own_statement_is_shown() -> None:
     (ban,) = view.bans
     assert ban.reason.startswith("signed a result of partition")
     assert check_evidence(ban, view.run_id) == "signed by this key; checked by the observer"
+
+
+def test_keys_that_convict_themselves_at_length_make_no_view_that_nobody_can_read() -> None:
+    """What proves the newest bans is shown; the older ones are shown without, and the page copes with that."""
+    rules = Club.of(2, real_keys=True).rules
+    context = Context(run_id=rules.run_id, kind="vote", fragment=0, version=1, group=bytes(32))
+    bans = []
+    for number in range(BANS_MAX):
+        key = Identity(digest_of(b"itself", number.to_bytes(4, "big")))
+        pair = []
+        for body in (bytes(65_000), bytes([1]) * 65_000):
+            signature = key.sign(signed_bytes(context, key.peer_id, body))
+            pair.append(Statement(context=context, sender=key.peer_id, body=body, signature=signature))
+        evidence = contradiction(*pair)
+        bans.append(Ban(verify(evidence, rules, VirtualCourt()), evidence, float(number)))
+    view = NetworkView(run_id=rules.run_id.hex(), bans=ban_views(bans))
+    assert [ban.peer_id for ban in view.bans] == [ban.guilt.peer for ban in bans]
+    assert len(view.model_dump_json()) < VIEW_BYTES_MAX / 4
+    assert check_two(view.bans[-1].evidence)
+    assert view.bans[0].evidence == ()
+    assert check_evidence(view.bans[0], view.run_id) == "none shown; checked by the observer"
 
 
 def check_two(evidence: tuple[str, ...]) -> bool:
