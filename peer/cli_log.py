@@ -54,6 +54,7 @@ def configure(data_directory: Path, verbose: bool = False) -> None:
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a line that finds the disk full is lost; its traceback must not fill a terminal
 
 
 def newest_lines(path: Path, count: int) -> list[str]:

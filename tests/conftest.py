@@ -69,13 +69,14 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 def logging_as_before() -> Iterator[None]:
     """Commands configure logging for a whole process; a test run has to go on as it was."""
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, raising = list(root.handlers), root.level, logging.raiseExceptions
     yield
     for handler in root.handlers:
         if handler not in handlers:
             handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.raiseExceptions = raising
     logging.captureWarnings(False)
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import os
 import re
 import socket
 import subprocess
@@ -238,6 +241,23 @@ def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pyt
     library.warning("peer %s is slow", "bob")
     assert capsys.readouterr().err == ""
     assert '"event": "peer bob is slow"' in (tmp_path / LOG_NAME).read_text()
+
+
+class FullDisk(io.StringIO):
+    """A file that takes nothing more."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_loses_lines_of_the_log_and_leaves_the_terminal_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path)
+    (file,) = logging.getLogger().handlers
+    monkeypatch.setattr(file, "stream", FullDisk())
+    logging.getLogger("peer.pump").warning("too much")
+    assert capsys.readouterr().err == ""
 
 
 def test_more_is_logged_of_us_than_of_how_addresses_are_read(tmp_path: Path) -> None:
