@@ -28,7 +28,7 @@ from coordinator.tribunal import Tribunal
 from dht.identity import PeerId
 
 ROUNDS_KEPT = 4  # newest ones that we were in, for audits of ours and of others
-ASKERS_MAX = 4  # members that get a part of ours after one round: audits are rare, and nobody is a file server
+ASKERS_SPARE = 4  # members that get a part of ours after one round beside a hostile third: audits are rare
 GIVEN_MAX = 4  # times that one of them gets it: messages get lost
 ASK_SHARE = 0.25  # of a round's deadline, between two requests for what is missing
 PATIENCE_DEADLINES = 2.0  # after which an audit that lacks a part is given up
@@ -45,6 +45,12 @@ class Past:
     @property
     def roster_id(self) -> bytes:
         return self.exchange.group.key.roster_id
+
+    @property
+    def places(self) -> int:
+        """Askers that get a part: so many that as many hostile members as a group bears deny nobody's audit."""
+        group = self.exchange.group
+        return len(group.voters) - group.votes_needed + ASKERS_SPARE
 
 
 @dataclass(slots=True)
@@ -151,7 +157,7 @@ class Auditor:
             return []
         roots = past.exchange.encoded.part_roots
         partition, times = past.given.get(sender, (note.partition, 0))
-        full = sender not in past.given and len(past.given) >= ASKERS_MAX
+        full = sender not in past.given and len(past.given) >= past.places
         if full or partition != note.partition or times >= GIVEN_MAX or partition >= len(roots):
             return []
         past.given[sender] = (partition, times + 1)

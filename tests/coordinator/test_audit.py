@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.actions import Action, Inspect, Send, Tell
-from coordinator.audit import ASKERS_MAX, GIVEN_MAX, PATIENCE_DEADLINES, ROUNDS_KEPT, Audit, Auditor, Past
+from coordinator.audit import ASKERS_SPARE, GIVEN_MAX, PATIENCE_DEADLINES, ROUNDS_KEPT, Audit, Auditor, Past
 from coordinator.engine import Engine
 from coordinator.events import Encoded, Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
@@ -159,9 +159,27 @@ def test_a_member_gets_one_part_a_few_times() -> None:
     assert give(stand, 1, 3) == []
 
 
+LARGE = Club.of(13)
+BORNE = 4  # hostile members of thirteen
+
+
+def give_everybody(stand: Stand) -> list[bool]:
+    """Everybody in a large group asks for the same part, one after the other: who gets it."""
+    stand.exchange.group = replace(stand.group, members=tuple(LARGE.ids))
+    need = NeedNote(what="part", group=stand.group.key.roster_id, partition=0, turn=0)
+    return [bool(stand.auditor.receive(asker, need, None)) for asker in LARGE.ids]
+
+
 def test_only_a_few_members_get_one() -> None:
     stand, past = served()
-    assert sum(bool(give(stand, asker, 0)) for asker in EVERYBODY) == ASKERS_MAX == len(past.given)
+    assert sum(give_everybody(stand)) == BORNE + ASKERS_SPARE == len(past.given)
+
+
+def test_as_many_hostile_members_as_a_group_bears_take_nobodys_place() -> None:
+    """They ask first, after every round: whoever audits would else get nothing, and name contributors for it."""
+    stand, _ = served()
+    assert all(give_everybody(stand)[: BORNE + ASKERS_SPARE])
+    assert len(LARGE.ids) - stand.exchange.group.votes_needed == BORNE
 
 
 def test_strangers_and_other_rounds_get_nothing() -> None:
