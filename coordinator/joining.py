@@ -132,14 +132,15 @@ class Joining:
         """Ask into an attempt that enough others have opened: our own clock is behind, theirs counts.
 
         It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
-        ask, tickets and cells say who does.
+        ask, tickets and cells say who does. Enough is more than a third of the active set: a few keys could call each
+        leader to an attempt of its own again and again, so that no two meet. Founders may have only strangers to ask.
         """
-        active = len(self.chain.active_set())
-        if self.leads(gathering.attempt):
+        leads, active = self.leads(gathering.attempt), len(self.chain.active_set())
+        if leads and self.chain.version == 0:
             opened = gathering.contributors() >= min(quorum_size(self.core.pace, active), active // 3 + 1)
         else:
             newcomer = self.core.me not in self.chain.newest_roster() and not self.core.crowded(self.chain, now)
-            opened = newcomer and gathering.is_open()
+            opened = (leads or newcomer) and gathering.is_open()
         if not opened:
             return []
         self.attempt_number, self.since = gathering.attempt, now

@@ -1,0 +1,70 @@
+"""Keys that call each leader to another attempt of its own: the others meet all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from coordinator.chain import Chain
+from coordinator.group import leader_of
+from coordinator.manifest import TrustSpec
+from coordinator.messages import Join
+from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
+from dht.statement import Context, Signer, digest_of, make_statement
+from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, swarm, version
+
+CALL_SECONDS = 0.3
+SECONDS = 60.0
+BOUNDS = TrustSpec(newcomers_share=0.25, network_share=0.25, probation_rounds=3)
+
+
+def strangers(world: World, count: int) -> list[Signer]:
+    secret = digest_of(b"simulation", bytes(8))
+    return [KeyedSigner(virtual_peer_id(1000 + number, 0), secret) for number in range(count)]
+
+
+def call(world: World, peers: Sequence[VirtualPeer], callers: Sequence[Signer]) -> None:
+    """Ask each of these, again and again, into the next attempt that it leads itself."""
+    for peer in peers:
+        rounds = machine(peer).rounds
+        attempt = rounds.joining.attempt_number + 1
+        while leader_of(rounds.chain, attempt) != peer.me:
+            attempt += 1
+        for caller in callers if rounds.attempt is None else ():
+            body = Join(
+                attempt=attempt,
+                leader=peer.me,
+                boot=digest_of(b"boot", caller.peer_id.encode())[:16],
+                dialable=True,
+                contributes=True,
+                expires_unix_seconds=int(1e9 + world.clock.now + 600),
+            )
+            world.network.send(caller.peer_id, peer.me, make_statement(caller, context(rounds.chain), body), None)
+    world.clock.after(CALL_SECONDS, partial(call, world, peers, callers))
+
+
+def context(chain: Chain) -> Context:
+    return Context(
+        run_id=chain.rules.run_id, kind="join", fragment=chain.fragment, version=chain.version, group=chain.digest
+    )
+
+
+@pytest.mark.parametrize("trust", [EVERYBODY_AT_ONCE, BOUNDS], ids=["anybody", "bounds"])
+@pytest.mark.parametrize(("count", "hostile", "fresh"), [(10, 3, 0), (7, 0, 3), (4, 0, 2)])
+def test_few_cannot_call_the_leaders_apart(count: int, hostile: int, fresh: int, trust: TrustSpec) -> None:
+    """A leader followed three that asked, whoever they were: no version came while they called."""
+    world = swarm(count, trust=trust)
+    run_to_version(world, 2)
+    honest, members = world.peers[: count - hostile], world.peers[count - hostile :]
+    callers = [peer.signer for peer in members] + strangers(world, fresh)
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile.update(caller.peer_id for caller in callers)
+    before = version(honest[0])
+    call(world, honest, callers)
+    world.run(SECONDS)
+    assert version(honest[0]) - before >= 0.9 * SECONDS / INTERVAL_SECONDS
