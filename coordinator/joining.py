@@ -133,10 +133,11 @@ class Joining:
 
         It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
         ask, tickets and cells say who does. Enough is more than a third of the active set: a few keys could call each
-        leader to an attempt of its own again and again, so that no two meet. Founders may have only strangers to ask.
+        leader to an attempt of its own again and again, so that no two meet. Founders may have only strangers to ask;
+        there, and where anybody may certify alone (`min_share` 0: labs), K of whoever asks are enough.
         """
         leads, active = self.leads(gathering.attempt), len(self.chain.active_set())
-        if leads and self.chain.version == 0:
+        if leads and (self.chain.version == 0 or self.core.pace.min_share == 0.0):
             opened = gathering.contributors() >= min(quorum_size(self.core.pace, active), active // 3 + 1)
         else:
             newcomer = self.core.me not in self.chain.newest_roster() and not self.core.crowded(self.chain, now)
