@@ -43,7 +43,7 @@ class Joining:
     attempt_number: int = field(init=False)
     voids: int = 0
     failures: int = 0  # voids with a group that we were in: without one no deadline was too short
-    asked_first: int = 0  # the first attempt that we asked into; we may have come late, or anew
+    passed: int = 0  # attempts that went by without us: we may have come late, or anew, or caught up with the others
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
@@ -56,11 +56,11 @@ class Joining:
     def deadline_seconds(self, group: Group) -> float:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
-        A leader may lie: no more often than we have seen attempts fail, with those before our first one, or the
+        A leader may lie: no more often than we have seen attempts fail, with those that went by without us, or the
         attempt's number allows (`Bonds.bind`).
         """
         said = self.failures if group.voids is None else group.voids
-        return self.core.deadline_seconds(min(said, self.voids + self.asked_first, group.attempt))
+        return self.core.deadline_seconds(min(said, self.voids + self.passed, group.attempt))
 
     @property
     def leader(self) -> PeerId:
@@ -93,7 +93,7 @@ class Joining:
         if self.attempt_number > ATTEMPT_MAX:
             return []
         if not self.own.said and not self.voids:
-            self.asked_first = self.attempt_number
+            self.passed = self.attempt_number
         if self.attempt_number not in self.own.said:
             expires = now + JOIN_LIFETIME_DEADLINES * self.core.deadline_seconds(DEADLINE_DOUBLINGS_MAX)
             self.own.said[self.attempt_number] = (expires, self._say_join(contributes, expires))
@@ -123,7 +123,7 @@ class Joining:
         nobody may ask twice in one attempt, and this one would come to nothing.
         """
         numbers = sorted({**self.announced, self.core.me: self.attempt_number}.values())
-        self.attempt_number = max(numbers[len(numbers) // 2], self.own.first_attempt)
+        self._move(max(numbers[len(numbers) // 2], self.own.first_attempt))
         if contributes and self.current is not None and self.current.lacks(self.core.me):
             self.attempt_number, self.since = self.attempt_number + 1, now
         return self.ask(contributes, now)
@@ -144,8 +144,14 @@ class Joining:
             opened = (leads or newcomer) and gathering.is_open()
         if not opened:
             return []
-        self.attempt_number, self.since = gathering.attempt, now
+        self._move(gathering.attempt)
+        self.since = now
         return self.ask(contributes, now)
+
+    def _move(self, attempt: int) -> None:
+        """To where the others are: those on the way failed without us."""
+        self.passed += max(0, attempt - self.attempt_number)
+        self.attempt_number = attempt
 
     def void(self, now: float) -> None:
         """The attempt came to nothing: on to the next one, with a longer deadline if we were in its group."""

@@ -20,10 +20,10 @@ class OwnJoins:
     spoken: dict[int, int] = field(default_factory=dict)  # per attempt, the newest revision under which we spoke
 
     def open_from(self, attempt: int, now: float) -> int:
-        """This attempt or the first one after it that is not used up, and where our join, if we said one, counts."""
+        """This attempt or the first one after it that is not behind us, and where our join, if we said one, counts."""
         attempt = max(attempt, self.first_attempt)
-        while attempt in self.said and now >= self.said[attempt][0]:
-            attempt += 1  # nobody takes our join there any more, and another would contradict it
+        while attempt in self.spoken or (attempt in self.said and now >= self.said[attempt][0]):
+            attempt += 1  # no roster there can have us any more, or nobody takes our join, which another contradicts
         return attempt
 
     def forget_oldest(self, now: float) -> None:

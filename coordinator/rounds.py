@@ -177,10 +177,11 @@ class Rounds:
         return list(self.core.to_all(others, statement))
 
     def _enter(self, group: Group, now: float) -> list[Action]:
-        # of an earlier revision of the same roster
-        actions: list[Action] = [] if self.attempt is None else [Discard(self.attempt.group.key)]
+        draft = self.attempt  # an earlier revision of the same roster
+        actions: list[Action] = [] if draft is None else [Discard(draft.group.key)]
         self.joining.enter(group)
-        timeline = Timeline(now, self.joining.deadline_seconds(group))
+        seconds = self.joining.deadline_seconds(group)
+        timeline = Timeline(now, seconds) if draft is None else draft.timeline.redrafted(now, seconds)
         self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, _left_out(self, group))
         return actions + self.attempt.start(now)
 

@@ -5,12 +5,14 @@ With everybody there nothing waits for these; they only say when to go on withou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 QUORUM_SHARE = 0.2  # of a round's deadline: after this wait for a quorum the grace window starts without one
 GRACE_SHARE_MAX = 0.25  # the grace window ends before those who wait for the roster give up
 STRANGERS_SHARE = 0.02  # of a deadline: how long a leader that has its quorum waits for joins of strangers
 JOIN_SHARE = 0.5  # without a roster by then, the next attempt begins
+REVISION_SHARE = 0.5  # by this all drafts of a roster together may put the end off
 BUNDLE_SHARE = 0.2
 INPUTS_SHARE = 0.4
 CHECK_SHARE = 0.52
@@ -33,6 +35,12 @@ class Timeline:
 
     start: float
     deadline_seconds: float
+    first_start: float = math.inf  # where an earlier draft of the roster has come before this one
+
+    def redrafted(self, now: float, deadline_seconds: float) -> Timeline:
+        """Of the next draft: slow lines get what they take, but a leader that drafts on holds nobody for long."""
+        first = min(self.start, self.first_start)
+        return Timeline(min(now, first + REVISION_SHARE * deadline_seconds), deadline_seconds, first)
 
     def at(self, share: float) -> float:
         return self.start + share * self.deadline_seconds

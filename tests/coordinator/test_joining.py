@@ -355,6 +355,30 @@ def test_two_halves_that_drifted_apart_meet_at_the_later_attempt() -> None:
         assert asking.attempt_number == 1
 
 
+def test_nobody_meets_in_an_attempt_whose_roster_it_has_spoken_under() -> None:
+    """All of them would ask where no roster can have them, because all the others do."""
+    asking = joining()
+    asking.open(True, 0.0)
+    asking.enter(group_of(asking.chain, FIVE))
+    asking.void(8.0)
+    for peer in FIVE:
+        asking.hear(join(asking.chain, peer, 0), 8.0)
+    asking.open(True, 9.0)
+    asking.meet(True, 10.0)
+    assert asking.attempt_number == 1
+
+
+def test_attempts_that_went_by_while_we_caught_up_count_for_the_deadline() -> None:
+    """Who asked in vain in the first attempt, and met the others in the third, waits as long as they."""
+    asking = joining()
+    asking.open(True, 0.0)
+    for peer in FIVE:
+        asking.hear(join(asking.chain, peer, 2), 0.0)
+    asking.meet(True, 1.0)
+    group = replace(group_of(asking.chain, FIVE), attempt=2, voids=2)
+    assert asking.deadline_seconds(group) == 4 * PACE.round_seconds
+
+
 def test_strangers_do_not_say_where_to_meet() -> None:
     asking = joining()
     for peer in PEERS[6:]:

@@ -1,4 +1,4 @@
-"""Keys that call each leader to another attempt of its own: the others meet all the same."""
+"""Keys that call each leader to an attempt of its own, or hold its members there: the others meet all the same."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from functools import partial
 
 import pytest
 
+from coordinator.actions import Send
 from coordinator.chain import Chain
 from coordinator.group import leader_of
 from coordinator.manifest import TrustSpec
-from coordinator.messages import Join
+from coordinator.messages import Join, Roster
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
-from dht.statement import Context, Signer, digest_of, make_statement
-from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, swarm, version
+from dht.statement import Context, Signer, Statement, digest_of, make_statement
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, statement_of, swarm, version
 
 CALL_SECONDS = 0.3
 SECONDS = 60.0
@@ -68,3 +69,43 @@ def test_few_cannot_call_the_leaders_apart(count: int, hostile: int, fresh: int,
     call(world, honest, callers)
     world.run(SECONDS)
     assert version(honest[0]) - before >= 0.9 * SECONDS / INTERVAL_SECONDS
+
+
+class Reviser(VirtualPeer):
+    """Leads its group to nothing, and shows it another draft of its roster whenever its time is nearly up."""
+
+    __slots__ = ()
+
+    def _send(self, action: Send) -> None:
+        message = action.message
+        if statement_of(message, "bundle"):
+            return
+        super()._send(action)
+        if not isinstance(message, Statement) or message.context.kind != "roster":
+            return
+        if message.read(Roster).revision > 0:
+            return
+        for revision in range(1, 9):
+            body = message.read(Roster).model_copy(update={"revision": revision})
+            again = Send(action.to, make_statement(self.signer, message.context, body), None)
+            delay_seconds = 0.94 * PACE.round_seconds * revision
+            self.world.clock.after(delay_seconds, partial(super()._send, again))
+
+
+def test_another_draft_of_a_roster_does_not_hold_its_members_longer() -> None:
+    """Each draft began a deadline of its own, nine of them in the end."""
+    world = swarm(4)
+    run_to_version(world, 2)
+    culprit, honest = world.peers[-1], world.peers[0]
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile.add(culprit.me)
+    culprit.__class__ = Reviser
+    longest, last = 0.0, world.clock.now
+    until = last + 120.0
+    while last < until:
+        before = version(honest)
+        world.run(0.5)
+        while version(honest) == before:
+            world.run(0.5)
+        longest, last = max(longest, world.clock.now - last), world.clock.now
+    assert longest < 3 * PACE.round_seconds

@@ -20,6 +20,7 @@ STEPS_PER_SECOND = 2.0
 PACE = PaceSpec(fragments=1, steps_per_version=6, overlap=2, quorum=3, min_group=2, round_seconds=8.0)
 INTERVAL_SECONDS = PACE.steps_per_version / STEPS_PER_SECOND
 LINKS = LinkFaults(delay_min_seconds=0.005, delay_max_seconds=0.03)
+SLOW = LinkFaults(delay_min_seconds=0.3, delay_max_seconds=1.2)  # a round takes nearly its whole deadline
 
 
 def swarm(
