@@ -6,7 +6,7 @@ Of every result that it holds it asks the reducer to open a few leaves, drawn by
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from coordinator.actions import Action, Send
@@ -26,15 +26,27 @@ Slot = tuple[int, int]
 
 @dataclass(slots=True)
 class Case:
-    """One result that we look into. `by_owners`: its reducer was passed over, contributors are asked."""
+    """One result that we look into.
+
+    `by_owners`: its reducer was passed over, contributors are asked, and `opened` is what they showed. `overdue`: none
+    of them has opened in time, but still may. What the reducer, and what they opened is recomputed once (`…_tried`).
+    """
 
     held: HeldResult
     seed: bytes
     asked_at: float
     by_owners: bool = False
     opened: dict[int, OpenedInput] = field(default_factory=dict)
+    reducer_tried: bool = False
+    owners_tried: bool = False
+    overdue: bool = False
     working: bool = False
     finding: Finding | None = None
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether we have recomputed what was opened, whatever came of it."""
+        return self.finding is not None and self.finding is not Finding.UNOPENED
 
 
 @dataclass(slots=True)
@@ -51,17 +63,32 @@ class Inspection:
     # -- what it has come to
 
     def settled(self, partition: int) -> bool:
-        """Whether nothing more is to be found out about the result that we hold of a partition."""
+        """Whether there is nothing more to wait for about the result that we hold of a partition."""
         held = self.exchange.held()[partition]
         if held is None or self._needs_no_look(held):
             return True
         case = self._case(partition)
-        return case is not None and case.finding is not None
+        return case is not None and (case.overdue or case.finding is not None)
 
     @property
     def doubts(self) -> tuple[int, ...]:
-        """Partitions of whose current result we could not convince ourselves."""
-        return self._found(Finding.DOUBTFUL, Finding.UNOPENED)
+        """Partitions of whose current result we could not convince ourselves.
+
+        One that is still looked into is doubted where most others have been: its reducer may be late on purpose. Where
+        most have not, all are late, and we look on until we vote (`unconvinced`).
+        """
+        doubtful = self._found(Finding.DOUBTFUL, Finding.UNOPENED)
+        cases = {partition: self._case(partition) for partition in range(self.group.partitions)}
+        overdue = [p for p, case in cases.items() if case and case.overdue and case.finding is None]
+        running = [p for p in cases if not self.settled(p)]
+        seen = sum(case is not None and case.conclusive for case in cases.values())
+        return tuple(sorted({*doubtful, *overdue, *(running if len(running) <= seen else ())}))
+
+    @property
+    def unconvinced(self) -> frozenset[bytes]:
+        """Results, by the digest of their statement, of which we have not convinced ourselves, or not yet."""
+        cases = self.cases.values()
+        return frozenset(case.held.statement.digest for case in cases if case.finding is not Finding.CONFIRMED)
 
     @property
     def accused(self) -> tuple[int, ...]:
@@ -89,22 +116,22 @@ class Inspection:
     # -- looking
 
     def decide(self, gone: Set[PeerId], now: float) -> list[Action]:
-        """Look into whatever we have come to hold, and pass over who does not open."""
+        """Look into whatever we have come to hold, and pass over who does not open: also once it is reduced anew."""
         actions: list[Action] = []
         for partition, held in enumerate(self.exchange.held()):
-            if held is None or self._needs_no_look(held):
-                continue
-            case = self._case(partition)
-            if case is None:
-                case = self._begin(held, now)
-                actions += self._ask(case)
-            late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
-            lost = held.reducer in gone and not case.by_owners
-            if case.finding is None and not case.working and (late or lost):
-                if not (lost or case.by_owners):
-                    self.exchange.waits.miss(OPENING, {held.reducer})
-                actions += self._pass_over(case, now)
+            if held is not None and self._case(partition) is None and not self._needs_no_look(held):
+                actions += self._ask(self._begin(held, now))
+        for case in self.cases.values():
+            if case.finding is None and not (case.working or case.overdue or self._needs_no_look(case.held)):
+                actions += self._hurry(case, gone, now)
         return actions + self.refutations.examine()
+
+    def _hurry(self, case: Case, gone: Set[PeerId], now: float) -> list[Action]:
+        late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
+        lost = case.held.reducer in gone and not case.by_owners
+        if late and not (lost or case.by_owners):
+            self.exchange.waits.miss(OPENING, {case.held.reducer})
+        return self._pass_over(case, now) if late or lost else []
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
@@ -125,17 +152,19 @@ class Inspection:
         peers = self.exchange.inputs.peers
         return [peers[member] for member in self._lacking(case)] if case.by_owners else [case.held.reducer]
 
-    def _lacking(self, case: Case) -> list[int]:
-        """Included inputs, but ours, that nobody has opened for us."""
+    def _asked_for(self, case: Case) -> frozenset[int]:
+        """Included inputs, but ours."""
         assert self.exchange.inputs is not None
-        own = self.exchange.inputs.index(self.core.me)
-        return [one for one in case.held.result.included if one != own and one not in case.opened]
+        return frozenset(case.held.result.included) - {self.exchange.inputs.index(self.core.me)}
+
+    def _lacking(self, case: Case) -> list[int]:
+        """Of these what its owner has not opened for us."""
+        return sorted(self._asked_for(case) - case.opened.keys())
 
     def _pass_over(self, case: Case, now: float) -> list[Action]:
         """The reducer has not opened: ask the owners of the inputs. Nor have they: a doubt remains."""
-        case.opened.clear()
-        if case.by_owners:
-            case.finding = Finding.UNOPENED
+        case.overdue = case.by_owners
+        if case.overdue:
             return []
         case.by_owners, case.asked_at = True, now
         return self._ask(case)
@@ -143,19 +172,33 @@ class Inspection:
     def on_opening(self, sender: PeerId, note: OpeningNote) -> list[Action]:
         """Somebody has opened what we asked for; once all is there, have it recomputed."""
         case, inputs = self.cases.get((note.partition, note.turn)), self.exchange.inputs
-        if case is not None and sender == case.held.reducer and note.seed == case.seed:
+        if case is None or inputs is None or note.seed != case.seed:
+            return []
+        if sender == case.held.reducer:
             self.exchange.waits.come(OPENING, sender)  # however late: on slow lines that is all it can do
-        if case is None or inputs is None or note.seed != case.seed or case.working or case.finding is not None:
+        if case.finding is not None:
             return []
-        if sender not in self._asked(case):
-            return []
-        wanted = {inputs.index(sender)} if case.by_owners else set(self._lacking(case))
-        case.opened.update({one.member: one for one in note.inputs if one.member in wanted})
-        if case.by_owners and self._lacking(case):
-            return []
+        opened = {one.member: one for one in note.inputs}
+        whole = not case.by_owners or opened.keys() >= self._asked_for(case)
+        if sender == case.held.reducer and whole and not (case.reducer_tried or case.working):
+            case.reducer_tried = True
+            return self._recompute(case, opened)
+        own = inputs.index(sender)
+        if case.by_owners and own in self._lacking(case) and own in opened:
+            case.opened[own] = opened[own]
+        return self._recompute_owners(case)
+
+    def _recompute(self, case: Case, opened: Mapping[int, OpenedInput]) -> list[Action]:
         case.working = True
-        opened = tuple(case.opened.values())
-        return [inspection_of(self.exchange, case.held, self.core.me, opened, seed=case.seed)]
+        shown = tuple(one for member, one in opened.items() if member in self._asked_for(case))
+        return [inspection_of(self.exchange, case.held, self.core.me, shown, seed=case.seed)]
+
+    def _recompute_owners(self, case: Case) -> list[Action]:
+        """What the owners opened, once all have."""
+        if case.working or not case.by_owners or self._lacking(case):
+            return []
+        case.owners_tried = True
+        return self._recompute(case, case.opened)
 
     def on_inspected(self, event: Inspected, now: float) -> list[Action]:
         """What a recomputation of ours has shown."""
@@ -163,8 +206,8 @@ class Inspection:
         if case is None or not case.working or event.result != case.held.statement.digest:
             return []
         case.working = False
-        if event.finding is Finding.UNOPENED:
-            return self._pass_over(case, now)
+        if event.finding is Finding.UNOPENED and not case.owners_tried:
+            return self._recompute_owners(case) if case.by_owners else self._pass_over(case, now)
         case.finding = event.finding
         case.opened.clear()
         return [] if event.refutation is None else self.refutations.tell(case.held, event.refutation)

@@ -63,7 +63,7 @@ class Verdict:
 
     def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
         """Send our check once it is due; judge a proposal that waited for bytes."""
-        actions, inputs = self._try_waiting(gone) + self.judge(), self.exchange.inputs
+        actions, inputs = self._try_waiting(gone) + self.judge() + self._vote(), self.exchange.inputs
         if inputs is None or self.vote is not None or self.abstention is not None:
             return actions
         return actions + self.check.decide(inputs, gone, check_to, now)
@@ -159,9 +159,15 @@ class Verdict:
         if self.outcome is None or self.state is not None:
             return []
         self.state = event.state
-        if self.abstention is not None or self._is_false():
+        return self._vote()
+
+    def _vote(self) -> list[Action]:
+        """Have our vote written down, unless we still look into something that our check vouched for."""
+        if self.outcome is None or self.state is None or self.vote is not None or self.abstention is not None:
             return []
-        self.vote = Vote(outcome=self.outcome.digest, state=event.state)
+        if self._is_false() or self._is_unseen():
+            return []
+        self.vote = Vote(outcome=self.outcome.digest, state=self.state)
         key = self.group.key
         record = VoteRecord(
             key.fragment,
@@ -170,10 +176,15 @@ class Verdict:
             self.group.attempt,
             key.roster_id,
             self.group.members,
-            self.outcome.digest,
-            event.state,
+            self.vote.outcome,
+            self.vote.state,
         )
         return [RecordVote(record)]
+
+    def _is_unseen(self) -> bool:
+        """Whether the proposal holds a result that our check, being due, vouched for before we knew what it is."""
+        assert self.proposal is not None
+        return not self.check.vouched.isdisjoint(self.inspection.unconvinced.intersection(self.proposal.results))
 
     def on_vote_recorded(self) -> list[Action]:
         """The vote is on disk: send it to all members."""

@@ -6,18 +6,18 @@ from dataclasses import fields, replace
 
 import pytest
 
-from coordinator.actions import Action, Apply, Inspect, Open, Send, Tell
+from coordinator.actions import Action, Apply, Inspect, Open, RecordVote, Send, Tell
 from coordinator.cell_group import CellGroup
-from coordinator.events import Finding, Inspected, Opened
+from coordinator.events import Applied, Finding, Inspected, Opened
 from coordinator.messages import Check, Proposal, Redo, Result
 from coordinator.opener import Opener
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation, leaves_per_voter, seed_of
 from coordinator.outcome import partitions_to_redo
 from coordinator.refutations import inspection_of
-from coordinator.timeline import OPEN_SHARE
+from coordinator.timeline import CHECK_SHARE, OPEN_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
-from dht.statement import Statement
+from dht.statement import Statement, digest_of
 from tests.coordinator.rigs import NONCES, PEERS, check, say
 from tests.coordinator.test_attempt import Member, sent
 
@@ -102,6 +102,85 @@ def test_what_the_owners_open_is_recomputed_once_all_have() -> None:
     assert {one.member for one in found[0].opened} == {member.inputs.peers.index(peer) for peer in owners}
     assert asked(answer(member, found[0], Finding.UNOPENED)) == []
     assert member.attempt.inspection.doubts == (note.partition,)
+
+
+def passed_over() -> tuple[Member, int, OpenNote, list[PeerId]]:
+    """Our member, one partition whose reducer has not opened, our question, and the owners that it was asked of."""
+    member, actions = ready()
+    late = others(member)[0]
+    member.look_into([one for one in actions if not (isinstance(one, Send) and _is_about(one, late))])
+    [note, *_] = [one for _, one in asked(actions) if one.partition == late]
+    return member, late, note, [to for to, one in asked(member.attempt.tick(1.0 + OPEN_SECONDS)) if one.own]
+
+
+def shown(member: Member, note: OpenNote, peers: list[PeerId]) -> OpeningNote:
+    indices = [member.inputs.peers.index(peer) for peer in peers]
+    inputs = tuple(OpenedInput(member=index, pieces=(), siblings=()) for index in indices)
+    return OpeningNote(**note.model_dump(exclude={"own"}), inputs=inputs)
+
+
+def test_a_reducer_that_opens_late_is_believed_all_the_same() -> None:
+    """On slow lines an answer takes longer than the wait for it."""
+    member, late, note, owners = passed_over()
+    member.attempt.tick(1.0 + 2 * OPEN_SECONDS)
+    assert member.attempt.inspection.doubts == (late,)
+    [inspect] = member.attempt.on_opening(member.group.reducer(late), shown(member, note, owners), 3.0)
+    assert isinstance(inspect, Inspect)
+    assert len(inspect.opened) == 4
+    answer(member, inspect, Finding.CONFIRMED)
+    assert member.attempt.inspection.doubts == ()
+
+
+def test_a_false_opening_of_a_reducer_does_not_end_what_the_owners_show() -> None:
+    member, late, note, owners = passed_over()
+    reducer = member.group.reducer(late)
+    [first] = member.attempt.on_opening(reducer, shown(member, note, owners), 3.0)
+    assert isinstance(first, Inspect)
+    for peer in owners:
+        assert member.attempt.on_opening(peer, shown(member, note, [peer]), 3.0) == []  # the reducer's is recomputed
+    [second] = [one for one in answer(member, first, Finding.UNOPENED) if isinstance(one, Inspect)]
+    assert len(second.opened) == 4
+    assert member.attempt.on_opening(reducer, shown(member, note, owners), 3.0) == []  # once
+    assert told(answer(member, second, Finding.REFUTED)) == ["result_refuted"]
+
+
+def due(late: int) -> tuple[Member, list[Action], Check]:
+    """A member that signs its check when it is due; of four results `late` have come only now."""
+    member = Member(2)
+    member.hear_bundle()
+    first, last = others(member)[late:], others(member)[:late]
+    for partition in (member.partition, *first):
+        member.look_into(member.hear_results(range(partition, partition + 1)))
+    questions = [one for p in last for one in member.hear_results(range(p, p + 1), 4.1)]
+    [(_, statement), *_] = sent(member.attempt.tick(CHECK_SHARE * 8.0), "check")
+    return member, questions, statement.read(Check)
+
+
+def test_what_comes_later_than_most_and_is_not_looked_into_yet_is_doubted() -> None:
+    member, _, signed = due(late=1)
+    assert signed.doubts == (others(member)[0],)
+
+
+def test_what_all_were_late_with_is_looked_into_before_the_vote() -> None:
+    """Where links are slow a doubt would cost each version; unseen it may be false."""
+    member, questions, signed = due(late=3)
+    assert signed.doubts == ()
+    [apply] = [one for one in member.hear(member.proposal(), 4.3) if isinstance(one, Apply)]
+    applied = Applied(apply.key, digest_of(b"state"))
+    assert not any(isinstance(one, RecordVote) for one in member.attempt.on_applied(applied))
+    first, second, third = questions
+    assert not any(isinstance(one, RecordVote) for one in member.look_into([first, second]))
+    assert any(isinstance(one, RecordVote) for one in member.look_into([third]))
+
+
+@pytest.mark.parametrize("finding", [Finding.DOUBTFUL, Finding.REFUTED])
+def test_what_it_turns_out_not_to_be_gets_no_vote(finding: Finding) -> None:
+    member, questions, _ = due(late=3)
+    [apply] = [one for one in member.hear(member.proposal(), 4.3) if isinstance(one, Apply)]
+    member.attempt.on_applied(Applied(apply.key, digest_of(b"state")))
+    shown = refutation(member, others(member)[0]) if finding is Finding.REFUTED else None
+    found = member.look_into(questions[:1], finding, shown) + member.look_into(questions[1:])
+    assert not any(isinstance(one, RecordVote) for one in found)
 
 
 def test_a_reducer_that_the_transport_lost_is_not_waited_for() -> None:

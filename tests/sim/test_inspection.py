@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,14 +16,16 @@ from coordinator.events import Finding, Inspected, Reduced
 from coordinator.messages import Message
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
 from coordinator.virtual.tensors import VirtualTensors, merged_root
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
-from tests.sim.worlds import PACE, Drop, Tape, certificates, run_to_version, statement_of, swarm, version
+from tests.sim.worlds import LINKS, PACE, SLOW, Drop, Tape, certificates, run_to_version, statement_of, swarm, version
 
 VERSIONS = 8
+LATE_SECONDS = 0.43 * PACE.round_seconds  # checks are signed at CHECK_SHARE
 
 
 class Cheat(VirtualTensors):
@@ -182,6 +185,35 @@ def test_a_cheat_that_does_not_open_is_found_by_what_the_others_open() -> None:
     assert reduced_by(world, culprit.me) == []
     assert result_statements(tape)[culprit.me]
     world.quiesce(60.0)
+
+
+class LateAndMute(VirtualPeer):
+    """Tells its results when others are about to sign their checks, and opens nothing."""
+
+    __slots__ = ()
+
+    def _send(self, action: Send) -> None:
+        if isinstance(action.message, OpeningNote):
+            return
+        if statement_of(action.message, "result"):
+            self.world.clock.after(LATE_SECONDS, partial(super()._send, action))
+        else:
+            super()._send(action)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("links", "redone"), [(LINKS, True), (SLOW, False)], ids=["fast", "slow"])
+def test_what_nobody_has_looked_into_yet_is_not_vouched_for(links: LinkFaults, redone: bool, seed: int) -> None:
+    """With its result came the time to sign, so all twelve versions held what the reducer had made up."""
+    world = swarm(6, seed=seed, links=links)
+    culprit = world.peers[3]
+    cheat(culprit, perturbed)
+    culprit.__class__ = LateAndMute
+    tape = Tape(world)
+    run_to_version(world, VERSIONS, 400.0)
+    assert reduced_by(world, culprit.me) == []
+    assert result_statements(tape)[culprit.me]
+    assert not redone or all(None not in one.outcome.partitions for one in world.watcher.certified.values())
 
 
 def test_a_contributor_that_does_not_open_is_not_needed() -> None:
