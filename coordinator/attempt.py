@@ -237,10 +237,10 @@ class Attempt:
     def _judge_leader(self, void: bool) -> None:
         """Whether the leader has led: else we ask past its attempts for a while."""
         proposed = self.verdict.proposed
-        if proposed is not None and proposed.sender == self.group.leader:
-            self.core.tardiness.come(self.group.leader, LEADING)
-        elif void or proposed is not None:
+        if void or (proposed is not None and proposed.sender != self.group.leader):
             self.core.tardiness.miss([self.group.leader], LEADING)
+        elif proposed is not None:
+            self.core.tardiness.come(self.group.leader, LEADING)
 
     def give_up(self) -> list[Action]:
         """No certificate has come of this group."""

@@ -14,7 +14,7 @@ from coordinator.core import Core
 from coordinator.events import Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
-from coordinator.openings import OpenedInput, OpeningNote, OpenNote, seed_of
+from coordinator.openings import OPENING_BYTES_MAX, OpenedInput, OpeningNote, OpenNote, seed_of
 from coordinator.refutations import Refutations, inspection_of
 from coordinator.tardiness import OPENING
 from coordinator.timeline import OPEN_SHARE, Timeline
@@ -75,7 +75,7 @@ class Inspection:
         """Partitions of whose current result we could not convince ourselves.
 
         One that is still looked into is doubted where most others have been: its reducer may be late on purpose. Where
-        most have not, all are late, and we look on until we vote (`unconvinced`).
+        most have not, all are late, and we look on until we vote (`convinced`).
         """
         doubtful = self._found(Finding.DOUBTFUL, Finding.UNOPENED)
         cases = {partition: self._case(partition) for partition in range(self.group.partitions)}
@@ -84,11 +84,14 @@ class Inspection:
         seen = sum(case is not None and case.conclusive for case in cases.values())
         return tuple(sorted({*doubtful, *overdue, *(running if len(running) <= seen else ())}))
 
-    @property
-    def unconvinced(self) -> frozenset[bytes]:
-        """Results, by the digest of their statement, of which we have not convinced ourselves, or not yet."""
-        cases = self.cases.values()
-        return frozenset(case.held.statement.digest for case in cases if case.finding is not Finding.CONFIRMED)
+    def convinced(self, held: HeldResult) -> bool | None:
+        """Whether we know a result to be what its inputs give; None while we may still find out."""
+        if held.reducer == self.core.me:
+            return True
+        case = self.cases.get((held.result.partition, held.result.turn))
+        if case is None or (case.finding is None and not case.overdue):
+            return None
+        return case.finding is Finding.CONFIRMED
 
     @property
     def accused(self) -> tuple[int, ...]:
@@ -118,9 +121,10 @@ class Inspection:
     def decide(self, gone: Set[PeerId], now: float) -> list[Action]:
         """Look into whatever we have come to hold, and pass over who does not open: also once it is reduced anew."""
         actions: list[Action] = []
-        for partition, held in enumerate(self.exchange.held()):
-            if held is not None and self._case(partition) is None and not self._needs_no_look(held):
-                actions += self._ask(self._begin(held, now))
+        for slot, held in self.exchange.results.items():
+            if slot not in self.cases and not self._needs_no_look(held):
+                case = self._begin(held, now)
+                actions += self._ask(case, own=case.by_owners)
         for case in self.cases.values():
             if case.finding is None and not (case.working or case.overdue or self._needs_no_look(case.held)):
                 actions += self._hurry(case, gone, now)
@@ -140,17 +144,18 @@ class Inspection:
         self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now, by_owners=tardy)
         return case
 
-    def _ask(self, case: Case) -> list[Action]:
-        result = case.held.result
-        place = (self.group.key.roster_id, result.partition, result.turn)
-        note = OpenNote(group=place[0], partition=place[1], turn=place[2], seed=case.seed, own=case.by_owners)
-        return [Send(peer, note) for peer in self._asked(case)]
-
-    def _asked(self, case: Case) -> list[PeerId]:
-        """From whom we still expect something."""
+    def _ask(self, case: Case, own: bool) -> list[Action]:
+        """The reducer for all, or the owners for their `own` inputs; nobody of whom we expect nothing."""
         assert self.exchange.inputs is not None
-        peers = self.exchange.inputs.peers
-        return [peers[member] for member in self._lacking(case)] if case.by_owners else [case.held.reducer]
+        peers, result = self.exchange.inputs.peers, case.held.result
+        if own:
+            owners = self._lacking(case) if case.by_owners and not case.owners_tried else []
+            asked = [peers[member] for member in owners]
+        else:
+            asked = [] if case.reducer_tried else [case.held.reducer]
+        place = (self.group.key.roster_id, result.partition, result.turn)
+        note = OpenNote(group=place[0], partition=place[1], turn=place[2], seed=case.seed, own=own)
+        return [Send(peer, note) for peer in asked]
 
     def _asked_for(self, case: Case) -> frozenset[int]:
         """Included inputs, but ours."""
@@ -167,7 +172,7 @@ class Inspection:
         if case.overdue:
             return []
         case.by_owners, case.asked_at = True, now
-        return self._ask(case)
+        return self._ask(case, own=True)
 
     def on_opening(self, sender: PeerId, note: OpeningNote) -> list[Action]:
         """Somebody has opened what we asked for; once all is there, have it recomputed."""
@@ -184,9 +189,14 @@ class Inspection:
             case.reducer_tried = True
             return self._recompute(case, opened)
         own = inputs.index(sender)
-        if case.by_owners and own in self._lacking(case) and own in opened:
+        if case.by_owners and own in self._lacking(case) and own in opened and not self._is_long(opened[own]):
             case.opened[own] = opened[own]
         return self._recompute_owners(case)
+
+    def _is_long(self, opened: OpenedInput) -> bool:
+        """Whether no owner shows so much, of whom we keep it until the others have opened."""
+        size = sum(map(len, opened.pieces)) + sum(map(len, opened.siblings))
+        return size > OPENING_BYTES_MAX // max(len(self.group.members) - 1, 1)
 
     def _recompute(self, case: Case, opened: Mapping[int, OpenedInput]) -> list[Action]:
         case.working = True
@@ -195,7 +205,7 @@ class Inspection:
 
     def _recompute_owners(self, case: Case) -> list[Action]:
         """What the owners opened, once all have."""
-        if case.working or not case.by_owners or self._lacking(case):
+        if case.working or case.owners_tried or not case.by_owners or self._lacking(case):
             return []
         case.owners_tried = True
         return self._recompute(case, case.opened)
@@ -206,7 +216,8 @@ class Inspection:
         if case is None or not case.working or event.result != case.held.statement.digest:
             return []
         case.working = False
-        if event.finding is Finding.UNOPENED and not case.owners_tried:
+        if event.finding is Finding.UNOPENED and not (case.reducer_tried and case.owners_tried):
+            case.overdue = case.overdue or case.owners_tried
             return self._recompute_owners(case) if case.by_owners else self._pass_over(case, now)
         case.finding = event.finding
         case.opened.clear()
@@ -215,4 +226,4 @@ class Inspection:
     def remind(self) -> list[Action]:
         """Ask again for openings that are late."""
         waiting = [case for case in self.cases.values() if case.finding is None and not case.working]
-        return [action for case in waiting for action in self._ask(case)]
+        return [action for case in waiting for own in (False, True) for action in self._ask(case, own)]

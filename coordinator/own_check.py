@@ -28,7 +28,6 @@ class OwnCheck:
     statement: Statement | None = None
     told: set[PeerId] = field(default_factory=set)
     said_in: int = -1  # the phase of the statement
-    vouched: frozenset[bytes | None] = frozenset()  # the results that it holds and does not doubt
 
     def decide(self, inputs: InputSet, gone: Set[PeerId], proposers: tuple[PeerId, ...], now: float) -> list[Action]:
         """Sign it once it can be complete or time is up; send it to whichever of the proposers has not got it."""
@@ -57,15 +56,13 @@ class OwnCheck:
         held = self.exchange.held()
         complaints = tuple(partition for partition, one in enumerate(held) if one is None)
         contributes = inputs.index(self.core.me) is not None
-        doubts = self.inspection.doubts
         body = Check(
             phase=phase,
             results=tuple(None if one is None else one.statement.digest for one in held),
             complaints=complaints,
             nonce=self.exchange.nonces[phase] if contributes and not complaints else None,
             dropped=self.inspection.dropped,
-            doubts=doubts,
+            doubts=self.inspection.doubts,
             accused=self.inspection.accused,
         )
-        self.vouched = frozenset(one for partition, one in enumerate(body.results) if partition not in doubts)
         return self.core.say("check", self.group.key, inputs.digest, body)

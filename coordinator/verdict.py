@@ -162,10 +162,12 @@ class Verdict:
         return self._vote()
 
     def _vote(self) -> list[Action]:
-        """Have our vote written down, unless we still look into something that our check vouched for."""
+        """Have our vote written down, unless the proposal holds what nobody honest may know to be true."""
         if self.outcome is None or self.state is None or self.vote is not None or self.abstention is not None:
             return []
-        if self._is_false() or self._is_unseen():
+        assert self.proposal is not None
+        named = [(p, one) for p, one in enumerate(self.proposal.results) if one is not None]
+        if self._is_false() or any(self._is_strange(partition, digest) for partition, digest in named):
             return []
         self.vote = Vote(outcome=self.outcome.digest, state=self.state)
         key = self.group.key
@@ -181,10 +183,19 @@ class Verdict:
         )
         return [RecordVote(record)]
 
-    def _is_unseen(self) -> bool:
-        """Whether the proposal holds a result that our check, being due, vouched for before we knew what it is."""
-        assert self.proposal is not None
-        return not self.check.vouched.isdisjoint(self.inspection.unconvinced.intersection(self.proposal.results))
+    def _is_strange(self, partition: int, digest: bytes) -> bool:
+        """Whether we do not know this result to be true, nor doubt it in the proposal, nor could follow who knows.
+
+        More than a third of the voters, none of whom doubts it there, and so one that is honest and knows it
+        (docs/adr/0054).
+        """
+        assert self.outcome is not None
+        convinced = self.inspection.convinced(self.exchange.by_digest()[digest])
+        doubters = {one.sender for one in self.proposed_checks if partition in one.check.doubts}
+        if convinced or self.core.me in doubters:
+            return False
+        voters = {peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == self.outcome.digest}
+        return convinced is None or not self.group.more_than_a_third(frozenset(voters - doubters))
 
     def on_vote_recorded(self) -> list[Action]:
         """The vote is on disk: send it to all members."""

@@ -382,7 +382,7 @@ def test_who_abstained_does_not_vote_even_if_the_state_comes() -> None:
 def test_who_voted_does_not_abstain_and_is_bound_for_three_deadlines() -> None:
     member = Member(2)
     member.hear_bundle()
-    member.hear_results()
+    member.look_into(member.hear_results())
     member.hear(member.proposal())
     member.attempt.on_applied(Applied(member.group.key, bytes(32)))
     assert member.attempt.abstain() == []

@@ -8,12 +8,14 @@ import pytest
 
 from coordinator.actions import Action, Apply, Inspect, Open, RecordVote, Send, Tell
 from coordinator.cell_group import CellGroup
+from coordinator.certificate import Vote
 from coordinator.events import Applied, Finding, Inspected, Opened
 from coordinator.messages import Check, Proposal, Redo, Result
 from coordinator.opener import Opener
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation, leaves_per_voter, seed_of
 from coordinator.outcome import partitions_to_redo
 from coordinator.refutations import inspection_of
+from coordinator.tardiness import LEADING
 from coordinator.timeline import CHECK_SHARE, OPEN_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -165,22 +167,85 @@ def test_what_all_were_late_with_is_looked_into_before_the_vote() -> None:
     """Where links are slow a doubt would cost each version; unseen it may be false."""
     member, questions, signed = due(late=3)
     assert signed.doubts == ()
-    [apply] = [one for one in member.hear(member.proposal(), 4.3) if isinstance(one, Apply)]
-    applied = Applied(apply.key, digest_of(b"state"))
-    assert not any(isinstance(one, RecordVote) for one in member.attempt.on_applied(applied))
+    assert not votes(propose(member))
     first, second, third = questions
-    assert not any(isinstance(one, RecordVote) for one in member.look_into([first, second]))
-    assert any(isinstance(one, RecordVote) for one in member.look_into([third]))
+    assert not votes(member.look_into([first, second]))
+    assert votes(member.look_into([third]))
 
 
 @pytest.mark.parametrize("finding", [Finding.DOUBTFUL, Finding.REFUTED])
 def test_what_it_turns_out_not_to_be_gets_no_vote(finding: Finding) -> None:
     member, questions, _ = due(late=3)
-    [apply] = [one for one in member.hear(member.proposal(), 4.3) if isinstance(one, Apply)]
-    member.attempt.on_applied(Applied(apply.key, digest_of(b"state")))
+    propose(member)
     shown = refutation(member, others(member)[0]) if finding is Finding.REFUTED else None
     found = member.look_into(questions[:1], finding, shown) + member.look_into(questions[1:])
-    assert not any(isinstance(one, RecordVote) for one in found)
+    assert not votes(found)
+
+
+def propose(member: Member, doubters: tuple[PeerId, ...] = ()) -> list[Action]:
+    """The leader's proposal, in which these doubt every result, and the state that it leads to."""
+    whole, checks = member.proposal(), []
+    for checked in member.checks():
+        doubts = tuple(range(5)) if checked.sender in doubters else ()
+        body = checked.check.model_copy(update={"doubts": doubts})
+        checks.append(say(checked.sender, "check", member.chain, member.inputs.digest, body))
+    body = whole.read(Proposal).model_copy(update={"checks": tuple(checks)})
+    statement = say(member.group.leader, "proposal", member.chain, member.inputs.digest, body)
+    [apply] = [one for one in member.hear(statement, 4.3) if isinstance(one, Apply)]
+    return member.attempt.on_applied(Applied(apply.key, digest_of(b"state")))
+
+
+def votes(actions: list[Action]) -> list[RecordVote]:
+    return [one for one in actions if isinstance(one, RecordVote)]
+
+
+def vote_of(member: Member, sender: PeerId) -> Statement:
+    outcome = member.attempt.verdict.outcome
+    assert outcome is not None
+    body = Vote(outcome=outcome.digest, state=digest_of(b"state"))
+    return say(sender, "vote", member.chain, member.group.key.roster_id, body)
+
+
+def test_who_had_no_result_to_check_looks_into_it_before_it_votes() -> None:
+    """Else a leader that hides a false one from some has their votes."""
+    member = Member(2)
+    member.hear_bundle()
+    member.attempt.tick(CHECK_SHARE * 8.0)
+    questions = member.hear_results(now=4.2)
+    assert not votes(propose(member))
+    assert votes(member.look_into(questions))
+
+
+def test_who_is_said_to_doubt_a_result_votes_as_the_others_do() -> None:
+    member, _, _ = due(late=3)
+    assert votes(propose(member, doubters=(member.me,)))
+
+
+def test_who_cannot_find_out_follows_more_than_a_third_that_do_not_doubt() -> None:
+    """Among them is an honest one that knows: else whoever opens to all but one could lock all the others."""
+    member, _, _ = due(late=3)
+    doubter, *rest = [peer for peer in member.group.members if peer != member.me]
+    assert not votes(propose(member, doubters=(doubter,)))
+    found = member.hear(vote_of(member, doubter), 4.4) + member.hear(vote_of(member, rest[0]), 4.4)
+    found += member.attempt.tick(4.1 + 2 * OPEN_SECONDS + 0.1) + member.attempt.tick(4.1 + 3 * OPEN_SECONDS + 0.2)
+    assert not votes(found)
+    assert votes(member.hear(vote_of(member, rest[1]), 6.2))
+
+
+def test_whoever_may_still_find_out_follows_nobody() -> None:
+    member, questions, _ = due(late=3)
+    found = propose(member)
+    for peer in member.group.members:
+        found += [] if peer == member.me else member.hear(vote_of(member, peer), 4.4)
+    assert not votes(found)
+    assert votes(member.look_into(questions))
+
+
+def test_a_leader_whose_proposal_comes_to_nothing_has_not_led() -> None:
+    member, _, _ = due(late=3)
+    propose(member)
+    member.attempt.give_up()
+    assert member.core.tardiness.hurried({member.group.leader}, LEADING, 1)
 
 
 def test_a_reducer_that_the_transport_lost_is_not_waited_for() -> None:
