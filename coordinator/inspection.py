@@ -14,7 +14,7 @@ from coordinator.core import Core
 from coordinator.events import Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
-from coordinator.openings import OPENING_BYTES_MAX, OpenedInput, OpeningNote, OpenNote, seed_of
+from coordinator.openings import OpenedInput, OpeningNote, OpenNote, is_long, seed_of
 from coordinator.refutations import Refutations, inspection_of
 from coordinator.tardiness import OPENING
 from coordinator.timeline import OPEN_SHARE, Timeline
@@ -139,7 +139,7 @@ class Inspection:
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
-        nonce = self.exchange.nonces[self.exchange.phase]
+        nonce = self.exchange.nonces[max(self.exchange.phase, held.result.turn)]  # one that we have not revealed
         tardy = held.reducer in self.exchange.waits.hurried(OPENING)
         self.cases[slot] = case = Case(held, seed_of(nonce, *slot), now, by_owners=tardy)
         return case
@@ -189,14 +189,10 @@ class Inspection:
             case.reducer_tried = True
             return self._recompute(case, opened)
         own = inputs.index(sender)
-        if case.by_owners and own in self._lacking(case) and own in opened and not self._is_long(opened[own]):
-            case.opened[own] = opened[own]
+        shown = None if own is None else opened.get(own)
+        if shown is not None and own in self._lacking(case) and not is_long(shown, len(self.group.members)):
+            case.opened[shown.member] = shown
         return self._recompute_owners(case)
-
-    def _is_long(self, opened: OpenedInput) -> bool:
-        """Whether no owner shows so much, of whom we keep it until the others have opened."""
-        size = sum(map(len, opened.pieces)) + sum(map(len, opened.siblings))
-        return size > OPENING_BYTES_MAX // max(len(self.group.members) - 1, 1)
 
     def _recompute(self, case: Case, opened: Mapping[int, OpenedInput]) -> list[Action]:
         case.working = True

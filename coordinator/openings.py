@@ -156,6 +156,7 @@ def siblings_from(nodes: Mapping[Place, bytes], indices: Sequence[int], leaves: 
 
 LOOKS_WANTED = 92  # 0.95^92 < 1 %: a reducer that touches a leaf in twenty is found in 99 rounds of 100
 OPENING_BYTES_MAX = 512 << 10  # of one answer
+INPUT_BYTES_MIN = 64 << 10  # that one opened input may have, whatever an answer holds of all together
 CHECK_BYTES_MIN = 1 << 20  # that a voter may ask for in one round, however small the fragment is
 CHECK_SHARE_MAX = 0.14  # of what a plain butterfly sends: with all small messages, checks stay within 15 %
 
@@ -171,3 +172,9 @@ def leaves_per_voter(voters: int, members: int, partitions: int, bytes_each: int
     per_leaf = max(members - 1, 1) * bytes_each
     of_round = max(CHECK_BYTES_MIN, int(CHECK_SHARE_MAX * butterfly_bytes)) // (max(partitions - 1, 1) * per_leaf)
     return max(1, min(-(-LOOKS_WANTED // lookers), of_round, OPENING_BYTES_MAX // per_leaf))
+
+
+def is_long(opened: OpenedInput, members: int) -> bool:
+    """Whether no honest owner opens so much of its input: twice its part of an answer, for proofs share little."""
+    size = sum(map(len, opened.pieces)) + sum(map(len, opened.siblings))
+    return size > max(INPUT_BYTES_MIN, 2 * OPENING_BYTES_MAX // max(members - 1, 1))

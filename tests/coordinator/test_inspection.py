@@ -146,6 +146,18 @@ def test_a_false_opening_of_a_reducer_does_not_end_what_the_owners_show() -> Non
     assert told(answer(member, second, Finding.REFUTED)) == ["result_refuted"]
 
 
+def test_what_no_owner_shows_is_not_kept() -> None:
+    """It is kept until all have opened: thirty that send a megabyte each would fill the memory."""
+    member, _, note, owners = passed_over()
+    index = member.inputs.peers.index(owners[0])
+    long = OpenedInput(member=index, pieces=(bytes(1024),) * 257, siblings=())
+    member.attempt.on_opening(owners[0], OpeningNote(**note.model_dump(exclude={"own"}), inputs=(long,)), 3.0)
+    case = member.attempt.inspection.cases[note.partition, 0]
+    assert case.opened == {}
+    member.attempt.on_opening(owners[0], shown(member, note, owners[:1]), 3.0)
+    assert set(case.opened) == {index}
+
+
 def due(late: int) -> tuple[Member, list[Action], Check]:
     """A member that signs its check when it is due; of four results `late` have come only now."""
     member = Member(2)
