@@ -1,0 +1,250 @@
+"""Leaders that have others vouch for what they could not look into, or lock who may not vote for it (docs/adr/0054).
+
+The hostile are fewer than a third and know each other. One of them leads, and hands its bundle so late to some that
+these sign their checks while they still look into everything: then they doubt nothing. What comes of such checks is
+another thing in each test. Where none of them leads they are honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from coordinator.actions import Action, Reduce, Send
+from coordinator.attempt import Attempt
+from coordinator.chair import Chair
+from coordinator.events import Event, Finding, Reduced
+from coordinator.group import InputSet
+from coordinator.inspection import Inspection
+from coordinator.messages import Message, Redo
+from coordinator.openings import OpeningNote
+from coordinator.outcome import read_checks
+from coordinator.verdict import Verdict
+from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.sim.test_inspection import cheat, perturbed
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, statement_of, swarm, version
+
+SECONDS = 80.0
+FAULT_FREE_VERSIONS = SECONDS / INTERVAL_SECONDS
+RETRY_SECONDS = 0.01
+
+
+class Blind(Inspection):
+    """Takes whatever it holds for right."""
+
+    __slots__ = ()
+
+    def decide(self, gone: Set[PeerId], now: float) -> list[Action]:
+        actions = super().decide(gone, now)
+        for case in self.cases.values():
+            case.finding = Finding.CONFIRMED
+        return actions
+
+
+class Voteless(Verdict):
+    """Tells nobody its vote, not even itself."""
+
+    __slots__ = ()
+
+    def on_vote_recorded(self) -> list[Action]:
+        return []
+
+
+class Steered(Chair):
+    """Does nothing by itself after the bundle: see `Plotter.steer`."""
+
+    __slots__ = ()
+
+    def decide(self, phase: int, gone: Set[PeerId], now: float) -> list[Action]:
+        return super().decide(phase, gone, now) if self.exchange.inputs is None else []
+
+
+class Plotter(VirtualPeer):
+    """One of the hostile: gives its bundle to whom it `delays` only when checks are due, and `hides` openings."""
+
+    __slots__ = ()
+    late_share = 0.518  # of the deadline; checks are signed at CHECK_SHARE
+
+    def plots(self) -> list[Attempt]:
+        """The attempts in which everybody is, and that one of the hostile leads."""
+        all_in = [one for one in machine(self).rounds.all() if len(one.group.members) == len(self.world.directory)]
+        return [one for one in all_in if one.group.leader in watcher_of(self.world.watch).hostile]
+
+    def plot(self, message: Message) -> Attempt | None:
+        """Which of these a message belongs to: it names the roster or the input set."""
+        place = message.context.group if isinstance(message, Statement) else getattr(message, "group", None)
+        inputs = ((one, one.exchange.inputs) for one in self.plots())
+        return next((one for one, of in inputs if place in (one.group.key.roster_id, of and of.digest)), None)
+
+    def honest(self, attempt: Attempt) -> list[PeerId]:
+        return [member for member in attempt.group.members if member not in watcher_of(self.world.watch).hostile]
+
+    def delays(self, attempt: Attempt, to: PeerId) -> bool:
+        return to == self.honest(attempt)[0]
+
+    def hides(self, action: Send) -> bool:
+        return isinstance(action.message, OpeningNote) and self.plot(action.message) is not None
+
+    def starved(self, attempt: Attempt) -> list[PeerId]:
+        """On whose checks the proposal does not rest."""
+        return []
+
+    def lie(self, attempt: Attempt, action: Reduce, honest: Reduced) -> Reduced:
+        return honest
+
+    def reduce(self, made: set[bytes], action: Reduce, honest: Reduced) -> Reduced:
+        """What it says to have reduced; `made` are the roots that it has made up."""
+        attempt = next((one for one in self.plots() if one.group.key == action.key), None)
+        told = honest if attempt is None else self.lie(attempt, action, honest)
+        made.update(root for root in [told.root] if root is not None and told is not honest)
+        return told
+
+    def steer(self, attempt: Attempt, inputs: InputSet) -> list[Action]:
+        """Propose what the others have checked, once all have."""
+        first = [one for one in attempt.chair.checks.values() if one.check.phase == 0]
+        heard = [one for one in first if one.sender not in self.starved(attempt)]
+        enough = len(heard) == len(attempt.group.members) - len(self.starved(attempt))
+        return attempt.chair._propose(inputs, heard) if enough else []
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        for attempt in self.plots():
+            inputs, chair = attempt.exchange.inputs, attempt.chair
+            attempt.inspection.__class__, chair.__class__ = Blind, Steered
+            if chair.leads and inputs is not None and chair.proposal is None:
+                for action in self.steer(attempt, inputs):
+                    self._perform(action)
+
+    def _send(self, action: Send) -> None:
+        attempt = self.plot(action.message) if statement_of(action.message, "bundle") else None
+        if attempt is not None and self.delays(attempt, action.to):
+            delay_seconds = attempt.timeline.at(self.late_share) - self.world.clock.now
+            self.world.clock.after(max(delay_seconds, 0.0), partial(super()._send, action))
+        elif not self.hides(action):
+            super()._send(action)
+
+
+class Starver(Plotter):
+    """Delays one, lets a third doubt, and shows what it made up to the rest, whom it starves, with its proposal."""
+
+    __slots__ = ()
+
+    def starved(self, attempt: Attempt) -> list[PeerId]:
+        return self.honest(attempt)[1 + (len(attempt.group.members) - 1) // 3 :]
+
+    def lie(self, attempt: Attempt, action: Reduce, honest: Reduced) -> Reduced:
+        return perturbed(action, honest)
+
+    def _send(self, action: Send) -> None:
+        attempt = self.plot(action.message) if statement_of(action.message, "result") else None
+        if attempt is None or attempt.verdict.proposal is not None or action.to not in self.starved(attempt):
+            super()._send(action)
+        elif self.world.clock.now < attempt.timeline.end:
+            self.world.clock.after(RETRY_SECONDS, partial(self._send, action))
+
+
+class Backdater(Plotter):
+    """Delays all, has what it made up reduced again, for it left its own input out, and proposes it all the same."""
+
+    __slots__ = ()
+    late_share = 0.514  # so that all of them still have the results before they sign
+
+    def delays(self, attempt: Attempt, to: PeerId) -> bool:
+        return to != self.me
+
+    def lie(self, attempt: Attempt, action: Reduce, honest: Reduced) -> Reduced:
+        inputs = attempt.exchange.inputs
+        if inputs is None or action.turn > 0:
+            return honest
+        kept = tuple(member for member, peer in enumerate(inputs.peers) if peer != self.me)
+        return replace(perturbed(action, honest), included=kept)
+
+    def steer(self, attempt: Attempt, inputs: InputSet) -> list[Action]:
+        chair, everybody = attempt.chair, attempt.group.voters
+        if chair.redo is None:
+            all_in, own = chair.checks.keys() == everybody, attempt.group.reducers.index(self.me)
+            return chair._order_redo(inputs, (own,), list(chair.checks.values())) if all_in else []
+        before = read_checks(chair.redo.read(Redo).checks, attempt.group, inputs, self.world.verifier)
+        again = {one.sender for one in chair.checks.values() if one.check.phase == 1}
+        return chair._propose(inputs, list(before)) if again | {self.me} == everybody else []
+
+
+class Hider(Plotter):
+    """Delays one, and opens to all but that one, honestly. As the hostile do not vote, its vote is needed."""
+
+    __slots__ = ()
+
+    def hides(self, action: Send) -> bool:
+        attempt = self.plot(action.message) if isinstance(action.message, OpeningNote) else None
+        return attempt is not None and self.delays(attempt, action.to)
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        for attempt in self.plots():
+            attempt.verdict.__class__ = Voteless
+
+
+def watcher_of(world: object) -> Watcher:
+    assert isinstance(world, World)
+    assert isinstance(world.watcher, Watcher)
+    return world.watcher
+
+
+def seize(world: World, kind: type[Plotter]) -> set[bytes]:
+    """As many as can be hostile are of this kind from now on; the roots that they will have made up."""
+    made: set[bytes] = set()
+    for culprit in world.peers[-((len(world.peers) - 1) // 3) :]:
+        culprit.__class__ = kind
+        assert isinstance(culprit, Plotter)
+        cheat(culprit, partial(culprit.reduce, made))
+    return made
+
+
+def check_nothing_made_up(world: World, kind: type[Plotter]) -> None:
+    made = seize(world, kind)
+    world.run(SECONDS)
+    every = [partition for one in watcher_of(world).certified.values() for partition in one.outcome.partitions]
+    assert made, "one of them has led"
+    assert made.isdisjoint(partition.root for partition in every if partition is not None)
+    assert version(world.peers[0]) >= 0.5 * FAULT_FREE_VERSIONS
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
+def test_nobody_votes_for_what_one_could_not_look_into_and_a_third_doubt(count: int, seed: int) -> None:
+    """Doubters and starved voted for it: whatever such a leader had made up was in the version that it made."""
+    check_nothing_made_up(swarm(count, seed=seed), Starver)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_redo_does_not_hide_what_nobody_could_look_into(seed: int) -> None:
+    """With their checks after a redo voters forgot what those before it, which were proposed, had vouched for."""
+    check_nothing_made_up(swarm(4, seed=seed), Backdater)
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
+def test_who_is_shown_nothing_of_what_is_right_follows_the_others(count: int, seed: int) -> None:
+    """It did not vote, and so all others, who had, were locked for three deadlines each time."""
+    world, hidden = swarm(count, seed=seed), list[Send]()
+    seize(world, Hider)
+
+    def note(peer: VirtualPeer, action: Action) -> None:
+        if isinstance(peer, Hider) and isinstance(action, Send) and peer.hides(action):
+            hidden.append(action)
+
+    world.listener = note
+    longest, last = 0.0, world.clock.now
+    while world.clock.now < SECONDS:
+        before = version(world.peers[0])
+        world.run(0.25)
+        longest = max(longest, world.clock.now - last)
+        last = world.clock.now if version(world.peers[0]) > before else last
+    assert hidden, "one of them has led"
+    assert longest < 2 * PACE.round_seconds
+    assert version(world.peers[0]) >= 0.6 * FAULT_FREE_VERSIONS  # two rounds in seven take a whole deadline
