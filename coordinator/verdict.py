@@ -184,18 +184,19 @@ class Verdict:
         return [RecordVote(record)]
 
     def _is_strange(self, partition: int, digest: bytes) -> bool:
-        """Whether we do not know this result to be true, nor doubt it in the proposal, nor could follow who knows.
+        """Whether we do not know this result to be true, nor could follow who does.
 
-        More than a third of the voters, none of whom doubts it there, and so one that is honest and knows it
-        (docs/adr/0054).
+        More than a third have voted, and so somebody honest: the first of these knew all results to be true
+        (docs/adr/0054). Who may still find out follows nobody, unless it has told all that it doubts this one.
         """
         assert self.outcome is not None
         convinced = self.inspection.convinced(self.exchange.by_digest()[digest])
-        doubters = {one.sender for one in self.proposed_checks if partition in one.check.doubts}
-        if convinced or self.core.me in doubters:
+        if convinced:
             return False
-        voters = {peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == self.outcome.digest}
-        return convinced is None or not self.group.more_than_a_third(frozenset(voters - doubters))
+        doubters = {one.sender for one in self.proposed_checks if partition in one.check.doubts}
+        voters = frozenset(peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == self.outcome.digest)
+        looks_on = convinced is None and self.core.me not in doubters
+        return looks_on or not self.group.more_than_a_third(voters)
 
     def on_vote_recorded(self) -> list[Action]:
         """The vote is on disk: send it to all members."""

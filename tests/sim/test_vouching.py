@@ -181,14 +181,26 @@ class Hider(Plotter):
 
     __slots__ = ()
 
+    def hidden_from(self, attempt: Attempt) -> list[PeerId]:
+        return self.honest(attempt)[:1]
+
     def hides(self, action: Send) -> bool:
         attempt = self.plot(action.message) if isinstance(action.message, OpeningNote) else None
-        return attempt is not None and self.delays(attempt, action.to)
+        return attempt is not None and action.to in self.hidden_from(attempt)
 
     def handle(self, event: Event) -> None:
         super().handle(event)
         for attempt in self.plots():
             attempt.verdict.__class__ = Voteless
+
+
+class Dimmer(Hider):
+    """Opens to neither that one nor to as many as may doubt: too few are left who know, if doubters do not count."""
+
+    __slots__ = ()
+
+    def hidden_from(self, attempt: Attempt) -> list[PeerId]:
+        return self.honest(attempt)[: 1 + len(attempt.group.members) // 3]
 
 
 def watcher_of(world: object) -> Watcher:
@@ -213,7 +225,7 @@ def check_nothing_made_up(world: World, kind: type[Plotter]) -> None:
     every = [partition for one in watcher_of(world).certified.values() for partition in one.outcome.partitions]
     assert made, "one of them has led"
     assert made.isdisjoint(partition.root for partition in every if partition is not None)
-    assert version(world.peers[0]) >= 0.5 * FAULT_FREE_VERSIONS
+    assert version(world.peers[0]) >= 0.3 * FAULT_FREE_VERSIONS  # each plot voids an attempt, the second a long one
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
@@ -228,11 +240,14 @@ def test_a_redo_does_not_hide_what_nobody_could_look_into(seed: int) -> None:
     check_nothing_made_up(swarm(4, seed=seed), Backdater)
 
 
+@pytest.mark.parametrize(("kind", "share", "deadlines"), [(Hider, 0.6, 2), (Dimmer, 0.3, 4)])
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
-def test_who_is_shown_nothing_of_what_is_right_follows_the_others(count: int, seed: int) -> None:
+def test_who_is_shown_nothing_of_what_is_right_follows_the_others(
+    count: int, seed: int, kind: type[Hider], share: float, deadlines: int
+) -> None:
     """It did not vote, and so all others, who had, were locked for three deadlines each time."""
     world, hidden = swarm(count, seed=seed), list[Send]()
-    seize(world, Hider)
+    seize(world, kind)
 
     def note(peer: VirtualPeer, action: Action) -> None:
         if isinstance(peer, Hider) and isinstance(action, Send) and peer.hides(action):
@@ -246,5 +261,5 @@ def test_who_is_shown_nothing_of_what_is_right_follows_the_others(count: int, se
         longest = max(longest, world.clock.now - last)
         last = world.clock.now if version(world.peers[0]) > before else last
     assert hidden, "one of them has led"
-    assert longest < 2 * PACE.round_seconds
-    assert version(world.peers[0]) >= 0.6 * FAULT_FREE_VERSIONS  # two rounds in seven take a whole deadline
+    assert longest < deadlines * PACE.round_seconds
+    assert version(world.peers[0]) >= share * FAULT_FREE_VERSIONS  # two rounds in seven take a whole deadline, or two
