@@ -1,6 +1,6 @@
 """How a member looks into what reducers returned, before anything of it is applied (design §6.2 step 8).
 
-Of every result that it holds it asks the reducer to open a few leaves, which it draws once it has the result
+Of every result that it holds it asks the reducer to open a few leaves, drawn by both its committed nonces
 (docs/adr/0008, 0054); if the reducer does not, the contributors open what they committed. Sans-IO.
 """
 
@@ -14,7 +14,6 @@ from coordinator.core import Core
 from coordinator.events import Finding, Inspected
 from coordinator.exchange import Exchange, HeldResult
 from coordinator.group import Group
-from coordinator.messages import NONCE_BYTES
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, is_long, seed_of
 from coordinator.refutations import Refutations, inspection_of
 from coordinator.tardiness import OPENING
@@ -140,9 +139,9 @@ class Inspection:
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
-        fresh = self.core.random_bytes(NONCE_BYTES)  # not one that we committed: a check may have revealed it by now
+        both = b"".join(self.exchange.nonces)  # one of them may be in a check of ours by the time a result comes
         tardy = held.reducer in self.exchange.waits.hurried(OPENING)
-        self.cases[slot] = case = Case(held, seed_of(fresh, *slot), now, by_owners=tardy)
+        self.cases[slot] = case = Case(held, seed_of(both, *slot), now, by_owners=tardy)
         return case
 
     def _ask(self, case: Case, own: bool) -> list[Action]:

@@ -65,7 +65,7 @@ def answer(member: Member, inspect: Inspect, finding: Finding, now: float = 1.0)
 
 def test_a_member_asks_every_other_reducer_with_a_seed_of_its_own() -> None:
     member, actions = ready()
-    expected = {(member.group.reducer(p), p, seed_of(NONCES[0], p, 0)) for p in others(member)}
+    expected = {(member.group.reducer(p), p, seed_of(2 * NONCES[0], p, 0)) for p in others(member)}
     assert {(to, note.partition, note.seed) for to, note in asked(actions)} == expected
     assert not any(note.own for _, note in asked(actions))
 
