@@ -166,8 +166,9 @@ class Verdict:
         if self.outcome is None or self.state is None or self.vote is not None or self.abstention is not None:
             return []
         assert self.proposal is not None
-        named = [(p, one) for p, one in enumerate(self.proposal.results) if one is not None]
-        if self._is_false() or any(self._is_strange(partition, digest) for partition, digest in named):
+        held = self.exchange.by_digest()
+        named = [held[one] for one in self.proposal.results if one is not None]
+        if self._is_false() or any(self._is_strange(one) for one in named):
             return []
         self.vote = Vote(outcome=self.outcome.digest, state=self.state)
         key = self.group.key
@@ -183,17 +184,17 @@ class Verdict:
         )
         return [RecordVote(record)]
 
-    def _is_strange(self, partition: int, digest: bytes) -> bool:
+    def _is_strange(self, held: HeldResult) -> bool:
         """Whether we do not know this result to be true, nor could follow who does.
 
         More than a third have voted, and so somebody honest: the first of these knew all results to be true
         (docs/adr/0054). Who may still find out follows nobody, unless it has told all that it doubts this one.
         """
         assert self.outcome is not None
-        convinced = self.inspection.convinced(self.exchange.by_digest()[digest])
+        convinced = self.inspection.convinced(held)
         if convinced:
             return False
-        doubters = {one.sender for one in self.proposed_checks if partition in one.check.doubts}
+        doubters = {one.sender for one in self.proposed_checks if held.result.partition in one.check.doubts}
         voters = frozenset(peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == self.outcome.digest)
         looks_on = convinced is None and self.core.me not in doubters
         return looks_on or not self.group.more_than_a_third(voters)
