@@ -192,10 +192,13 @@ class Rivals:
 
         Later, when the active set has made nothing of its own either, one that any of it signed (docs/adr/0037).
         Else a single key could make a minor version by itself, and lead away whoever has been cut off. So nothing but
-        the first is taken by whom a vote binds, nor before it has heard of whoever is there.
+        the first is taken by whom a vote binds, nor before it has heard of whoever is there. What an earlier life of
+        ours signed is no news: it is that which the vote binds us to.
         """
         version, tempo = machine.chain.version, machine.tempo
         branch = branch_after(rival, version)
+        if machine.core.me in branch.certificates[0].voters:
+            return True
         if branch.signers - self.bans.held.keys() and majority_signed(rival, version):
             return True
         if machine.bound(now) or not machine.core.presence.is_complete(branch.active, now):

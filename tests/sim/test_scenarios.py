@@ -172,6 +172,25 @@ def test_a_peer_that_was_away_takes_a_branch_with_several_minor_versions_as_a_wh
     )
 
 
+def test_a_peer_that_comes_back_takes_the_minor_version_that_it_signed_itself_at_once() -> None:
+    """Its vote binds it, but to this very version; and who keeps the one before may be nobody (honest seed 4787)."""
+    world = swarm(4, ALONE)
+    run_to_version(world, 3)
+    for peer in world.peers:
+        peer.checkpoint()
+    for peer in world.peers[2:]:
+        world.crash(peer)
+    back, stays = world.peers[:2]
+    run_until(world, lambda: machine(stays).chain.certificates[-1].outcome.minor, 60 * INTERVAL_SECONDS)
+    run_until(world, lambda: machine(back).chain.digest == machine(stays).chain.digest, DEADLINE)
+    signed = machine(back).chain.digest
+    world.crash(back)
+    back.start()
+    assert version(back) < version(stays)
+    took = run_until(world, lambda: machine(back).chain.digest == signed, 20 * DEADLINE)
+    assert took < DEADLINE, "less than any vote binds"
+
+
 def test_the_run_outlives_the_host_that_alone_founded_it() -> None:
     world = swarm(5, founders=[0], witnesses=[0])
     run_to_version(world, 1)
