@@ -19,6 +19,7 @@ from dht.errors import NetworkError, PeerError
 from dht.identity import PeerId
 from peer.frames import HeadsAnswer, ManifestAnswer, ManifestAsk, TailAnswer, Transfer, decode_header, encode_header
 from peer.introduction import Introduction
+from peer.pause import pause
 from peer.transport import Transport
 
 INQUIRY_SECONDS_MAX = 30.0
@@ -81,5 +82,4 @@ async def _inquire(
                 news.clear()
                 for holder, question in product(sorted(holders - {transport.peer_id}), asked):
                     transport.post(holder, encode_header(question))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), INQUIRY_RETRY_SECONDS)
+                await pause(INQUIRY_RETRY_SECONDS, news)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -15,6 +14,7 @@ from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
 from dht.records import presence_key
 from dht.store import RecordStore, StoredRecord
+from peer.pause import pause
 
 log = structlog.get_logger(__name__)
 
@@ -49,13 +49,10 @@ class PresenceLoop:
         loop = asyncio.get_running_loop()
         eager_until = loop.time() + lifetime_seconds
         while True:
-            await self._once(lifetime_seconds)
-            pause = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
             self._changed.clear()
-            # not wait_for: if the event comes with the cancellation, it returns as if there had been none
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._changed.wait()
+            await self._once(lifetime_seconds)
+            seconds = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
+            await pause(seconds, self._changed)
 
     async def _once(self, lifetime_seconds: float) -> None:
         """Say that we are here, and look who else is: each also when the other one fails."""

@@ -22,6 +22,7 @@ from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from coordinator.report import SwarmReport
 from dht.errors import LocalError, MusterError, UsageError
 from dht.locks import RuntimeDirectory
+from peer.pause import pause
 from peer.service import remove_abandoned
 from peer.signals import ENDING, on_signals
 from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
@@ -175,7 +176,7 @@ class Swarm:
             with suppress(MusterError):
                 return str((await asyncio.to_thread(ask, host.data_directory, "invite"))["invite"])
             self._show("starting")
-            await _pause(INVITE_POLL_SECONDS, self._leave)
+            await pause(INVITE_POLL_SECONDS, self._leave)
         raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
 
     async def _train(self) -> None:
@@ -256,7 +257,7 @@ class Swarm:
                 self._raise_if_never_begun()
                 return
             self._show(phase)
-            await _pause(POLL_SECONDS, leave)
+            await pause(POLL_SECONDS, leave)
 
     def _is_deserted(self) -> bool:
         return not self.watch.living_learners
@@ -288,11 +289,6 @@ class Swarm:
 
         with on_signals(ENDING, ask):
             yield
-
-
-async def _pause(seconds: float, leave: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(leave.wait(), seconds)
 
 
 async def _stop(followers: list[asyncio.Task[None]]) -> None:

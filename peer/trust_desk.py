@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence, Set
-from contextlib import suppress
 from functools import partial
 from random import SystemRandom
 
@@ -25,6 +24,7 @@ from dht.records import evidence_key
 from dht.store import RecordStore, StoredRecord
 from dht.wire import Wire
 from peer.evidence_shelf import EvidenceShelf
+from peer.pause import pause
 from peer.pump import Pump
 
 log = structlog.get_logger(__name__)
@@ -72,10 +72,7 @@ class TrustDesk:
                 await self._read()
             except NetworkError as error:
                 log.info("evidence_heads_failed", reason=str(error))
-            # not wait_for: if the event comes with the cancellation, it returns as if there had been none
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_SECONDS):
-                    await self._news.wait()
+            await pause(REFRESH_SECONDS, self._news)
 
     async def _publish(self) -> None:
         held = list(self._pump.engine.core.bans.held.values())
