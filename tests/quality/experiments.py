@@ -46,6 +46,7 @@ class Period:
     pace: tuple[str, ...]
     grid: dict[int, tuple[Rates, ...]]  # by learners
     best: dict[int, tuple[Rates, ...]]
+    tokens: int = 3072  # of a learner's step
 
     def name(self, learners: int) -> str:
         """How its runs are called, without seed and rates."""
@@ -74,6 +75,7 @@ PARITY_PERIODS = (
         dict.fromkeys((4, 8), PARITY_RATES[1:2]),
     ),
     SHORTEST,
+    Period("H = 3, 6,144 tokens", "-h3-6144", SHORTEST_PACE, {}, {16: (SHORTEST_BEST,)}, tokens=6144),
     Period("H = 24, as shipped", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
@@ -177,7 +179,7 @@ def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: 
 
 def _parity(learners: int) -> tuple[Experiment, ...]:
     return tuple(
-        _pair(period.name(learners), (learners, 480, 3072), seed, rates, period.pace)
+        _pair(period.name(learners), (learners, 480, period.tokens), seed, rates, period.pace)
         for period in PARITY_PERIODS
         for seed, rates in period.runs(learners)
     )
