@@ -64,7 +64,9 @@ class Chair:
         if inputs is None or self.proposal is not None:
             return []
         checks = [checked for checked in self.checks.values() if checked.check.phase == phase]
-        if self.leads and phase == 0 and self.redo is None:
+        if self.leads and phase == 0:
+            if self.redo is not None:
+                return []  # it is on its way to us
             again = partitions_to_redo(self.group, inputs, checks, self.exchange.known_results())
             again |= self.refutations.partitions
             urgent = self._most_checked(checks) and bool(missed_partitions(self.group, checks))

@@ -50,6 +50,7 @@ class Exchange:
     timeline: Timeline
     left_out: int = 0
     nonces: tuple[bytes, bytes] = field(init=False)
+    shown: set[int] = field(default_factory=set)  # phases whose nonce a check of ours has shown
     encoded: Encoded | None = None
     commit: Statement | None = None
     inputs: InputSet | None = None
@@ -223,6 +224,16 @@ class Exchange:
         commits = () if self.inputs is None else self.inputs.commits
         parts = (commits[member].part_roots[duty.partition] for duty in self.duties.values() for member in duty.arrived)
         return frozenset(own).union(parts, (held.result.root for held in self.results.values()))
+
+    def show_nonce(self, phase: int) -> bytes:
+        """What a check of this phase reveals for the coin."""
+        self.shown.add(phase)
+        return self.nonces[phase]
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether everybody may know by now what we draw."""
+        return len(self.shown) == len(self.nonces)
 
     @property
     def phase(self) -> int:

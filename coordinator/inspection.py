@@ -17,7 +17,7 @@ from coordinator.group import Group
 from coordinator.openings import OpenedInput, OpeningNote, OpenNote, is_long, seed_of
 from coordinator.refutations import Refutations, inspection_of
 from coordinator.tardiness import OPENING
-from coordinator.timeline import OPEN_SHARE, Timeline
+from coordinator.timeline import OPEN_SHARE, SECOND_PROPOSE_SHARE, Timeline
 from dht.identity import PeerId
 
 Slot = tuple[int, int]
@@ -30,11 +30,13 @@ class Case:
 
     `by_owners`: its reducer was passed over, contributors are asked, and `opened` is what they showed. `overdue`: none
     of them has opened in time, but still may. What the reducer, and what they opened is recomputed once (`…_tried`).
+    `foreseen`: whoever made it may have known which leaves we draw, so it convicts, but does not convince.
     """
 
     held: HeldResult
     seed: bytes
     asked_at: float
+    foreseen: bool = False
     by_owners: bool = False
     opened: dict[int, OpenedInput] = field(default_factory=dict)
     reducer_tried: bool = False
@@ -91,7 +93,7 @@ class Inspection:
         case = self.cases.get((held.result.partition, held.result.turn))
         if case is None or (case.finding is None and not case.overdue):
             return None
-        return case.finding is Finding.CONFIRMED
+        return case.finding is Finding.CONFIRMED and not case.foreseen
 
     @property
     def accused(self) -> tuple[int, ...]:
@@ -125,9 +127,13 @@ class Inspection:
             if slot not in self.cases and not self._needs_no_look(held):
                 case = self._begin(held, now)
                 actions += self._ask(case, own=case.by_owners)
+        ending = now >= self.timeline.at(SECOND_PROPOSE_SHARE)  # who looks on now keeps its vote from those who voted
         for case in self.cases.values():
             if case.finding is None and not (case.working or case.overdue or self._needs_no_look(case.held)):
-                actions += self._hurry(case, gone, now)
+                if ending:
+                    case.overdue = True
+                else:
+                    actions += self._hurry(case, gone, now)
         return actions + self.refutations.examine()
 
     def _hurry(self, case: Case, gone: Set[PeerId], now: float) -> list[Action]:
@@ -141,7 +147,7 @@ class Inspection:
         slot = (held.result.partition, held.result.turn)
         both = b"".join(self.exchange.nonces)  # one of them may be in a check of ours by the time a result comes
         tardy = held.reducer in self.exchange.waits.hurried(OPENING)
-        self.cases[slot] = case = Case(held, seed_of(both, *slot), now, by_owners=tardy)
+        self.cases[slot] = case = Case(held, seed_of(both, *slot), now, self.exchange.foreseeable, by_owners=tardy)
         return case
 
     def _ask(self, case: Case, own: bool) -> list[Action]:

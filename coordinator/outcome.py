@@ -88,14 +88,14 @@ def read_proposal(
 def agreed_results(
     group: Group, checks: Sequence[Checked], refuted: Set[bytes] = frozenset()
 ) -> tuple[bytes | None, ...]:
-    """Per partition the result that more than two thirds of the voters hold and few doubt; None is void."""
-    doubted = _named_by_a_third(group, checks, lambda check: check.doubts)
+    """Per partition the result that more than two thirds of the voters hold and do not doubt; None is void."""
     agreed: list[bytes | None] = []
     for partition in range(group.partitions):
-        named = Counter(checked.check.results[partition] for checked in checks)
+        sure = (checked.check for checked in checks if partition not in checked.check.doubts)
+        named = Counter(check.results[partition] for check in sure)
         del named[None]
         digest, count = named.most_common(1)[0] if named else (None, 0)
-        stands = count >= group.votes_needed and partition not in doubted and digest not in refuted
+        stands = count >= group.votes_needed and digest not in refuted
         agreed.append(digest if stands else None)
     return tuple(agreed)
 
@@ -112,6 +112,15 @@ def missed_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]
     return _named_by_a_third(group, checks, lambda check: check.complaints)
 
 
+def unsure_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]:
+    """Partitions of which more than a third of the voters have no result, or one that they doubt.
+
+    Counted together: what some do not get and others are not shown might convince no more than a third, and nobody
+    could follow these (docs/adr/0054).
+    """
+    return _named_by_a_third(group, checks, lambda check: (*check.complaints, *check.doubts))
+
+
 def partitions_to_redo(
     group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, Result]
 ) -> frozenset[int]:
@@ -119,9 +128,8 @@ def partitions_to_redo(
 
     `results` by statement digest: of a result that is not among them nobody can say whom it left out.
     """
-    doubted = _named_by_a_third(group, checks, lambda check: check.doubts)
     dropped = (_dropped(group, inputs, checked, results) for checked in checks)
-    return missed_partitions(group, checks).union(doubted, *dropped)
+    return unsure_partitions(group, checks).union(*dropped)
 
 
 def _named_by_a_third(

@@ -171,10 +171,17 @@ def inputs_of(chain: Chain, group: Group, members: Sequence[PeerId] | None = Non
     return read_input_set(bundle, group, "int8", chain)
 
 
-def check(chain: Chain, inputs: InputSet, sender: PeerId, results: Sequence[bytes | None], phase: int = 0) -> Checked:
+def check(
+    chain: Chain,
+    inputs: InputSet,
+    sender: PeerId,
+    results: Sequence[bytes | None],
+    phase: int = 0,
+    doubts: tuple[int, ...] = (),
+) -> Checked:
     missing = tuple(partition for partition, one in enumerate(results) if one is None)
     nonce = None if missing else NONCES[phase]
-    body = Check(phase=phase, results=tuple(results), complaints=missing, nonce=nonce)
+    body = Check(phase=phase, results=tuple(results), complaints=missing, nonce=nonce, doubts=doubts)
     return Checked(sender, body, say(sender, "check", chain, inputs.digest, body))
 
 

@@ -16,7 +16,7 @@ from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
 from coordinator.openings import OpeningNote, OpenNote, Refutation
 from coordinator.outcome import Checked, nonce_hash
-from coordinator.timeline import Timeline
+from coordinator.timeline import PROPOSE_SHARES, Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
@@ -290,6 +290,17 @@ def test_a_leader_orders_a_redo_once_so_many_have_checked_that_it_knows_all_that
         redos += [statement for _, statement in sent(actions, "redo")]
         assert bool(redos) == (place == 4)
     assert {one.read(Redo).partitions for one in redos} == {(1, 3)}
+
+
+def test_a_leader_does_not_propose_while_its_own_order_is_on_its_way_to_it() -> None:
+    """It proposed the checks from before: who was to reduce again did so for nothing, and the partition was frozen."""
+    leader = Member(0)
+    leader.hear_bundle()
+    digests = [None, *(one.digest for one in leader.results[1:])]
+    for peer in leader.order[1:]:
+        leader.hear(check(leader.chain, leader.inputs, peer, digests).statement)
+    assert leader.attempt.chair.redo is not None
+    assert sent(leader.attempt.tick(PROPOSE_SHARES[0] * 8.0), "proposal") == []
 
 
 def test_a_redo_needs_the_complaints_that_justify_it() -> None:

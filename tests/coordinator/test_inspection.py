@@ -16,7 +16,7 @@ from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation,
 from coordinator.outcome import partitions_to_redo
 from coordinator.refutations import inspection_of
 from coordinator.tardiness import LEADING
-from coordinator.timeline import CHECK_SHARE, OPEN_SHARE
+from coordinator.timeline import CHECK_SHARE, OPEN_SHARE, SECOND_PROPOSE_SHARE
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
@@ -245,6 +245,32 @@ def test_who_cannot_find_out_follows_more_than_a_third() -> None:
     found += member.attempt.tick(4.1 + 2 * OPEN_SECONDS + 0.1) + member.attempt.tick(4.1 + 3 * OPEN_SECONDS + 0.2)
     assert not votes(found)
     assert votes(member.hear(vote_of(member, second), 6.2))
+
+
+def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
+    """A leader that orders one redo of some and another one of the rest learns first what they will draw."""
+    member = Member(2)
+    member.hear_bundle()
+    member.attempt.tick(CHECK_SHARE * 8.0)
+    for phase in (0, 1):
+        member.attempt.exchange.show_nonce(phase)
+    questions = member.hear_results(now=4.2)
+    first, second, *_ = [peer for peer in member.group.members if peer != member.me]
+    assert not votes(propose(member) + member.look_into(questions) + member.hear(vote_of(member, first), 4.4))
+    assert votes(member.hear(vote_of(member, second), 4.4))
+
+
+def test_who_still_looks_at_the_end_follows_more_than_a_third() -> None:
+    """It kept its vote from those who had voted, and a result that somebody gave it late locked them all."""
+    member = Member(2)
+    member.hear_bundle()
+    member.attempt.tick(CHECK_SHARE * 8.0)
+    member.hear_results(now=6.9)
+    found = propose(member)
+    for peer in member.group.members:
+        found += [] if peer == member.me else member.hear(vote_of(member, peer), 6.95)
+    assert not votes(found)
+    assert votes(member.attempt.tick(SECOND_PROPOSE_SHARE * 8.0))
 
 
 def test_whoever_may_still_find_out_follows_nobody() -> None:
