@@ -81,7 +81,7 @@ class Joining:
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
-        self.attempt_number = first_able(self.core, self.chain, self.attempt_number, now)
+        self._move(first_able(self.core, self.chain, self.attempt_number, now))
         self.since = now
         return self.ask(contributes, now)
 

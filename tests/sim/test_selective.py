@@ -1,0 +1,236 @@
+"""Hostile members that choose whom they give a result to, and whom they open it to (docs/adr/0055).
+
+They are fewer than a third and know each other. What any one honest member misses is too little for a redo or a ban;
+all of it together is to leave too few who vote, or too few who have seen what is false. Only `Opener` leads its attack
+and makes anything up. What the others reduce is honest, and they lead as they should.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from coordinator.actions import Adopt, Inspect, Reduce, Send
+from coordinator.attempt import Attempt
+from coordinator.events import Event, Finding, Inspected, Reduced
+from coordinator.messages import Check, PartNote, Proposal
+from coordinator.openings import OpeningNote, drawn_leaves, leaves_per_voter
+from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.simulation import World
+from coordinator.virtual.tensors import VirtualTensors
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.sim.test_inspection import perturbed
+from tests.sim.test_vouching import FAULT_FREE_VERSIONS, SECONDS, Blind, Plotter, Voteless, seize, watcher_of
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, statement_of, swarm, version
+
+LONG_SECONDS = 240.0
+LEAVES = 600  # that a result is said to have; in the simulator it has one
+LEAF_BYTES, BUTTERFLY_BYTES = 1 << 10, 10**9  # with which every voter draws as many leaves as are wanted
+
+
+class Chooser(Plotter):
+    """Whoever leads: some do not get what it reduces, others are not shown its inputs. It does not vote."""
+
+    __slots__ = ()
+
+    def plots(self) -> list[Attempt]:
+        return list(machine(self).rounds.all())
+
+    def ungiven(self, attempt: Attempt) -> list[PeerId]:
+        """Who does not get its results: as many as more than two thirds can do without."""
+        honest = self.honest(attempt)
+        hostile = len(attempt.group.members) - len(honest)
+        return honest[: len(honest) + hostile - attempt.group.votes_needed]
+
+    def unshown(self, attempt: Attempt) -> list[PeerId]:
+        """Whom it does not open them to: these, and as many more as may doubt."""
+        return self.honest(attempt)[: len(self.ungiven(attempt)) + len(attempt.group.members) // 3]
+
+    def delays(self, attempt: Attempt, to: PeerId) -> bool:
+        return False
+
+    def hides(self, action: Send) -> bool:
+        message, attempt = action.message, self.plot(action.message)
+        if attempt is None:
+            return False
+        if isinstance(message, OpeningNote):
+            reducer = attempt.group.reducer(message.partition, attempt.exchange.redone)
+            return reducer not in self.honest(attempt) and action.to in self.unshown(attempt)
+        return statement_of(message, "result") and action.to in self.ungiven(attempt)
+
+    def handle(self, event: Event) -> None:
+        VirtualPeer.handle(self, event)
+        for attempt in self.plots():
+            attempt.inspection.__class__, attempt.verdict.__class__ = Blind, Voteless
+
+
+class Laggard(Chooser):
+    """A third gets what it reduced with the proposal only, which waits for a redo and then for its check."""
+
+    __slots__ = ()
+    recheck_share = 0.79  # of the deadline; at 0.8 a proposal after a redo is due, whoever is silent
+
+    def ungiven(self, attempt: Attempt) -> list[PeerId]:
+        others = [member for member in self.honest(attempt) if member != attempt.group.leader]
+        return others[: len(attempt.group.members) // 3]
+
+    def unshown(self, attempt: Attempt) -> list[PeerId]:
+        return self.ungiven(attempt)
+
+    def hides(self, action: Send) -> bool:
+        message, attempt = action.message, self.plot(action.message)
+        if attempt is None or not isinstance(message, PartNote) or message.turn > 0:
+            return super().hides(action)
+        given = [member for member in self.honest(attempt) if member not in self.ungiven(attempt)]
+        return action.to in given[:1]  # so what this one reduces lacks an input and is reduced again
+
+    def _send(self, action: Send) -> None:
+        message, attempt = action.message, self.plot(action.message)
+        if attempt is not None and isinstance(message, Statement) and is_recheck(message):
+            delay_seconds = attempt.timeline.at(self.recheck_share) - self.world.clock.now
+            self.world.clock.after(max(delay_seconds, 0.0), partial(super()._send, action))
+        else:
+            super()._send(action)
+
+
+class Exposer(Chooser):
+    """All but an honest leader get what it reduces, and it opens that to nobody."""
+
+    __slots__ = ()
+
+    def plots(self) -> list[Attempt]:
+        return [attempt for attempt in super().plots() if attempt.group.leader in self.honest(attempt)]
+
+    def ungiven(self, attempt: Attempt) -> list[PeerId]:
+        return [attempt.group.leader]
+
+    def unshown(self, attempt: Attempt) -> list[PeerId]:
+        return self.honest(attempt)
+
+
+class Opener(Plotter):
+    """Leads, makes up some leaves of its result, and opens it to those who draw none of these."""
+
+    __slots__ = ()
+    false_share = 0.0  # of the leaves
+
+    def delays(self, attempt: Attempt, to: PeerId) -> bool:
+        return False
+
+    def lie(self, attempt: Attempt, action: Reduce, honest: Reduced) -> Reduced:
+        return perturbed(action, honest) if self.me == attempt.group.leader else honest
+
+    def hides(self, action: Send) -> bool:
+        message, attempt = action.message, self.plot(action.message)
+        if attempt is None or not isinstance(message, OpeningNote):
+            return False
+        if attempt.group.reducers[message.partition] != attempt.group.leader:
+            return False
+        held = attempt.exchange.results.get((message.partition, 0))
+        if self.me != attempt.group.leader or held is None:
+            return True
+        return draws_false(message.seed, len(attempt.group.voters), held.result.root, self.false_share)
+
+    def starved(self, attempt: Attempt) -> list[PeerId]:
+        """Of those who doubt, as many as a proposal can do without."""
+        own = attempt.group.reducers.index(self.me)
+        doubters = [sender for sender, one in attempt.chair.checks.items() if own in one.check.doubts]
+        return doubters[: len(attempt.group.voters) - attempt.group.votes_needed]
+
+
+def is_recheck(statement: Statement) -> bool:
+    return statement_of(statement, "check") and statement.read(Check).phase == 1
+
+
+def draws_false(seed: bytes, voters: int, root: bytes, false_share: float) -> bool:
+    """Whether this seed draws any of the leaves that are made up in a result."""
+    wanted = leaves_per_voter(voters, voters, voters, LEAF_BYTES, BUTTERFLY_BYTES)
+    false = drawn_leaves(root, LEAVES, int(false_share * LEAVES))
+    return not set(drawn_leaves(seed, LEAVES, wanted)).isdisjoint(false)
+
+
+def make_up(false_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give results leaves, of which this share is false: who draws none of these finds nothing."""
+    inspect_all = VirtualTensors.inspect
+
+    def inspect(tensors: VirtualTensors, action: Inspect) -> Inspected:
+        found = inspect_all(tensors, action)
+        if found.finding is not Finding.REFUTED or action.whole or action.leaf is not None:
+            return found
+        if draws_false(action.seed, action.voters, action.root, false_share):
+            return found
+        return replace(found, finding=Finding.CONFIRMED, refutation=None)
+
+    monkeypatch.setattr(VirtualTensors, "inspect", inspect)
+    monkeypatch.setattr(Opener, "false_share", false_share)
+
+
+def certified_roots(world: World) -> list[bytes | None]:
+    """The result of every partition of every version; None is frozen."""
+    every = (partition for one in watcher_of(world).certified.values() for partition in one.outcome.partitions)
+    return [None if partition is None else partition.root for partition in every]
+
+
+def longest_gap(tape: Tape) -> float:
+    """The longest time in which an honest member moved to no version."""
+    first = tape.world.peers[0]
+    moved = [at for at, peer, action in tape.entries if peer is first and isinstance(action, Adopt)]
+    return max(after - before for before, after in pairwise([0.0, *moved, tape.world.clock.now]))
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
+def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, seed: int) -> None:
+    """Neither were more than a third, so it was proposed, and too few were convinced of it for others to follow."""
+    world = swarm(count, seed=seed)
+    seize(world, Chooser)
+    tape = Tape(world)
+    world.run(SECONDS)
+    gap_seconds = longest_gap(tape)
+    assert gap_seconds < 2 * PACE.round_seconds
+    assert version(world.peers[0]) >= 0.4 * FAULT_FREE_VERSIONS  # each takes a redo
+    assert None not in certified_roots(world)
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
+def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
+    """It waited for openings until the attempt was over: all others, who had voted, were locked for three deadlines."""
+    world = swarm(count, seed=seed)
+    seize(world, Laggard)
+    tape = Tape(world)
+    world.run(LONG_SECONDS)
+    gap_seconds = longest_gap(tape)
+    assert gap_seconds < 8 * PACE.round_seconds
+    assert version(world.peers[0]) >= 0.2 * LONG_SECONDS / INTERVAL_SECONDS  # each takes a whole deadline
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
+def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: int) -> None:
+    """Before its order had reached itself it proposed the checks that asked for it, and froze what it had ordered."""
+    world = swarm(count, seed=seed)
+    seize(world, Exposer)
+    tape = Tape(world)
+    world.run(SECONDS)
+    redone = {(one.sender, one.context.group) for one in tape.statements("redo")}
+    after = [one for one in tape.statements("proposal") if (one.sender, one.context.group) in redone]
+    assert after, "it has been plotted"
+    overtaken = [check for one in after for check in one.read(Proposal).checks if not is_recheck(check)]
+    assert overtaken == []
+    assert None not in certified_roots(world)
+
+
+@pytest.mark.parametrize(("false_share", "held_share_max"), [(0.05, 0.6), (0.1, 0.2)])
+def test_who_doubts_a_result_does_not_count_for_it(
+    false_share: float, held_share_max: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of doubters were counted: of seven members one whose draw missed, with two hostile, was enough."""
+    world = swarm(7, seed=1)
+    make_up(false_share, monkeypatch)
+    made = seize(world, Opener)
+    world.run(LONG_SECONDS)
+    held = made.intersection(certified_roots(world))
+    assert made, "one of them has led"
+    assert len(held) < held_share_max * len(made)
