@@ -15,7 +15,7 @@ from coordinator.core import Core
 from coordinator.events import Encoded, Reduced
 from coordinator.group import Group, InputSet, read_input_set
 from coordinator.messages import NONCE_BYTES, Commit, NeedNote, PartNote, Result
-from coordinator.outcome import nonce_hash
+from coordinator.nonces import Nonces
 from coordinator.patience import Waits
 from coordinator.reducer import ReducerDuty
 from coordinator.timeline import INPUTS_SHARE, REDO_INPUTS_SHARE, Timeline
@@ -49,8 +49,7 @@ class Exchange:
     group: Group
     timeline: Timeline
     left_out: int = 0
-    nonces: tuple[bytes, bytes] = field(init=False)
-    shown: set[int] = field(default_factory=set)  # phases whose nonce a check of ours has shown
+    nonces: Nonces = field(init=False)
     encoded: Encoded | None = None
     commit: Statement | None = None
     inputs: InputSet | None = None
@@ -63,7 +62,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.waits = Waits(self.core.me, self.core.tardiness, self.group)
-        self.nonces = (self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES))
+        self.nonces = Nonces((self.core.random_bytes(NONCE_BYTES), self.core.random_bytes(NONCE_BYTES)))
 
     def start(self, merged: Apply | None = None) -> list[Action]:
         """Ask for our contribution, if we bring one: of our own, or what a cell of ours brings."""
@@ -84,7 +83,7 @@ class Exchange:
             codec=self.core.codec,
             part_roots=event.part_roots,
             squared_norms=event.squared_norms,
-            nonce_hashes=(nonce_hash(self.nonces[0]), nonce_hash(self.nonces[1])),
+            nonce_hashes=self.nonces.hashes,
             probation=self.core.me in self.group.probation,
             cell=event.cell,
         )
@@ -224,16 +223,6 @@ class Exchange:
         commits = () if self.inputs is None else self.inputs.commits
         parts = (commits[member].part_roots[duty.partition] for duty in self.duties.values() for member in duty.arrived)
         return frozenset(own).union(parts, (held.result.root for held in self.results.values()))
-
-    def show_nonce(self, phase: int) -> bytes:
-        """What a check of this phase reveals for the coin."""
-        self.shown.add(phase)
-        return self.nonces[phase]
-
-    @property
-    def foreseeable(self) -> bool:
-        """Whether everybody may know by now what we draw."""
-        return len(self.shown) == len(self.nonces)
 
     @property
     def phase(self) -> int:

@@ -145,9 +145,8 @@ class Inspection:
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
-        both = b"".join(self.exchange.nonces)  # one of them may be in a check of ours by the time a result comes
-        tardy = held.reducer in self.exchange.waits.hurried(OPENING)
-        self.cases[slot] = case = Case(held, seed_of(both, *slot), now, self.exchange.foreseeable, by_owners=tardy)
+        nonces, tardy = self.exchange.nonces, held.reducer in self.exchange.waits.hurried(OPENING)
+        self.cases[slot] = case = Case(held, seed_of(nonces.joined, *slot), now, nonces.all_shown, by_owners=tardy)
         return case
 
     def _ask(self, case: Case, own: bool) -> list[Action]:

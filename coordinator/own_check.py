@@ -60,7 +60,7 @@ class OwnCheck:
             phase=phase,
             results=tuple(None if one is None else one.statement.digest for one in held),
             complaints=complaints,
-            nonce=self.exchange.show_nonce(phase) if contributes and not complaints else None,
+            nonce=self.exchange.nonces.show(phase) if contributes and not complaints else None,
             dropped=self.inspection.dropped,
             doubts=self.inspection.doubts,
             accused=self.inspection.accused,

@@ -551,4 +551,4 @@ def test_a_group_whose_leader_leaves_too_many_out_is_given_up(left_out: int, eno
 def test_nonces_are_those_that_were_committed() -> None:
     member = Member(2)
     statement = sent(member.attempt.on_encoded(member.encoded(), 0.5), "commit")[0][1]
-    assert statement.read(Commit).nonce_hashes == tuple(map(nonce_hash, member.attempt.exchange.nonces))
+    assert statement.read(Commit).nonce_hashes == tuple(map(nonce_hash, member.attempt.exchange.nonces.by_phase))

@@ -253,7 +253,7 @@ def test_what_comes_when_both_nonces_are_known_convinces_nobody() -> None:
     member.hear_bundle()
     member.attempt.tick(CHECK_SHARE * 8.0)
     for phase in (0, 1):
-        member.attempt.exchange.show_nonce(phase)
+        member.attempt.exchange.nonces.show(phase)
     questions = member.hear_results(now=4.2)
     first, second, *_ = [peer for peer in member.group.members if peer != member.me]
     assert not votes(propose(member) + member.look_into(questions) + member.hear(vote_of(member, first), 4.4))
