@@ -127,16 +127,15 @@ class Inspection:
             if slot not in self.cases and not self._needs_no_look(held):
                 case = self._begin(held, now)
                 actions += self._ask(case, own=case.by_owners)
-        ending = now >= self.timeline.at(SECOND_PROPOSE_SHARE)  # who looks on now keeps its vote from those who voted
         for case in self.cases.values():
             if case.finding is None and not (case.working or case.overdue or self._needs_no_look(case.held)):
-                if ending:
-                    case.overdue = True
-                else:
-                    actions += self._hurry(case, gone, now)
+                actions += self._hurry(case, gone, now)
         return actions + self.refutations.examine()
 
     def _hurry(self, case: Case, gone: Set[PeerId], now: float) -> list[Action]:
+        if now >= self.timeline.at(SECOND_PROPOSE_SHARE):  # who looks on now keeps its vote from those who voted
+            case.overdue = True
+            return []
         late = now >= case.asked_at + OPEN_SHARE * self.timeline.deadline_seconds
         lost = case.held.reducer in gone and not case.by_owners
         if late and not (lost or case.by_owners):
@@ -145,8 +144,10 @@ class Inspection:
 
     def _begin(self, held: HeldResult, now: float) -> Case:
         slot = (held.result.partition, held.result.turn)
-        nonces, tardy = self.exchange.nonces, held.reducer in self.exchange.waits.hurried(OPENING)
-        self.cases[slot] = case = Case(held, seed_of(nonces.joined, *slot), now, nonces.all_shown, by_owners=tardy)
+        nonces = self.exchange.nonces
+        tardy = held.reducer in self.exchange.waits.hurried(OPENING)
+        seed = seed_of(nonces.joined, *slot)
+        self.cases[slot] = case = Case(held, seed, now, foreseen=nonces.all_shown, by_owners=tardy)
         return case
 
     def _ask(self, case: Case, own: bool) -> list[Action]:

@@ -112,24 +112,18 @@ def missed_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]
     return _named_by_a_third(group, checks, lambda check: check.complaints)
 
 
-def unsure_partitions(group: Group, checks: Sequence[Checked]) -> frozenset[int]:
-    """Partitions of which more than a third of the voters have no result, or one that they doubt.
-
-    Counted together: what some do not get and others are not shown might convince no more than a third, and nobody
-    could follow these (docs/adr/0054).
-    """
-    return _named_by_a_third(group, checks, lambda check: (*check.complaints, *check.doubts))
-
-
 def partitions_to_redo(
     group: Group, inputs: InputSet, checks: Sequence[Checked], results: Mapping[bytes, Result]
 ) -> frozenset[int]:
     """What these checks alone have reduced once more: missed or doubted by many, or without a committed input.
 
-    `results` by statement digest: of a result that is not among them nobody can say whom it left out.
+    Who misses it and who doubts it count together: what some do not get and others are not shown might convince no more
+    than a third, and nobody could follow these (docs/adr/0055). `results` by statement digest: of a result that is not
+    among them nobody can say whom it left out.
     """
+    unsure = _named_by_a_third(group, checks, lambda check: (*check.complaints, *check.doubts))
     dropped = (_dropped(group, inputs, checked, results) for checked in checks)
-    return unsure_partitions(group, checks).union(*dropped)
+    return unsure.union(*dropped)
 
 
 def _named_by_a_third(

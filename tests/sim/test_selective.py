@@ -24,7 +24,7 @@ from coordinator.virtual.tensors import VirtualTensors
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.test_inspection import perturbed
-from tests.sim.test_vouching import FAULT_FREE_VERSIONS, SECONDS, Blind, Plotter, Voteless, seize, watcher_of
+from tests.sim.test_vouching import FAULT_FREE_VERSIONS, SECONDS, Blind, Plotter, Voteless, certified_roots, seize
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, statement_of, swarm, version
 
 LONG_SECONDS = 240.0
@@ -169,10 +169,12 @@ def make_up(false_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Opener, "false_share", false_share)
 
 
-def certified_roots(world: World) -> list[bytes | None]:
-    """The result of every partition of every version; None is frozen."""
-    every = (partition for one in watcher_of(world).certified.values() for partition in one.outcome.partitions)
-    return [None if partition is None else partition.root for partition in every]
+def plotted(world: World, kind: type[Plotter], seconds: float) -> Tape:
+    """What was done in so much time with as many of this kind as can be hostile."""
+    seize(world, kind)
+    tape = Tape(world)
+    world.run(seconds)
+    return tape
 
 
 def longest_gap(tape: Tape) -> float:
@@ -185,41 +187,30 @@ def longest_gap(tape: Tape) -> float:
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
 def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, seed: int) -> None:
     """Neither were more than a third, so it was proposed, and too few were convinced of it for others to follow."""
-    world = swarm(count, seed=seed)
-    seize(world, Chooser)
-    tape = Tape(world)
-    world.run(SECONDS)
-    gap_seconds = longest_gap(tape)
-    assert gap_seconds < 2 * PACE.round_seconds
-    assert version(world.peers[0]) >= 0.4 * FAULT_FREE_VERSIONS  # each takes a redo
-    assert None not in certified_roots(world)
+    tape = plotted(swarm(count, seed=seed), Chooser, SECONDS)
+    assert longest_gap(tape) < 2 * PACE.round_seconds
+    assert version(tape.world.peers[0]) >= 0.4 * FAULT_FREE_VERSIONS  # each takes a redo
+    assert None not in certified_roots(tape.world)
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
 def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
     """It waited for openings until the attempt was over: all others, who had voted, were locked for three deadlines."""
-    world = swarm(count, seed=seed)
-    seize(world, Laggard)
-    tape = Tape(world)
-    world.run(LONG_SECONDS)
-    gap_seconds = longest_gap(tape)
-    assert gap_seconds < 8 * PACE.round_seconds
-    assert version(world.peers[0]) >= 0.2 * LONG_SECONDS / INTERVAL_SECONDS  # each takes a whole deadline
+    tape = plotted(swarm(count, seed=seed), Laggard, LONG_SECONDS)
+    assert longest_gap(tape) < 8 * PACE.round_seconds
+    assert version(tape.world.peers[0]) >= 0.2 * LONG_SECONDS / INTERVAL_SECONDS  # each takes a whole deadline
 
 
 @pytest.mark.parametrize(("count", "seed"), [(4, 0), (4, 1), (7, 0), (7, 1)])
 def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: int) -> None:
     """Before its order had reached itself it proposed the checks that asked for it, and froze what it had ordered."""
-    world = swarm(count, seed=seed)
-    seize(world, Exposer)
-    tape = Tape(world)
-    world.run(SECONDS)
+    tape = plotted(swarm(count, seed=seed), Exposer, SECONDS)
     redone = {(one.sender, one.context.group) for one in tape.statements("redo")}
     after = [one for one in tape.statements("proposal") if (one.sender, one.context.group) in redone]
     assert after, "it has been plotted"
     overtaken = [check for one in after for check in one.read(Proposal).checks if not is_recheck(check)]
     assert overtaken == []
-    assert None not in certified_roots(world)
+    assert None not in certified_roots(tape.world)
 
 
 @pytest.mark.parametrize(("false_share", "held_share_max"), [(0.05, 0.6), (0.1, 0.2)])
