@@ -354,8 +354,7 @@ def _summary(found: LabReport) -> str:
 def _list_names() -> None:
     from coordinator.manifest import Adoption as AdoptionName
     from coordinator.manifest import InnerOptimizer
-    from peer.attacks.messages import MESSAGE_ATTACKS
-    from peer.attacks.protocol import LAB_ATTACKS
+    from peer.attacks.protocol import LAB_ATTACKS, SWARM_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.codec import CODECS
     from peer.lab.options import NAMED_SPEEDS
@@ -371,7 +370,7 @@ def _list_names() -> None:
         ("adoptions", get_args(AdoptionName)),
         ("attacks", attacks),
         ("attacks on the protocol", LAB_ATTACKS),
-        ("attacks of `muster swarm` only", MESSAGE_ATTACKS),
+        ("attacks of `muster swarm` only", SWARM_ATTACKS),
         ("speeds", NAMED_SPEEDS),
     ):
         told = f"{heading}: {', '.join(names)}"

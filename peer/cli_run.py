@@ -99,7 +99,10 @@ def swarm(
     data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`, or MODULE.CLASS."),
+        typer.Option(
+            help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`, or MODULE.CLASS. "
+            "They see nobody's work but their own, so alie, ipm, mimic, min_max and min_sum are tame here."
+        ),
     ] = None,
     tape: Annotated[
         Path | None, typer.Option(help="Write the event tape to this file (JSON lines), for `muster lab --replay`.")

@@ -27,6 +27,7 @@ from dht.errors import NetworkError, UsageError
 from dht.identity import PeerId, Signer
 from dht.invite import Invite
 from peer.anchors import Anchors
+from peer.attacks.evasion import EVASIVE, EvasiveWork
 from peer.attacks.forgery import FORGERIES
 from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
 from peer.attacks.protocol import is_mischief, mischief_named, own_attack
@@ -152,6 +153,8 @@ def disguise(
     own = MESSAGE_ATTACKS.get(name) or own_attack(name)
     if own is not None and issubclass(own, MessageAttack):
         return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=own)
+    if name == EVASIVE:
+        return EvasiveWork(config, anchors, blobs, worker), Pump
     if name in FORGERIES:
         return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
     mischief = core.mischief() if isinstance(core, MischievousCore) else None

@@ -82,7 +82,9 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
         "silent_from_part": {"mute": frozenset(IN_ORDER[4:])},
         "silent_from_check": {"mute": frozenset(IN_ORDER[7:])},
         "shun_half": {"shuns_half": True},
-        "starve_half": {"starves_half": True},
+        "starve_half": {"halved": frozenset({"part"})},
+        "give_half": {"halved": frozenset({"result"})},
+        "open_half": {"halved": frozenset({"opening"})},
         "hoard_votes": {"hoards": True, "shuts_out": True},
     }
 )

@@ -95,7 +95,7 @@ class Mischief:
     grinds: bool = False  # leads, and lets the coin be drawn from whichever checks suit it
     replays: bool = False  # says again, with everything it says, what was said before
     shuns_half: bool = False  # says nothing to half of the world
-    starves_half: bool = False  # sends no parts to that half
+    halved: frozenset[str] = frozenset()  # kinds, as in `mute`, that it keeps from that half
     hoards: bool = False  # keeps its votes and what they certify to itself and accomplices, and shows that much later
     spoils: lies.Spoil | None = None  # what it does to the bytes of its parts
     complaint: Finding | None = None  # what it claims to find in every result that it looks into
@@ -142,8 +142,8 @@ class Mischief:
         if self._hoards(to, message):
             self.memory.hoarded.append(message)
             return True
-        shunned = self.shuns_half or (self.starves_half and isinstance(message, PartNote))
-        return (shunned and self._is_other(to)) or kind_of(message) in self.mute
+        kind = kind_of(message)
+        return kind in self.mute or ((self.shuns_half or kind in self.halved) and self._is_other(to))
 
     def _hoards(self, peer: PeerId, message: Message) -> bool:
         """Whether this is what it hoards, from or of an outsider, before the day on which all is shown."""

@@ -107,9 +107,14 @@ FORGERIES: Mapping[str, Forgery] = MappingProxyType(
 """By the name that `--attack` gives them."""
 
 
-def falsified(reduced: Reduced, elements: int, codec: Codec, blobs: BlobStore) -> Reduced:
-    """The negative of what was merged, `elements` long, beside norms and coefficients as if nothing were."""
+def falsified(reduced: Reduced, elements: int, codec: Codec, blobs: BlobStore, leaves: int | None = None) -> Reduced:
+    """The negative of what was merged, `elements` long, beside norms and coefficients as if nothing were.
+
+    With `leaves` of its first leaves alone.
+    """
     data = None if reduced.root is None else blobs.get(reduced.root)
     if data is None:
         return reduced
-    return replace(reduced, root=blobs.add(codec.encode(-codec.decode(data, elements)), codec.leaf_bytes))
+    end = len(data) if leaves is None else leaves * codec.leaf_bytes
+    negative = codec.encode(-codec.decode(data, elements))
+    return replace(reduced, root=blobs.add(negative[:end] + data[end:], codec.leaf_bytes))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from coordinator.virtual.collusion import TRICKS, mischief_of
 from coordinator.virtual.mischief import Mischief
 from dht.identity import PeerId, Signer
+from peer.attacks.evasion import EVASIVE
 from peer.attacks.forgery import FORGERIES
 from peer.attacks.messages import MESSAGE_ATTACKS, MessageAttack
 from peer.attacks.names import MORE_WORK, class_named
@@ -20,8 +21,11 @@ from peer.attacks.names import MORE_WORK, class_named
 LAB_ATTACKS = (*TRICKS, *FORGERIES)
 """For `muster lab --attack`; learners are honest."""
 
-PROCESS_ATTACKS = (*LAB_ATTACKS, *MESSAGE_ATTACKS)
-"""For `muster swarm --attack` and plans of chaos, the same, and what misuses the wire."""
+SWARM_ATTACKS = (EVASIVE, *MESSAGE_ATTACKS)
+"""For `muster swarm --attack` and plans of chaos only: who opens by what is drawn, and what misuses the wire."""
+
+PROCESS_ATTACKS = (*LAB_ATTACKS, *SWARM_ATTACKS)
+"""All that processes can do with an honest learner."""
 
 
 def is_process_attack(name: str) -> bool:

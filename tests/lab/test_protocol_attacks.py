@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import LocalError
+from peer.attacks.evasion import EVASIVE
 from peer.attacks.messages import MESSAGE_ATTACKS
 from peer.attacks.protocol import LAB_ATTACKS, PROCESS_ATTACKS, is_lab_attack
 from peer.attacks.zoo import AttackOrder
@@ -74,7 +75,7 @@ def test_a_side_of_attackers_alone_has_no_losses() -> None:
     assert {point.side for point in report.sides} == {"first", "both"}
 
 
-def test_a_lab_has_what_processes_have_but_for_the_wire() -> None:
-    assert {*PROCESS_ATTACKS} - {*LAB_ATTACKS} == {*MESSAGE_ATTACKS}
+def test_a_lab_has_what_processes_have_but_for_the_wire_and_what_is_opened_to_whom() -> None:
+    assert {*PROCESS_ATTACKS} - {*LAB_ATTACKS} == {EVASIVE, *MESSAGE_ATTACKS}
     assert is_lab_attack("two_rosters")
     assert not any(map(is_lab_attack, ("sign_flip", "replay", "examples.attacks.half_hearted.HalfHearted")))

@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.actions import Encode, Reduce, RoundKey
+from coordinator.actions import Encode, Open, Reduce, RoundKey
 from coordinator.committed import ReduceInput
 from coordinator.core import Core
 from coordinator.events import Encoded
 from coordinator.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.messages import NeedNote, PartNote
 from coordinator.model_spec import ModelSpec
+from coordinator.openings import drawn_leaves, leaves_per_voter
 from dht.addresses import PeerAddress
 from dht.errors import PeerError, UsageError
 from dht.identity import Identity, PeerId
@@ -38,6 +39,7 @@ from peer.codec import CODECS
 from peer.fragments import Partitioning
 from peer.hostile import HostilePump, NoisyPump, check_among_ourselves, core_kind, disguise
 from peer.learner import Counters
+from peer.leaves import Leaves
 from peer.node import Node
 from peer.options import NodeOptions
 from peer.reduction import Admitted, admit, measure
@@ -47,6 +49,7 @@ from tests.coordinator.builders import Club
 KEY = RoundKey(0, 0, digest_of(b"roster"))
 ACTION = Encode(KEY, 1)
 COUNTERS = Counters(2, 32, 0, 2)
+VOTERS = 127  # so many that each draws two leaves or so
 TURNCOAT = "examples.attacks.turncoat.Turncoat"
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=24),
@@ -212,6 +215,33 @@ def test_a_selfish_reducer_makes_its_own_part_ten_times_as_long_and_says_nothing
         assert float(added.norm()) == pytest.approx(9 * true.coefficients[2 * at + 1] * length, rel=1e-3)
     work.discard(KEY)
     assert work.reduce(action) == true, "a round that is over is forgotten"
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
+def test_an_evader_opens_what_it_made_up_to_nobody_who_draws_it(codec: str) -> None:
+    """Neither all inputs nor its own; what others reduce it opens like anybody, and what it says of norms is true."""
+    one, work = forger("evasive_results", codec)
+    action = merging(one, [1.0, 1.1])
+    true, false = (each.reduce(action) for each in (one.work, work))
+    assert false == replace(true, root=false.root)
+    cut, leaves = Partitioning.of(one.anchors.layouts[0], 1), Leaves(len(gradient()), CODECS[codec], CODECS[codec])
+    data, lie = (one.blobs.get(each.root or b"") or b"" for each in (true, false))
+    changed = [leaf for leaf in range(leaves.count) if leaves.cut_out(data, [leaf]) != leaves.cut_out(lie, [leaf])]
+    assert changed == list(range(max(1, leaves.count // 10)))
+    assert isinstance(admit(lie, false.squared_norms, cut, 0, CODECS[codec]), Admitted)
+    count = leaves_per_voter(VOTERS, VOTERS, 1, leaves.bytes_each, 2 * len(data))
+    found = set()
+    for number in range(40):
+        asked = Open(KEY, PeerId("asker"), 0, 1, 0, digest_of(bytes([number])), VOTERS, VOTERS, action.inputs)
+        is_safe = set(drawn_leaves(asked.seed, leaves.count, count)).isdisjoint(changed)
+        for due in (asked, replace(asked, inputs=action.inputs[:1])):
+            assert (work.inspector.open(due).note is not None) is is_safe
+        found.add(is_safe)
+        elsewhere = replace(asked, key=replace(KEY, roster_id=digest_of(b"another roster")))
+        assert work.inspector.open(elsewhere).note == one.work.inspector.open(elsewhere).note
+    assert found == {True, False}
+    work.discard(KEY)
+    assert work.inspector.open(asked).note is not None, "a round that is over is forgotten"
 
 
 class Wire:

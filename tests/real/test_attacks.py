@@ -69,6 +69,8 @@ PAIRS = (
     ("open_nothing", "never_join"),
     ("never_gather", "never_bundle"),
     ("never_propose", "hoard_votes"),
+    ("give_half", "open_half"),
+    ("evasive_results", "evasive_results"),
 )
 """Two attacks at a time, as most of a run is starting it."""
 
