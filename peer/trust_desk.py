@@ -11,10 +11,8 @@ from functools import partial
 from random import SystemRandom
 
 import structlog
-from pydantic import Field
 
 from coordinator.actions import KeepEvidence
-from coordinator.certificate import Conviction
 from coordinator.chain import active_sets
 from coordinator.events import Received
 from coordinator.messages import ConvictionsNote
@@ -22,23 +20,16 @@ from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.records import evidence_key
 from dht.store import RecordStore, StoredRecord
-from dht.wire import Wire
 from peer.evidence_shelf import EvidenceShelf
 from peer.pause import pause
 from peer.pump import Pump
 
 log = structlog.get_logger(__name__)
 
-HEADS_MAX = 4  # what fits into a record
+HEADS_MAX = 4  # the newest, in one record, which has room for no more
 HEADS_LIFETIME_SECONDS = 3600.0
 REFRESH_SECONDS = 600.0
 STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
-
-
-class EvidenceHeads(Wire):
-    """The payload of an evidence record: the newest convictions of its sender."""
-
-    convictions: tuple[Conviction, ...] = Field(max_length=HEADS_MAX)
 
 
 class TrustDesk:
@@ -77,7 +68,7 @@ class TrustDesk:
     async def _publish(self) -> None:
         held = list(self._pump.engine.core.bans.held.values())
         if held:
-            heads = EvidenceHeads(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
+            heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
             await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
 
     async def _read(self) -> None:
@@ -86,10 +77,10 @@ class TrustDesk:
         records = [record for record in await self._store.get(self._key) if record.sender != engine.core.me]
         for record in drawn(records, known):
             try:
-                heads = EvidenceHeads.from_wire(record.payload)
+                heads = ConvictionsNote.from_wire(record.payload)
             except PeerError:
                 continue
-            self._pump.feed(Received(record.sender, ConvictionsNote(convictions=heads.convictions)))
+            self._pump.feed(Received(record.sender, heads))
 
 
 def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:

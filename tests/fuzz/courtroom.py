@@ -21,6 +21,7 @@ from dht.errors import PeerError
 from dht.statement import Context, Statement, signed_bytes
 from dht.wire import Wire
 from peer.court import TensorCourt
+from peer.evidence_shelf import FILE_BYTES_MAX, KeptEvidence
 from peer.reduction import ReducedPartition
 from tests.coordinator.builders import Club
 from tests.fuzz.target import Target
@@ -231,9 +232,17 @@ def judge(data: bytes) -> object:
     return verify(Evidence.parse(data), CLUB.rules, REAL_COURT)
 
 
+def judge_file(data: bytes) -> object:
+    """The same in a file, as peers keep it and hand it to each other's owners."""
+    return judge(KeptEvidence.from_wire(data, FILE_BYTES_MAX).evidence)
+
+
 REAL_COURT = REAL.court
 COURT_TARGETS = {
     "evidence": Target(judge, _evidence()),
+    "evidence_file": Target(
+        judge_file, tuple(KeptEvidence(evidence=one, learnt_unix_milliseconds=1).to_wire() for one in _evidence())
+    ),
     "court": Target(accuse, tuple(one.to_wire() for one in _accusations())),
     "court_garbage": Target(charge, tuple(one.to_wire() for one in _charges())),
 }

@@ -11,6 +11,7 @@ from coordinator.messages import Message
 from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.network import Deliver
 from coordinator.virtual.peer import VirtualPeer
+from coordinator.virtual.scale import Crowd
 from coordinator.virtual.simulation import World
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -34,7 +35,7 @@ class Mangler:
     changes is told in so many `copies`, every one changed otherwise, for a swarm's own rounds cost far more than these.
     """
 
-    world: World
+    world: World | Crowd
     hostile: VirtualPeer
     source: random.Random
     signs: bool
@@ -44,9 +45,6 @@ class Mangler:
 
     def __post_init__(self) -> None:
         self.seen = {kind_of(message): message for message in ((*statements(), *notes()) if self.signs else notes())}
-        self.world.outcasts |= {self.hostile.me}
-        if isinstance(self.world.watcher, Watcher):
-            self.world.watcher.hostile |= self.world.outcasts
         inboxes = self.world.network.inboxes
         peers = {peer.me: peer for peer in self.world.peers}
         inboxes.update({peer: partial(self._receive, peers[peer], inbox) for peer, inbox in inboxes.items()})
@@ -118,6 +116,9 @@ def mangled_run(seed: int, copies: int = 1) -> Mangler:
     """
     world = swarm(4, seed=seed)
     mangler = Mangler(world, world.peers[3], random.Random(seed), signs(seed), 1 if signs(seed) else copies)
+    world.outcasts |= {mangler.hostile.me}
+    if isinstance(world.watcher, Watcher):
+        world.watcher.hostile |= world.outcasts
     until = world.clock.now + ROUNDS * PACE.round_seconds
     while mangler.heard and world.clock.step(until):
         pass

@@ -9,11 +9,12 @@ import pytest
 from coordinator.bans import Ban
 from coordinator.certificate import Conviction
 from coordinator.evidence import verify
+from coordinator.messages import ConvictionsNote
 from dht.errors import LocalError
 from dht.records import RECORD_KINDS, RecordBody, evidence_key, make_record
 from dht.store import StoredRecord
 from peer.evidence_shelf import EvidenceShelf
-from peer.trust_desk import HEADS_MAX, STRANGERS_READ_MAX, EvidenceHeads, drawn
+from peer.trust_desk import HEADS_MAX, STRANGERS_READ_MAX, drawn
 from tests.coordinator.builders import Club
 from tests.coordinator.test_evidence import CLUB, LIES, PAIRS, contradiction, lie
 
@@ -55,11 +56,12 @@ def test_a_disk_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 def test_heads_fit_into_a_record() -> None:
     peers = Club.of(HEADS_MAX, real_keys=True)
-    heads = EvidenceHeads(convictions=tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in peers.ids)).to_wire()
+    convictions = tuple(Conviction(peer=peer, evidence=bytes(32)) for peer in peers.ids)
+    heads = ConvictionsNote(convictions=convictions).to_wire()
     assert len(heads) <= RECORD_KINDS["evidence"].payload_bytes_max
     body = RecordBody(payload=heads, issued_unix_milliseconds=1, lifetime_milliseconds=1000)
     record = make_record(peers.signers[0], evidence_key(bytes(32)), body)
-    assert EvidenceHeads.from_wire(record.body.payload).convictions[0].peer == peers.ids[0]
+    assert ConvictionsNote.from_wire(record.body.payload).convictions[0].peer == peers.ids[0]
 
 
 def test_of_the_heads_of_strangers_a_few_are_followed_and_of_those_we_know_all() -> None:
