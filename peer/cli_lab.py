@@ -247,7 +247,9 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     if given["partition"] is not None:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
     failures, scavenge = given["failures"], given["scavenge"]
-    steps = given["steps"] or base.versions * base.pace.steps_per_version // base.pace.fragments
+    steps = given["steps"]
+    if steps is None:
+        steps = base.versions * base.pace.steps_per_version // base.pace.fragments
     options = LabOptions(
         config=lab_config(base, given["learners"], steps, changes),
         learners=given["learners"],
@@ -281,6 +283,8 @@ def _comparisons(given: Mapping[str, Any], options: LabOptions) -> Comparisons:
     from peer.lab.session import Comparisons
 
     text = given["dp_lr"]
+    if text and not given["compare"]:
+        raise UsageError("--dp-lr has rates for --compare: give that too")
     rates = [_number("--dp-lr", part) for part in text.split(",")] if text else [options.config.inner.learning_rate]
     return Comparisons(tuple(method.value for method in given["compare"] or ()), tuple(rates))
 

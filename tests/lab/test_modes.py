@@ -141,18 +141,20 @@ def test_one_fragment_without_overlap_is_diloco() -> None:
     assert_same_bits(anchors_of(lab), states)
 
 
+@pytest.mark.parametrize("delay_steps", [1, 2])
 @pytest.mark.parametrize(
     ("adoption", "alpha"),
     [("overwrite", 0.5), ("blend", 0.5), ("blend", 0.25), ("carry", 0.5), ("eager", 0.5), ("eager", 1.0)],
 )
-def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str, alpha: float) -> None:
-    """(§10: P=H fragments in turn, K=M, τ≥1) Streaming DiLoCo 2501.18512 with α = 0, α > 0, and with what is kept."""
+def test_fragments_in_turn_with_a_delay_are_streaming_diloco(adoption: str, alpha: float, delay_steps: int) -> None:
+    """(§10: P=H, K=M, τ = 1 and 2) Streaming DiLoCo 2501.18512 with α = 0, α > 0, and with what is kept."""
     rule = {"outer.adoption": adoption, "outer.adoption_blend": alpha}
-    chosen = small.options(2, 36, {"pace.fragments": 4, "pace.steps_per_version": 4, **rule}, adoption_delay_steps=1.0)
+    in_turn = {"pace.fragments": 4, "pace.steps_per_version": 4, **rule}
+    chosen = small.options(2, 36, in_turn, adoption_delay_steps=float(delay_steps))
     lab, report = small.run(chosen)
-    states, learners = streaming_loop(chosen.config, sources_of(lab), 36, 1)
+    states, learners = streaming_loop(chosen.config, sources_of(lab), 36, delay_steps)
     assert report.versions_certified == 36
-    assert report.adoption_delay_steps == {"median": 1.0, "p95": 1.0}
+    assert report.adoption_delay_steps == {"median": delay_steps, "p95": delay_steps}
     assert_same_bits(anchors_of(lab), states)
     digests = [lab.shop.active[peer.me].lazy.digest() for peer in lab.world.peers]
     assert digests == [_digest(one) for one in learners]
