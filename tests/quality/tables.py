@@ -225,17 +225,16 @@ def failures(reports: Reports) -> str:
         runs = {how: [reports.get(f"failures-{what}-{how}-s{seed}") for seed in SEEDS] for how in FAILURES}
         losses = {how: [loss_of(one) for one in found] for how, found in runs.items()}
         for how, found in runs.items():
-            tokens = [None if one is None else one["tokens"] / 1e6 for one in found]
+            made = [_millions(found, count) for count in ("tokens", "tokens_certified")]
             ratio = _ratio(list(zip(losses[how], losses["none"], strict=True))) if how != "none" else "—"
-            rows.append([f"{what}, {how}", _mean_of(tokens), _mean_of(losses[how]), _accuracy(found), ratio])
+            rows.append([f"{what}, {how}", *made, _mean_of(losses[how]), _accuracy(found), ratio])
         elastic = [one["baseline"]["elastic"] for one in runs["half"] if one is not None]
         goodput = _mean_of([one["goodput"] for one in elastic])
-        cells = [
-            _mean_of([one["tokens"] / 1e6 for one in elastic]),
-            _mean_of([one["eval_loss_last"] for one in elastic]),
-        ]
-        rows.append([f"{what}, half, elastic data-parallel: goodput {goodput}", *cells, "—", "—"])
-    return markdown(["what, failures", "million tokens", "held out", "top-1", "against none, paired"], rows)
+        loss = _mean_of([one["eval_loss_last"] for one in elastic])
+        made = [_millions(elastic, "tokens"), "all"]
+        rows.append([f"{what}, half, elastic data-parallel: goodput {goodput}", *made, loss, "—", "—"])
+    heads = ["what, failures", "million tokens trained", "certified", "held out", "top-1", "against none, paired"]
+    return markdown(heads, rows)
 
 
 def scavenging(reports: Reports) -> str:
@@ -249,10 +248,15 @@ def scavenging(reports: Reports) -> str:
         ideal = scavenged_steps(more) / SCAVENGED_STEPS
         row = [f"{more} for {helped_steps(more)} of {scavenged_steps(more)} steps", f"{ideal:.3f}", MISSING, MISSING]
         if alone is not None and helped is not None and loss is not None and loss_alone is not None:
-            took = ideal * alone["tokens_certified"] / helped["tokens_certified"]
-            row[2:] = [f"{took:.3f}", f"{loss / loss_alone:.4f}"]
+            missing = 1 - helped["tokens_certified"] / alone["tokens_certified"]  # and made up for by the four alone
+            row[2:] = [f"{ideal + missing:.3f}", f"{loss / loss_alone:.4f}"]
         rows.append(row)
     return markdown(["scavengers", "ideal", "measured", "loss against none"], rows)
+
+
+def _millions(reports: Sequence[Mapping[str, Any] | None], what: str) -> str:
+    """Of tokens."""
+    return _mean_of([None if one is None else one[what] / 1e6 for one in reports])
 
 
 def _accuracy(reports: Sequence[Mapping[str, Any] | None]) -> str:
