@@ -80,6 +80,7 @@ class Watcher(Observer):
     bans: dict[PeerId, set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # who is banned by whom
     lasting: Lasting = field(default_factory=Lasting)
     _judged: Statement | None = None  # a statement that goes to many comes many times in a row
+    _events: int = 0
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Judge one action before it is carried out."""
@@ -216,15 +217,20 @@ class Watcher(Observer):
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:
-        """(7) What a peer keeps is bounded, after every event, and no group outlives its deadline."""
+        """(7) What a peer keeps is bounded, and no group outlives its deadline.
+
+        One fragment is measured after each event, in turn: what is too much stays so for longer than that.
+        """
         if peer.engine is None:
             return
         engine, now = peer.engine, peer.world.clock.now
         for machine in engine.machines:
             if machine.attempt is not None and now > machine.attempt.timeline.end + TICK_SECONDS_MIN:
                 raise InvariantError(f"{peer.me} is still in a group whose deadline has passed")
-            if not _is_bounded(machine):
-                raise InvariantError(f"{peer.me} keeps too much of fragment {machine.index}")
+        self._events += 1
+        measured = engine.machines[self._events % len(engine.machines)]
+        if not _is_bounded(measured):
+            raise InvariantError(f"{peer.me} keeps too much of fragment {measured.index}")
         if not _hears_little(engine):
             raise InvariantError(f"{peer.me} remembers too much of what others say")
         if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > ASKED_MAX * len(engine.machines):
