@@ -42,6 +42,7 @@ class Exchange:
 
     `redone`: partitions that are in their second turn. `named`: results that a proposal rests on, by statement digest.
     `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
+    `given_by`: the result that each reducer gave us itself; one that others show us does not say that it comes.
     """
 
     core: Core
@@ -57,6 +58,7 @@ class Exchange:
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
     redone: frozenset[int] = frozenset()
     named: frozenset[bytes] = frozenset()
+    given_by: dict[PeerId, bytes] = field(default_factory=dict)
     given: Counter[tuple[PeerId, NeedNote]] = field(default_factory=Counter)  # answers that members were sent
     waits: Waits = field(init=False)
 
@@ -176,22 +178,33 @@ class Exchange:
         statement = self.core.say("result", self.group.key, self.inputs.digest, body)
         return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
+    def see_giver(self, statement: Statement) -> None:
+        """Whoever signed this result gives it to us; whether it is one of this group, `on_result` finds out."""
+        if statement.sender in self.group.reducers:
+            self.given_by[PeerId(statement.sender)] = statement.digest
+
     def on_result(self, statement: Statement, root: bytes | None) -> None:
-        """Keep the first valid result of each partition and turn.
+        """Keep the first valid result of each partition and turn."""
+        result = statement.read(Result)
+        slot = (result.partition, result.turn)
+        if slot not in self.results:
+            self._check_result(statement, result, root)
+            self.results[slot] = HeldResult(PeerId(statement.sender), result, statement)
+        held = self.results[slot]
+        if self.given_by.get(held.reducer) == held.statement.digest:
+            self.waits.come(("result", result.turn), held.reducer)
+
+    def _check_result(self, statement: Statement, result: Result, root: bytes | None) -> None:
+        """Raises PeerError if it does not belong to this group.
 
         Of one that a proposal names more than two thirds of the voters know that its reducer was to make it.
         """
-        result = statement.read(Result)
-        slot = (result.partition, result.turn)
-        if slot in self.results:
-            return
         if result.partition >= self.group.partitions or self.inputs is None:
             raise PeerError("a result of another group")
         if statement.context.group != self.inputs.digest:
             raise PeerError("a result of other inputs")
-        reducer = PeerId(statement.sender)
         if not self.awaits(statement, result) or (
-            statement.digest not in self.named and reducer != self._reducer(*slot)
+            statement.digest not in self.named and statement.sender != self._reducer(result.partition, result.turn)
         ):
             raise PeerError("a result from somebody who does not reduce it")
         indices = set(result.included)
@@ -204,8 +217,6 @@ class Exchange:
             raise PeerError("a result of too few inputs")
         if root != result.root:
             raise PeerError("result bytes that do not match their signed root")
-        self.results[slot] = HeldResult(reducer, result, statement)
-        self.waits.come(("result", result.turn), reducer)
 
     def awaits(self, statement: Statement, result: Result) -> bool:
         """Whether we can judge a result by now: one of a second turn once we follow its order, or a proposal has it."""

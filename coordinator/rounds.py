@@ -199,6 +199,8 @@ class Rounds:
         attempt = self.find(group) if by_roster else self._find_by_inputs(group)
         if attempt is not None and kind == "bundle":  # a hasty leader may have closed before all had asked
             attempt.exchange.left_out = _left_out(self, attempt.group)
+        if attempt is not None and kind == "result" and shown_by == sender:
+            attempt.exchange.see_giver(statement)
         return [] if attempt is None else attempt.receive(sender, statement, root, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:

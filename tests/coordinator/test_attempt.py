@@ -16,6 +16,7 @@ from coordinator.group import Group, InputSet
 from coordinator.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
 from coordinator.openings import OpeningNote, OpenNote, Refutation
 from coordinator.outcome import Checked, nonce_hash
+from coordinator.tardiness import RESULT
 from coordinator.timeline import PROPOSE_SHARES, Timeline
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -423,6 +424,20 @@ def test_missing_results_are_asked_of_reducers_then_of_who_proposed_and_who_vote
     member.hear(member.proposal())
     asked = needs(member.attempt.tick(3.0))
     assert asked == {(member.group.leader, "result", missing)}
+
+
+def test_a_result_that_others_show_does_not_say_that_its_reducer_comes() -> None:
+    """Or one that gives its results to half of the members would be waited for to the end again and again."""
+    member = Member(2)
+    member.hear_bundle()
+    shown, given = (member.group.reducer(partition) for partition in range(2))
+    member.core.tardiness.miss([shown, given], RESULT)
+    member.attempt.exchange.see_giver(member.results[1])
+    member.hear_results(range(2))
+    assert member.core.tardiness.hurried({shown, given}, RESULT, 1) == {shown}
+    member.attempt.exchange.see_giver(member.results[0])  # it comes after all
+    member.hear_results(range(1))
+    assert not member.core.tardiness.hurried({shown, given}, RESULT, 1)
 
 
 def test_a_needed_result_is_given_with_its_bytes() -> None:

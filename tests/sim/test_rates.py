@@ -39,6 +39,7 @@ SILENT_SOMEWHERE = (
     "never_propose",
     "shun_half",
     "starve_half",
+    "give_half",
     "open_half",
 )
 
