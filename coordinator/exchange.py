@@ -42,7 +42,6 @@ class Exchange:
 
     `redone`: partitions that are in their second turn. `named`: results that a proposal rests on, by statement digest.
     `left_out`: how many of the active set have asked and would have a seat, but are not in the roster.
-    `given_by`: the result that each reducer gave us itself; one that others show us does not say that it comes.
     """
 
     core: Core
@@ -58,7 +57,6 @@ class Exchange:
     results: dict[tuple[int, int], HeldResult] = field(default_factory=dict)
     redone: frozenset[int] = frozenset()
     named: frozenset[bytes] = frozenset()
-    given_by: dict[PeerId, bytes] = field(default_factory=dict)
     given: Counter[tuple[PeerId, NeedNote]] = field(default_factory=Counter)  # answers that members were sent
     waits: Waits = field(init=False)
 
@@ -178,11 +176,6 @@ class Exchange:
         statement = self.core.say("result", self.group.key, self.inputs.digest, body)
         return list(self.core.to_all(self.group.receivers(self.core.me), statement, event.root))
 
-    def see_giver(self, statement: Statement) -> None:
-        """Whoever signed this result gives it to us; whether it is one of this group, `on_result` finds out."""
-        if statement.sender in self.group.reducers:
-            self.given_by[PeerId(statement.sender)] = statement.digest
-
     def on_result(self, statement: Statement, root: bytes | None) -> None:
         """Keep the first valid result of each partition and turn."""
         result = statement.read(Result)
@@ -191,8 +184,7 @@ class Exchange:
             self._check_result(statement, result, root)
             self.results[slot] = HeldResult(PeerId(statement.sender), result, statement)
         held = self.results[slot]
-        if self.given_by.get(held.reducer) == held.statement.digest:
-            self.waits.come(("result", result.turn), held.reducer)
+        self.waits.come_with(("result", result.turn), held.reducer, held.statement.digest)
 
     def _check_result(self, statement: Statement, result: Result, root: bytes | None) -> None:
         """Raises PeerError if it does not belong to this group.

@@ -69,6 +69,7 @@ class Waits:
     group: Group
     stages: dict[tuple[Stage, int], Patience] = field(default_factory=dict)
     spent: set[PeerId] = field(default_factory=set)
+    given_by: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer gave us itself
 
     def hurried(self, stage: Stage) -> frozenset[PeerId]:
         """Members that have only a moment at this stage."""
@@ -92,6 +93,16 @@ class Waits:
         """What we awaited of a member is here, in time or not: it is waited for again."""
         self.spent.discard(peer)
         self.tardiness.come(peer, stage)
+
+    def see_giver(self, reducer: PeerId, result: bytes) -> None:
+        """It gives us this result itself; whether that is one of this group, we may not know yet."""
+        if reducer in self.group.reducers:
+            self.given_by[reducer] = result
+
+    def come_with(self, stage: Stage, reducer: PeerId, result: bytes) -> None:
+        """We have its result; if others show it to us, that does not say that it comes."""
+        if self.given_by.get(reducer) == result:
+            self.come(stage, reducer)
 
     def _miss_in_turn(self, stage: Stage, peers: Set[PeerId]) -> None:
         self.miss(stage, peers)

@@ -143,8 +143,7 @@ class Rounds:
             return [*self._show(group, banned), *self._decline(group)]
         if not self._may_enter(group, now):
             return self._decline(group)
-        lacking = self.joining.lacking(group, _silent(self, group.attempt))
-        if lacking:
+        if lacking := self.joining.lacking(group, _silent(self, group.attempt)):
             return [Send(group.leader, join) for join in lacking]
         return self._enter(group, now)
 
@@ -200,7 +199,7 @@ class Rounds:
         if attempt is not None and kind == "bundle":  # a hasty leader may have closed before all had asked
             attempt.exchange.left_out = _left_out(self, attempt.group)
         if attempt is not None and kind == "result" and shown_by == sender:
-            attempt.exchange.see_giver(statement)
+            attempt.exchange.waits.see_giver(sender, statement.digest)
         return [] if attempt is None else attempt.receive(sender, statement, root, now)
 
     def on_encoded(self, event: Encoded, now: float) -> list[Action]:

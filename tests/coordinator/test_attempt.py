@@ -432,10 +432,10 @@ def test_a_result_that_others_show_does_not_say_that_its_reducer_comes() -> None
     member.hear_bundle()
     shown, given = (member.group.reducer(partition) for partition in range(2))
     member.core.tardiness.miss([shown, given], RESULT)
-    member.attempt.exchange.see_giver(member.results[1])
+    member.attempt.exchange.waits.see_giver(given, member.results[1].digest)
     member.hear_results(range(2))
     assert member.core.tardiness.hurried({shown, given}, RESULT, 1) == {shown}
-    member.attempt.exchange.see_giver(member.results[0])  # it comes after all
+    member.attempt.exchange.waits.see_giver(shown, member.results[0].digest)  # it comes after all
     member.hear_results(range(1))
     assert not member.core.tardiness.hurried({shown, given}, RESULT, 1)
 
