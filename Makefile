@@ -10,6 +10,7 @@ PEERS ?= 4
 MINUTES ?= 5
 SEEDS ?= 1000
 KIND ?= attacked
+DEVICE ?= cpu
 INPUTS ?= 50000
 WORKERS ?= 2
 HYPOTHESIS_PROFILE ?= ci
@@ -47,9 +48,9 @@ check: $(INSTALLED) ## formatting, lint, types and the direction of imports
 bench: $(INSTALLED) ## run the benchmarks, one after the other
 	@for script in $(sort $(wildcard tests/bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…; hours of CPU)
+results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…, DEVICE=cpu; hours)
 	$(BIN)/pip install -q -c constraints.txt -e '.[plots]'
-	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) $(GROUPS)
+	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) --device $(DEVICE) $(GROUPS)
 
 fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mutated inputs each
 	@$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)
