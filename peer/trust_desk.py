@@ -26,7 +26,7 @@ from peer.pump import Pump
 
 log = structlog.get_logger(__name__)
 
-HEADS_MAX = 4  # the newest, in one record, which has room for no more
+HEADS_MAX = 4  # in one record, which has little room
 HEADS_LIFETIME_SECONDS = 3600.0
 REFRESH_SECONDS = 600.0
 STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
@@ -80,7 +80,8 @@ class TrustDesk:
                 heads = ConvictionsNote.from_wire(record.payload)
             except PeerError:
                 continue
-            self._pump.feed(Received(record.sender, heads))
+            if len(heads.convictions) <= HEADS_MAX:
+                self._pump.feed(Received(record.sender, heads))
 
 
 def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:

@@ -10,7 +10,7 @@
 | (4) what is applied stays inside its bounds | `_honest_are_more`: states are digests here, makers have names |
 | (5) tokens count once, nothing is lost | `check_work` in `coordinator.virtual.judgement` |
 | (6) no honest key contradicts itself, in all of its lives, and none is banned | `Watcher._no_contradiction`, `acts` |
-| (7) memory and messages are bounded, nobody hangs | `Watcher.handled` after every event, `check_messages` |
+| (7) memory and messages are bounded, nobody hangs | `Watcher.handled`, memory by fragment in turn; `check_messages` |
 
 The watcher is no peer: it counts votes with its own arithmetic and knows what really was said.
 """

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.checkout import git
 from tests.quality import sorting
 from tests.quality.experiments import GROUPS, Experiment
 from tests.quality.plots import PLOTS
@@ -63,7 +64,7 @@ def keep(experiment: Experiment, report: dict[str, Any]) -> None:
     kept = {
         "command": experiment.command,
         "versions": {name: version(name) for name in LIBRARIES},
-        "commit": _commit(),
+        "commit": git(Path(), "rev-parse", "--short=12", "HEAD"),
         "report": {key: value for key, value in report.items() if key not in BULKY},
     }
     RESULTS.mkdir(exist_ok=True)
@@ -71,12 +72,6 @@ def keep(experiment: Experiment, report: dict[str, Any]) -> None:
     fresh = path.with_suffix(".tmp")
     fresh.write_text(json.dumps(kept) + "\n", encoding="utf-8")
     fresh.replace(path)
-
-
-def _commit() -> str:
-    """Of the checkout that makes a result; nothing where there is none."""
-    found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
 
 
 def reports() -> dict[str, dict[str, Any]]:

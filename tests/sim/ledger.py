@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from coordinator.virtual.seeds import KINDS, Kind, SeedOutcome, outcomes
+from tests.checkout import git
 
 ROOT = Path(__file__).resolve().parents[2]
 LEDGER = ROOT / "docs" / "seed-ledger.md"
@@ -104,14 +104,9 @@ def totals(entries: Sequence[Entry]) -> str:
 
 def commit_of(root: Path) -> str:
     """The commit that is checked out; exits if the simulated code is not what it says."""
-    if _git(root, "status", "--porcelain", "--", *SIMULATED):
+    if git(root, "status", "--porcelain", "--", *SIMULATED):
         sys.exit(f"commit the changes to {' and '.join(SIMULATED)} first: a recorded seed can be run again")
-    return _git(root, "rev-parse", "--short", "HEAD")
-
-
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return git(root, "rev-parse", "--short", "HEAD")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
