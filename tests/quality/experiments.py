@@ -75,7 +75,7 @@ PARITY_PERIODS = (
         dict.fromkeys((4, 8), PARITY_RATES[1:2]),
     ),
     SHORTEST,
-    Period("H = 3, 6,144 tokens", "-h3-6144", SHORTEST_PACE, {}, {16: (SHORTEST_BEST,)}, tokens=6144),
+    Period("H = 3, 6,144 tokens", "-h3-6144", SHORTEST_PACE, {}, dict.fromkeys((8, 16), (SHORTEST_BEST,)), tokens=6144),
     Period("H = 24, as shipped", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
