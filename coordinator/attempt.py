@@ -64,7 +64,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         presence = self.core.presence
-        lost = (presence.gone | presence.unheard) & self.group.voters
+        lost = (presence.gone | presence.unheard).intersection(self.group.members)
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
         self.early = Early(self.exchange, NEEDS_INPUTS)
@@ -92,12 +92,16 @@ class Attempt:
 
     @property
     def silent(self) -> frozenset[PeerId]:
-        """Members that have said nothing here, though they knew of it."""
+        """Voters that have said nothing here, though they knew of it."""
         return frozenset() if self.deserted else self.group.voters - self.heard - {self.core.me}
 
     def locked(self, now: float) -> bool:
-        """We voted here and a certificate may still come of it: no other attempt yet (step 9)."""
-        return self.voted and now < self.timeline.lock_end and not self.verdict.ballot.hopeless()
+        """We voted here and a certificate may still come of it: no other attempt yet (step 9).
+
+        On probation we wait as long for what we would have voted for: elsewhere nobody would be free to lead us.
+        """
+        waits = self.voted or (self.core.me in self.group.probation and self.verdict.outcome is not None)
+        return waits and now < self.timeline.lock_end and not self.verdict.ballot.hopeless()
 
     def pointless(self, now: float) -> bool:
         """No certificate can come of this group: too many abstained, or its leader was lost before the input set."""
@@ -131,7 +135,7 @@ class Attempt:
     def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
         """A statement or part of this group; raises PeerError if it does not belong or is false."""
         kind = "part" if isinstance(message, PartNote) else message.context.kind
-        if sender not in self.group.voters:
+        if sender not in self.group.members:
             raise PeerError("comes from somebody outside the group")
         if self.over and kind not in LAST_WORDS:
             return []
@@ -197,7 +201,7 @@ class Attempt:
 
     def lose(self, peer: PeerId, now: float) -> list[Action]:
         """The transport lost a member: wait for nothing of its."""
-        if peer not in self.group.voters:
+        if peer not in self.group.members:
             return []
         self.gone[peer] = now
         self.exchange.lose(peer)
@@ -205,9 +209,9 @@ class Attempt:
 
     def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
         """Serve a member's request for something of this group."""
-        if sender not in self.group.voters:
-            return []
-        return self.exchange.answer(sender, need) if isinstance(need, NeedNote) else self.opener.answer(sender, need)
+        if isinstance(need, OpenNote):
+            return self.opener.answer(sender, need) if sender in self.group.voters else []
+        return self.exchange.answer(sender, need) if sender in self.group.members else []
 
     def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
         """A member has opened what we asked for."""

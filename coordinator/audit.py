@@ -50,7 +50,7 @@ class Past:
     def places(self) -> int:
         """Askers that get a part: so many that as many hostile members as a group bears deny nobody's audit."""
         group = self.exchange.group
-        return len(group.voters) - group.votes_needed + ASKERS_SPARE
+        return len(group.members) - group.votes_needed + ASKERS_SPARE
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class Auditor:
     def _give(self, sender: PeerId, note: NeedNote) -> list[Action]:
         """Our part of one partition, to a few members of that round."""
         past = next((one for one in self.past if one.roster_id == note.group), None)
-        if past is None or past.exchange.encoded is None or sender not in past.exchange.group.voters:
+        if past is None or past.exchange.encoded is None or sender not in past.exchange.group.members:
             return []
         roots = past.exchange.encoded.part_roots
         partition, times = past.given.get(sender, (note.partition, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from coordinator.certificate import Certificate, Outcome, Vote
@@ -30,24 +31,24 @@ class Ballot:
 
     def add_vote(self, statement: Statement) -> None:
         """Count a vote; raises PeerError if it does not belong here."""
-        sender = self._sender(statement)
+        sender = self._sender(statement, self.group.voters)
         vote = statement.read(Vote)
         if sender in self.votes:
             return
         self.votes[sender] = (vote, statement)
 
     def add_abstention(self, statement: Statement) -> None:
-        """Count an abstention; raises PeerError if it does not belong here."""
-        sender = self._sender(statement)
+        """Count an abstention, which any member may say; raises PeerError if it does not belong here."""
+        sender = self._sender(statement, self.group.members)
         if sender in self.abstained:
             return
         if statement.read(Abstain).attempt != self.group.attempt:
             raise PeerError("an abstention from another attempt")
         self.abstained.add(sender)
 
-    def _sender(self, statement: Statement) -> PeerId:
+    def _sender(self, statement: Statement, entitled: Collection[PeerId]) -> PeerId:
         sender, context, key = PeerId(statement.sender), statement.context, self.group.key
-        if sender not in self.group.voters or context.group != key.roster_id:
+        if sender not in entitled or context.group != key.roster_id:
             raise PeerError("a ballot of another group")
         if (context.fragment, context.version) != (key.fragment, key.version):
             raise PeerError("a ballot for another version")

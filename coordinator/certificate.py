@@ -170,7 +170,7 @@ def is_void(partitions: Sequence[object | None]) -> bool:
 
 
 def votes_needed(voters: int) -> int:
-    """More than two thirds of the roster's voters: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
+    """More than two thirds of those who vote: 1, 2, 3, 3, 4, 5, 5, 6 for 1…8."""
     return 2 * voters // 3 + 1
 
 
@@ -184,12 +184,12 @@ def is_minor(roster: Collection[PeerId], active: Set[PeerId], share: float) -> b
     return not more_than_share(len(active & frozenset(roster)), len(active), share)
 
 
-def enough_votes(voters: Set[PeerId], roster: Set[PeerId], active: Set[PeerId], share: float) -> bool:
-    """Whether these voters certify: two thirds of the roster and, unless the roster is minor, the active share."""
-    inside = voters & roster
-    if len(inside) < votes_needed(len(roster)):
+def enough_votes(voters: Set[PeerId], electors: Set[PeerId], active: Set[PeerId], share: float) -> bool:
+    """Whether these certify: two thirds of a roster's `electors` and, unless it is minor, the active share."""
+    inside = voters & electors
+    if len(inside) < votes_needed(len(electors)):
         return False
-    return is_minor(roster, active, share) or more_than_share(len(inside & active), len(active), share)
+    return is_minor(electors, active, share) or more_than_share(len(inside & active), len(active), share)
 
 
 def active_set_digest(active: Collection[PeerId]) -> bytes:
@@ -197,10 +197,13 @@ def active_set_digest(active: Collection[PeerId]) -> bytes:
     return digest_of(b"muster-active", *(peer.encode() for peer in sorted(active)))
 
 
-def refusal(
-    certificate: Certificate, run_id: bytes, parent: bytes, active: Set[PeerId], share: float, verifier: Verifier
+def misfit(
+    certificate: Certificate, parent: bytes, electors: Set[PeerId], active: Set[PeerId], share: float
 ) -> str | None:
-    """Why this certificate does not follow `parent`, whose active set is `active`; None if it does."""
+    """Why this certificate does not follow `parent`, whose active set is `active`; None if it does.
+
+    `electors` are those of its roster who vote.
+    """
     outcome = certificate.outcome
     if outcome.parent != parent:
         return "names another parent"
@@ -210,13 +213,14 @@ def refusal(
         return "is wrong about being minor"
     if outcome.minor and outcome.version == 1:
         return "a first version is never minor"
-    if not enough_votes(certificate.voters, outcome.roster_ids, active, share):
-        return "has too few votes"
-    return refusal_alone(certificate, run_id, verifier)
+    return None if enough_votes(certificate.voters, electors, active, share) else "has too few votes"
 
 
-def refusal_alone(certificate: Certificate, run_id: bytes, verifier: Verifier) -> str | None:
-    """What is wrong with this certificate whatever it follows: its own contents, and the signatures of its roster."""
+def refusal(certificate: Certificate, run_id: bytes, electors_min: int, verifier: Verifier) -> str | None:
+    """What is wrong with this certificate whatever it follows: its own contents, and the signatures of its roster.
+
+    At least `electors_min` of the roster vote.
+    """
     outcome = certificate.outcome
     if outcome.trust != trust_digest(certificate.convictions):
         return "names another trust table"
@@ -224,7 +228,7 @@ def refusal_alone(certificate: Certificate, run_id: bytes, verifier: Verifier) -
         return "convicts a member of its own roster, or a key twice"
     if not certificate.voters <= outcome.roster_ids:
         return "has a vote from outside its roster"
-    if len(certificate.voters) < votes_needed(len(outcome.roster_ids)):
+    if len(certificate.voters) < votes_needed(electors_min):
         return "has too few votes"
     return _inconsistency(outcome) or _bad_vote(certificate, run_id, verifier)
 

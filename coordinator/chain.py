@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from coordinator.certificate import Certificate, refusal, refusal_alone
+from coordinator.certificate import Certificate, misfit, refusal
 from coordinator.history import History
 from coordinator.limits import most_newcomers
 from coordinator.manifest import Manifest, TrustSpec
@@ -51,6 +51,15 @@ class Rules:
     def memory(self) -> int:
         """How many of a fragment's newest certificates decide everything about the next version."""
         return max(ACTIVE_CERTIFICATES, 2 * self.trust.probation_rounds + ABSENCES)
+
+    def electors_min(self, members: int) -> int:
+        """How many of so many members vote, if as many as may be are on probation."""
+        return members - (most_newcomers(self.trust.newcomers_share, members) if self.trust.probation_rounds else 0)
+
+    def refusal(self, certificate: Certificate) -> str | None:
+        """What is wrong with a certificate whatever it follows; None if nothing is."""
+        members = len(certificate.outcome.roster_ids)
+        return refusal(certificate, self.run_id, self.electors_min(members), self.verifier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class Chain:
         return frozenset[PeerId]().union(*(certificate.outcome.roster_ids for certificate in self._window()))
 
     def on_probation(self, peers: Set[PeerId]) -> frozenset[PeerId]:
-        """Which of these keys' work has no weight in the next version (docs/adr/0017)."""
+        """Which of these keys neither vote about the next version nor have weight in it (docs/adr/0017, 0056)."""
         return frozenset(peers - self._counted()) if self.rules.trust.probation_rounds else frozenset()
 
     def _counted(self) -> frozenset[PeerId]:
@@ -156,7 +165,7 @@ class Chain:
         return window
 
     def newest_roster(self) -> frozenset[PeerId]:
-        """Voters of the newest certificate; the founders at version 0."""
+        """Members of the newest certificate; the founders at version 0."""
         return self.certificates[-1].outcome.roster_ids if self.certificates else self.rules.founders
 
     def beacon(self) -> bytes:
@@ -183,7 +192,9 @@ class Chain:
         roster, rules = certificate.outcome.roster_ids, self.rules
         if len(roster - self.known()) > most_newcomers(rules.trust.newcomers_share, len(roster)):
             return "has too many newcomers"
-        return refusal(certificate, rules.run_id, self.digest, self.active_set(), rules.min_share, rules.verifier)
+        electors = roster - self.on_probation(roster)
+        unfit = misfit(certificate, self.digest, electors, self.active_set(), rules.min_share)
+        return unfit or rules.refusal(certificate)
 
     def append(self, certificate: Certificate) -> None:
         """Add a certificate that `refusal` accepts; the caller has checked."""
@@ -262,7 +273,7 @@ def linked(
     is known), and its roster signed it.
     """
     for version, certificate in enumerate(certificates, certificates[0].version if certificates else 0):
-        reason = refusal_alone(certificate, rules.run_id, rules.verifier)
+        reason = rules.refusal(certificate)
         if (certificate.fragment, certificate.version) != (fragment, version):
             reason = "is not the next version of this fragment"
         elif parent is not None and certificate.outcome.parent != parent:

@@ -137,6 +137,8 @@ class Chair:
         if self.bundle is None:
             silent = member in self.group.contributors and member not in self.commits
             return [self.group.statement] if silent else []
+        if member not in self.group.voters:
+            return []  # whether it has the bundle, no check of its will tell
         checked = self.checks.get(member)
         if self.redo is not None and (checked is None or checked.check.phase == 0):
             return [self.group.statement, self.bundle, *self.refutations.proven.values(), self.redo]

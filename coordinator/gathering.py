@@ -146,7 +146,7 @@ class Gathering:
         """
         if group.revision <= self.insisted:
             return []
-        lacking = self.lacking(group.voters, silent, group.networks)
+        lacking = self.lacking(frozenset(group.members), silent, group.networks)
         self.insisted = group.revision if lacking else self.insisted
         return lacking
 

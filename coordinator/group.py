@@ -44,12 +44,12 @@ class Group:
     convictions: tuple[Conviction, ...] = ()
     voids: int | None = None  # void groups that the leader was in; None: it does not say
     networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
-    probation: frozenset[PeerId] = frozenset()  # members whose contributions have no weight, and who reduce nothing
+    probation: frozenset[PeerId] = frozenset()  # members whose work has no weight, who reduce nothing and do not vote
 
     @cached_property
     def voters(self) -> frozenset[PeerId]:
-        """Roster members with trust > 0."""
-        return frozenset(self.members)
+        """Whose votes count: all members but those on probation (docs/adr/0056)."""
+        return frozenset(self.members) - self.probation
 
     @property
     def expected(self) -> int:
@@ -115,7 +115,7 @@ class Group:
 
     def proposers(self) -> tuple[PeerId, ...]:
         """The leader, then whoever may propose once if the leader is silent."""
-        rest = tuple(member for member in self.members if member != self.leader)
+        rest = tuple(member for member in self.members if member in self.voters and member != self.leader)
         return (self.leader, *rest[:1])
 
 

@@ -240,8 +240,8 @@ class TrustSpec(Wire):
         0,
         ge=0,
         le=PROBATION_ROUNDS_MAX,
-        description="this many certified rounds of a fragment a key takes part in before its work has weight there; "
-        "founders are exempt",
+        description="this many certified rounds of a fragment a key takes part in before its work has weight there "
+        "and it votes; founders are exempt",
     )
     audit_share: float = Field(
         0.0,
@@ -266,8 +266,8 @@ class TrustSpec(Wire):
     def _relations(self) -> Self:
         if self.probation_rounds and self.newcomers_share > 0.25:
             raise ValueError(
-                "trust.probation_rounds needs trust.newcomers_share of 0.25 at most: with more of them in it, keys on "
-                "probation could stop a group"
+                "trust.probation_rounds needs trust.newcomers_share of 0.25 at most: keys on probation have no vote "
+                "and no weight, so the others have to be most of a group"
             )
         return self
 

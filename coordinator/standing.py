@@ -14,7 +14,7 @@ def has_say(exchange: Exchange, statement: Statement) -> bool:
     context, sender, group = statement.context, PeerId(statement.sender), exchange.group
     if context.group == group.key.roster_id:
         leader = frozenset({group.leader})
-        before = {"commit": group.contributors, "bundle": leader, "vote": group.voters, "abstain": group.voters}
+        before = {"commit": group.contributors, "bundle": leader, "vote": group.voters, "abstain": group.members}
         return sender in before.get(context.kind, ())
     if exchange.inputs is None or context.group != exchange.inputs.digest:
         return False

@@ -59,12 +59,17 @@ class Verdict:
         self.ballot = Ballot(self.group)
         self.check = OwnCheck(self.core, self.group, self.timeline, self.exchange, self.inspection)
 
+    @property
+    def _votes(self) -> bool:
+        """Whether we have a vote here. Without one we check nothing and hold the state when it is certified."""
+        return self.core.me in self.group.voters
+
     # -- checking
 
     def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
         """Send our check once it is due; judge a proposal that waited for bytes."""
         actions, inputs = self._try_waiting(gone) + self.judge() + self._vote(), self.exchange.inputs
-        if inputs is None or self.vote is not None or self.abstention is not None:
+        if inputs is None or not self._votes or self.vote is not None or self.abstention is not None:
             return actions
         return actions + self.check.decide(inputs, gone, check_to, now)
 
@@ -164,6 +169,8 @@ class Verdict:
     def _vote(self) -> list[Action]:
         """Have our vote written down, unless the proposal holds what nobody honest may know to be true."""
         if self.outcome is None or self.state is None or self.vote is not None or self.abstention is not None:
+            return []
+        if not self._votes:
             return []
         assert self.proposal is not None
         held = self.exchange.by_digest()

@@ -31,9 +31,11 @@ from coordinator.engine import TICK_SECONDS_MIN, Engine
 from coordinator.evidence import Guilt
 from coordinator.fragment import FragmentMachine
 from coordinator.gathering import JOINS_MAX
+from coordinator.group import Group
 from coordinator.hearsay import STATEMENTS_KEPT, VERSIONS_KEPT
 from coordinator.joining import GATHERINGS_MAX
 from coordinator.ledger import ROUNDS_KEPT
+from coordinator.limits import most_newcomers
 from coordinator.own_joins import JOINS_KEPT_MAX
 from coordinator.places import place_of
 from coordinator.rivals import ASKED_MAX, RIVALS_MAX
@@ -71,7 +73,8 @@ class Watcher(Observer):
     said: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     abstained: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     votes: dict[tuple[PeerId, int, bytes], list[CastVote]] = field(default_factory=lambda: defaultdict(list))
-    learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # in the rosters that somebody voted in
+    electors: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # of the rosters that somebody voted in
+    learners: dict[bytes, frozenset[PeerId]] = field(default_factory=dict)  # in these, whose work has weight
     sizes: dict[bytes, int] = field(default_factory=dict)  # of these groups, if nobody had been missing
     camps: dict[bytes, dict[PeerId, tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(dict))
     freed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))  # see `_excuses`
@@ -146,9 +149,19 @@ class Watcher(Observer):
         active = None if attempt is None or attempt.group.minor else attempt.group.active
         earlier.append(CastVote(record, until, active))
         if attempt is not None:
-            self.learners[record.roster_id] = attempt.group.contributors
+            self._is_entitled(peer, attempt.group)
+            self.electors[record.roster_id] = attempt.group.voters
+            self.learners[record.roster_id] = attempt.group.contributors - attempt.group.probation
             self.sizes[record.roster_id] = attempt.group.expected
         self.camps[record.roster_id][peer.me] = (record.outcome, record.state)
+
+    def _is_entitled(self, peer: VirtualPeer, group: Group) -> None:
+        """Whoever votes is no newcomer on probation, of whom there are few."""
+        assert peer.engine is not None
+        trust, members = peer.engine.core.rules.trust, len(group.members)
+        few = most_newcomers(trust.newcomers_share, members) if trust.probation_rounds else 0
+        if peer.me not in group.voters or len(group.voters) < members - few:
+            raise InvariantError(f"{peer.me} votes in a group of {members} in which {sorted(group.voters)} do")
 
     def _may_certify(self, vote: CastVote, without: Set[PeerId] = NOBODY) -> bool:
         """Whether enough voters of a roster could still sign what this vote signed, if these do not.
@@ -158,8 +171,9 @@ class Watcher(Observer):
         record = vote.record
         camps, abstained = self.camps[record.roster_id], self.abstained[record.roster_id]
         against = {voter for voter, camp in camps.items() if camp != (record.outcome, record.state)}
-        left = frozenset(record.roster) - ((against | abstained) - self.hostile) - without
-        if 3 * len(left) <= 2 * len(record.roster):
+        electors = self.electors.get(record.roster_id, frozenset(record.roster))
+        left = electors - ((against | abstained) - self.hostile) - without
+        if 3 * len(left) <= 2 * len(electors):
             return False
         return vote.active is None or len(left & vote.active) > self.min_share * len(vote.active)
 
@@ -170,19 +184,27 @@ class Watcher(Observer):
         if not Observer.meet(self, certificate):
             return False
         outcome = certificate.outcome
-        if 3 * len(certificate.voters & outcome.roster_ids) <= 2 * len(outcome.roster):
-            raise InvariantError(f"a version of {len(outcome.roster)} members has {len(certificate.votes)} votes")
+        electors = self.electors.get(outcome.roster_id, outcome.roster_ids)
+        votes = len(self._counted_votes(certificate))
+        if 3 * votes <= 2 * len(electors):
+            raise InvariantError(f"a version of {len(electors)} voters has {votes} votes")
         self._honest_are_more(certificate)
         forked = self.forks > forks
         if forked and known is not None and self.min_share >= 0.5 and not self._excuses(known, certificate):
             raise InvariantError(f"fragment {outcome.fragment} has two versions {certificate.version}")
         return True
 
+    def _counted_votes(self, certificate: Certificate) -> frozenset[PeerId]:
+        """Its voters, as far as they had a vote there."""
+        outcome = certificate.outcome
+        return certificate.voters & self.electors.get(outcome.roster_id, outcome.roster_ids)
+
     def _honest_are_more(self, certificate: Certificate) -> None:
         """(4) The hostile, where they are fewer than a third, never bring half of what is merged (docs/adr/0038)."""
         outcome = certificate.outcome
         learners = self.learners.get(outcome.roster_id, NOBODY)
-        if 3 * len(outcome.roster_ids & self.hostile) >= len(learners):
+        electors = self.electors.get(outcome.roster_id, NOBODY)
+        if 3 * len(electors & self.hostile) >= len(learners):
             return
         if self.largest_share(certificate) >= 0.5:
             raise InvariantError(f"half of what version {outcome.version} merges is of hostile peers")
@@ -204,7 +226,7 @@ class Watcher(Observer):
         Both have more than half of one active set, so somebody has voted for both. Each of these is hostile, or was
         free: its first vote's lock had run out, or could come to something only by votes that the hostile may deny.
         """
-        both = (one.voters & one.outcome.roster_ids) & (other.voters & other.outcome.roster_ids)
+        both = self._counted_votes(one) & self._counted_votes(other)
         return bool(both) and both <= self.hostile | self.freed.get((one.fragment, one.outcome.parent), set())
 
     def _adopts(self, peer: VirtualPeer, action: Adopt) -> None:

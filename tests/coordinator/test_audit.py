@@ -16,6 +16,7 @@ from coordinator.messages import NeedNote, PartNote, Result
 from coordinator.openings import Refutation
 from coordinator.timeline import Timeline
 from coordinator.virtual.tensors import VirtualCourt, opened_input
+from coordinator.weights import most_hostile
 from dht.statement import Statement
 from tests.coordinator.builders import NOW, PACE, Club, digest
 
@@ -180,6 +181,14 @@ def test_as_many_hostile_members_as_a_group_bears_take_nobodys_place() -> None:
     stand, _ = served()
     assert all(give_everybody(stand)[: BORNE + ASKERS_SPARE])
     assert len(LARGE.ids) - stand.exchange.group.votes_needed == BORNE
+
+
+def test_keys_on_probation_take_nobodys_place_either() -> None:
+    stand, _ = served()
+    members, new = tuple(LARGE.ids), len(LARGE.ids) // 4
+    stand.exchange.group = replace(stand.group, members=members, probation=frozenset(members[:new]))
+    hostile = most_hostile(len(members) - new)
+    assert stand.auditor.past[-1].places == new + hostile + ASKERS_SPARE
 
 
 def test_strangers_and_other_rounds_get_nothing() -> None:

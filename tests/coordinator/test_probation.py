@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.ballot import Ballot
 from coordinator.certificate import PartitionOutcome
 from coordinator.chain import ABSENCES, ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain
 from coordinator.gathering import limits_at
 from coordinator.group import read_commit, read_input_set
 from coordinator.manifest import PROBATION_ROUNDS_MAX, RunConfig, TrustSpec
-from coordinator.messages import CHAIN_PAGE_MAX, Result
+from coordinator.messages import CHAIN_PAGE_MAX, Abstain, Result
 from coordinator.outcome import build_outcome
 from coordinator.waypoint import chain_of_tail, tail
 from dht.errors import PeerError, UsageError
@@ -137,11 +138,48 @@ def test_its_work_has_no_weight_and_is_not_credited() -> None:
     assert inputs.partition(0, range(5))[new].weight == 0.0
     results = [CLUB.result(group, inputs, partition) for partition in range(group.partitions)]
     digests = tuple(one.digest for one in results)
-    checks = [CLUB.check(number, group, inputs, digests) for number in ALL]
+    checks = [CLUB.check(number, group, inputs, digests) for number in FOUNDERS]
     held = {one.digest: (group.reducer(p), one.read(Result)) for p, one in enumerate(results)}
     outcome = build_outcome(group, inputs, checks, digests, held)
     assert {one.peer: one.tokens for one in outcome.included()}[NEW] == 0
     assert outcome.tokens == 400
+
+
+def test_it_does_not_vote() -> None:
+    """So one hostile founder of four and a key on probation, which say nothing, are not two of five voters."""
+    group = CLUB.group(CLUB.chain(), ALL)
+    assert group.voters == CLUB.peers(FOUNDERS)
+    assert not group.certifies(CLUB.peers((0, 1, 4)))
+    assert group.certifies(CLUB.peers((0, 1, 2)))
+    assert NEW not in group.proposers()
+
+
+def test_what_it_says_instead_is_not_counted() -> None:
+    base = CLUB.chain()
+    group = CLUB.group(base, ALL)
+    inputs = read_input_set(CLUB.bundle(group, [CLUB.commit(one, group) for one in FOUNDERS]), group, CODEC, base)
+    with pytest.raises(PeerError, match="no check of this group"):
+        CLUB.check(4, group, inputs, (digest("result"),) * group.partitions)
+    ballot, outcome = Ballot(group), CLUB.outcome(base, ALL, roster_id=group.key.roster_id)
+    with pytest.raises(PeerError, match="of another group"):
+        ballot.add_vote(CLUB.vote(4, outcome, digest("state")))
+    ballot.add_abstention(CLUB.say(4, "abstain", Abstain(attempt=0), **CLUB.in_group(group)))
+    assert not ballot.hopeless()
+
+
+@pytest.mark.parametrize(("voters", "refused"), [((0, 1, 2), None), ((0, 1, 4), "has too few votes")])
+def test_a_certificate_needs_two_thirds_of_those_who_vote(voters: tuple[int, ...], refused: str | None) -> None:
+    """With the chain before it, which says who that is."""
+    assert CLUB.chain().refusal(CLUB.certify(CLUB.chain(), ALL, voters)) == refused
+
+
+@pytest.mark.parametrize(("voters", "problem"), [((0, 1, 2), None), ((0, 1), "has too few votes")])
+def test_without_the_chain_as_many_may_be_on_probation_as_are_bounded(
+    voters: tuple[int, ...], problem: str | None
+) -> None:
+    certificate = CLUB.certify(CLUB.chain(), ALL, voters)
+    assert CLUB.rules.refusal(certificate) == problem
+    assert replace(CLUB.rules, trust=TrustSpec()).refusal(certificate) == "has too few votes"
 
 
 @pytest.mark.parametrize(("number", "says"), [(4, False), (0, True)])

@@ -86,7 +86,7 @@ def test_a_certificate_with_too_few_votes(monkeypatch: pytest.MonkeyPatch) -> No
     world = swarm(5)
     silent = {peer.me for peer in world.peers[:2]}
     world.network.filter = Drop(lambda sender, to, message: sender in silent and statement_of(message, "vote"))
-    with pytest.raises(InvariantError, match="5 members has 3 votes"):
+    with pytest.raises(InvariantError, match="5 voters has 3 votes"):
         world.run(20.0)
 
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from coordinator.actions import Message
 from coordinator.certificate import Certificate
 from coordinator.manifest import TrustSpec
+from coordinator.messages import Join
+from coordinator.virtual.collusion import mischief_of
+from coordinator.virtual.invariants import Watcher
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
-from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.sim.worlds import (
+    INTERVAL_SECONDS,
+    PACE,
+    Drop,
+    Tape,
+    machine,
+    run_to_version,
+    run_until,
+    statement_of,
+    swarm,
+)
 
 ROUNDS, FOUNDERS = 2, 4
 TRUST = TrustSpec(newcomers_share=0.25, probation_rounds=ROUNDS)
@@ -34,6 +50,59 @@ def test_a_newcomer_counts_after_its_probation() -> None:
     assert [credited(one, newcomer) > 0 for one in included[: ROUNDS + 1]] == [False] * ROUNDS + [True]
     assert newcomer.me in machine(world.peers[0]).chain.active_set()
     world.quiesce(120.0)
+
+
+def test_a_newcomer_checks_and_votes_after_its_probation() -> None:
+    """Until then it holds each state when the others have certified it, as long as nothing comes late to it alone."""
+    world, newcomer = with_newcomer(seed=3)
+    tape = Tape(world)
+    run_to_version(world, ROUNDS + 4, 30 * INTERVAL_SECONDS)
+    chain = machine(world.peers[0]).chain
+    for kind in ("check", "vote"):
+        spoken = {one.context.version for one in tape.statements(kind) if one.sender == newcomer.me}
+        new = {at for at in range(chain.version) if chain.truncated(at).on_probation({newcomer.me})}
+        assert spoken
+        assert not spoken & new
+    assert newcomer.fetches == {}
+
+
+def test_a_newcomer_waits_for_those_who_are_bound_by_their_votes() -> None:
+    """Else it would ask into one attempt after the other, led by nobody, and take honest leaders for absent."""
+    world, newcomer = with_newcomer()
+    lost = set[bytes]()
+
+    def all_votes_of_one_group(sender: PeerId, to: PeerId, message: Message) -> bool:
+        if not isinstance(message, Statement) or not statement_of(message, "vote") or message.context.version != 1:
+            return True
+        lost.update([message.context.group] if not lost else [])
+        return message.context.group not in lost
+
+    world.network.filter = all_votes_of_one_group
+    tape = Tape(world)
+    run_to_version(world, 2, 60 * INTERVAL_SECONDS)
+    asked = [(one.sender, one.read(Join).attempt) for one in tape.statements("join") if one.context.version == 1]
+    assert lost
+    assert {attempt for sender, attempt in asked if sender == newcomer.me} == {0, 1}
+    assert {attempt for sender, attempt in asked if sender != newcomer.me} == {0, 1}
+
+
+def test_a_newcomer_follows_a_redo_that_a_refutation_alone_explains() -> None:
+    """Though the false result comes to it later, or never."""
+    world, newcomer = with_newcomer()
+    cheat = world.peers[1]
+    cheat.mischief = mischief_of(cheat.signer, ["false_results"], [])
+    world.outcasts.add(cheat.me)
+    assert isinstance(world.watcher, Watcher)
+    world.watcher.hostile.add(cheat.me)
+    world.network.filter = Drop(
+        lambda sender, to, message: (sender, to) == (cheat.me, newcomer.me) and statement_of(message, "result"), times=1
+    )
+
+    def follows() -> bool:
+        attempt = machine(newcomer).attempt
+        return attempt is not None and newcomer.me in attempt.group.probation and bool(attempt.exchange.redone)
+
+    run_until(world, follows, 30.0)
 
 
 def test_a_restart_changes_nothing_about_it() -> None:

@@ -63,6 +63,12 @@ def test_seeds_with_strangers(attacked: bool) -> None:
     assert sum(report.events.get("audited", 0) for report in reports) > 0
 
 
+@pytest.mark.parametrize("seed", [22, 138])
+def test_a_silent_founder_and_a_silent_newcomer_stop_nobody(seed: int) -> None:
+    """They are two of five members, but one of four voters (docs/adr/0056)."""
+    assert run(seed, attacked=True, strangers=True).versions >= VERSIONS_MIN
+
+
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_repeats_itself_in_another_process(hash_seed: str) -> None:
     """Nothing may depend on the order of a set of names, which differs from process to process."""
