@@ -80,6 +80,11 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
     """
     count = -(-len(world.peers) // 3) - 1
     hostile = draw.sample(world.peers[1:], min(count, draw.randint(1, max(count, 1))))
+    if world.trust.bounds_newcomers and not _few_vote(world, hostile):
+        newcomers = [peer for index, peer in enumerate(world.peers) if index not in world.founders]
+        hostile = draw.sample(newcomers, min(len(hostile), len(newcomers)))
+        while not _few_vote(world, hostile):
+            hostile.pop()
     world.outcasts |= {peer.me for peer in hostile}
     honest = [peer.me for peer in world.peers if peer.me not in world.outcasts]
     more = draw.choice([0, 0, 1, 3]) if world.trust.bounds_newcomers else 0
@@ -90,6 +95,13 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
     if isinstance(world.watcher, Watcher):
         world.watcher.hostile |= world.outcasts | {sybil.peer_id for sybil in sybils}
     return hostile
+
+
+def _few_vote(world: World, hostile: list[VirtualPeer]) -> bool:
+    """Whether fewer than a third of the voters are hostile, also once of the newcomers only hostile ones are voters."""
+    founding = {world.peers[index].me for index in world.founders}
+    newcomers = sum(peer.me not in founding for peer in hostile)
+    return 3 * (len(hostile) - newcomers) < len(founding) and 3 * len(hostile) < len(founding) + newcomers
 
 
 def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:

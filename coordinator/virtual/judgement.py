@@ -31,7 +31,8 @@ def check_work(peers: Sequence[VirtualPeer], watcher: Watcher) -> None:
         lineage = watcher.lineage(machine.chain)
         for peer in peers:
             certified = _certified_work(lineage, peer, honest=peer.me not in watcher.hostile)
-            _counts_once(certified, peer.me)
+            if peer.mischief is None or not peer.mischief.claims:
+                _counts_once(certified, peer.me)
             if peer.life == 1 and peer.alive and peer.me not in watcher.disturbed:
                 _loses_nothing(certified, peer, machine.index)
 

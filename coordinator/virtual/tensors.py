@@ -207,7 +207,7 @@ class VirtualTensors:
         self.parts[action.key] = roots
         tokens = steps * learner.tokens_per_step
         norms = (1.0,) * action.partitions
-        return Encoded(action.key, tokens, steps, learner.counted[fragment], steps, roots, norms)
+        return Encoded(action.key, tokens, steps, max(learner.counted[fragment], 0), steps, roots, norms)
 
     def _encode_merged(self, action: Encode, merged: Apply) -> Encoded:
         """What a cell of ours has come to, in the parts of the group above."""
