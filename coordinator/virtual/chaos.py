@@ -80,10 +80,10 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
     """
     count = -(-len(world.peers) // 3) - 1
     hostile = draw.sample(world.peers[1:], min(count, draw.randint(1, max(count, 1))))
-    if world.trust.bounds_newcomers and not _few_vote(world, hostile):
+    if world.trust.bounds_newcomers and not _are_borne(world, hostile):
         newcomers = [peer for index, peer in enumerate(world.peers) if index not in world.founders]
         hostile = draw.sample(newcomers, min(len(hostile), len(newcomers)))
-        while not _few_vote(world, hostile):
+        while not _are_borne(world, hostile):
             hostile.pop()
     world.outcasts |= {peer.me for peer in hostile}
     honest = [peer.me for peer in world.peers if peer.me not in world.outcasts]
@@ -97,11 +97,16 @@ def corrupt(world: World, draw: random.Random) -> list[VirtualPeer]:
     return hostile
 
 
-def _few_vote(world: World, hostile: list[VirtualPeer]) -> bool:
-    """Whether fewer than a third of the voters are hostile, also once of the newcomers only hostile ones are voters."""
-    founding = {world.peers[index].me for index in world.founders}
-    newcomers = sum(peer.me not in founding for peer in hostile)
-    return 3 * (len(hostile) - newcomers) < len(founding) and 3 * len(hostile) < len(founding) + newcomers
+def _are_borne(world: World, hostile: list[VirtualPeer]) -> bool:
+    """Whether fewer than a third of the voters are hostile, also once of the newcomers only hostile ones are voters.
+
+    And enough founders besides train: newcomers' work has no weight before there are versions.
+    """
+    outcasts = {peer.me for peer in hostile}
+    honest = [index for index in world.founders if world.peers[index].me not in outcasts]
+    few_founders = 3 * (len(world.founders) - len(honest)) < len(world.founders)
+    few_voters = 3 * len(hostile) < len(honest) + len(hostile)
+    return few_founders and few_voters and len(set(honest) - world.witnesses) >= world.pace.min_group
 
 
 def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
