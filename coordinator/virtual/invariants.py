@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from coordinator.actions import Action, Adopt, KeepEvidence, RecordVote, Send, Tell, VoteRecord
 from coordinator.bans import BANS_MAX
 from coordinator.bonds import BASES_MAX
-from coordinator.certificate import Certificate
+from coordinator.certificate import Certificate, Outcome
 from coordinator.custody import UNSERVED_MAX
 from coordinator.early import EARLY_MESSAGES_MAX
 from coordinator.engine import TICK_SECONDS_MIN, Engine
@@ -184,8 +184,7 @@ class Watcher(Observer):
         if not Observer.meet(self, certificate):
             return False
         outcome = certificate.outcome
-        electors = self.electors.get(outcome.roster_id, outcome.roster_ids)
-        votes = len(self._counted_votes(certificate))
+        electors, votes = self._electors(outcome), len(self._counted_votes(certificate))
         if 3 * votes <= 2 * len(electors):
             raise InvariantError(f"a version of {len(electors)} voters has {votes} votes")
         self._honest_are_more(certificate)
@@ -196,8 +195,11 @@ class Watcher(Observer):
 
     def _counted_votes(self, certificate: Certificate) -> frozenset[PeerId]:
         """Its voters, as far as they had a vote there."""
-        outcome = certificate.outcome
-        return certificate.voters & self.electors.get(outcome.roster_id, outcome.roster_ids)
+        return certificate.voters & self._electors(certificate.outcome)
+
+    def _electors(self, outcome: Outcome) -> frozenset[PeerId]:
+        """Who had a vote, by those who voted; all of a roster in which nobody was seen to."""
+        return self.electors.get(outcome.roster_id, outcome.roster_ids)
 
     def _honest_are_more(self, certificate: Certificate) -> None:
         """(4) The hostile, where they are fewer than a third, never bring half of what is merged (docs/adr/0038)."""
