@@ -232,14 +232,16 @@ class Rivals:
         return 3 * len(signers) > len(here | signers)
 
     def _collect(self, sender: PeerId, fragment: int, found: Fork | None, now: float) -> list[Action]:
-        """Lineages are compared once for all fragments: a fork in one makes us ask about the others."""
+        """Lineages are compared once for all fragments: a fork in one makes us ask about the others.
+
+        Who shows its branches a second time says first what it has said of the first fragments: perhaps of no fork.
+        """
         answers = self.answers.setdefault(sender, {})
         answers[fragment] = found
         while len(self.answers) > RIVALS_MAX:
             del self.answers[next(iter(self.answers))]
-        if not any(answers.values()):
+        if not any(answers.values()) and sender not in self.looks:
             self.answers.pop(sender, None)
-            self.looks.pop(sender, None)
             return []
         if len(answers) < len(self.machines):
             return self._ask_missing(sender, now)

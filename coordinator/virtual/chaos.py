@@ -63,6 +63,7 @@ def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, stran
         delay_max_seconds=draw.choice([0.02, 0.1, 0.4]),
         loss=draw.choice([0.0, 0.0, 0.01, 0.05]),
         duplication=draw.choice([0.0, 0.02]),
+        ordered=random.Random(f"ordered {seed}").random() < 0.5,
     )
     rates = [draw.choice([2.0, 2.0, 2.0, 4.0, 0.5]) for _ in range(count)]
     witnesses = frozenset({0}) if witness and count > pace.min_group + 1 else frozenset[int]()

@@ -10,17 +10,19 @@ from coordinator.messages import Message
 from coordinator.virtual.clock import VirtualClock
 from dht.identity import PeerId
 
+ORDERED_SECONDS = 1e-6  # between two messages of one link, so that rounding cannot swap them
 Deliver = Callable[[PeerId, Message, bytes | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """How bad every link is. Delays differ from message to message, so messages overtake each other."""
+    """How bad every link is. Delays differ from message to message, so messages may overtake each other."""
 
     delay_min_seconds: float = 0.005
     delay_max_seconds: float = 0.05
     loss: float = 0.0
     duplication: float = 0.0
+    ordered: bool = False  # nothing overtakes what the same peer has sent to the same other one, as on a stream
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class VirtualNetwork:
     filter: Callable[[PeerId, PeerId, Message], bool] | None = None
     lateness_seconds: Callable[[PeerId, Message], float] | None = None  # of this sender, on top of the link's delay
     sent: int = 0
+    arrivals: dict[tuple[PeerId, PeerId], float] = field(default_factory=dict)  # on ordered links, the last one
 
     def connected(self, one: PeerId, other: PeerId) -> bool:
         """Whether a message of one peer can reach the other at this moment."""
@@ -69,7 +72,17 @@ class VirtualNetwork:
         copies = 2 if self.faults.duplication and self.random.random() < self.faults.duplication else 1
         late_seconds = 0.0 if self.lateness_seconds is None else self.lateness_seconds(sender, message)
         for _ in range(copies):
-            self.clock.after(late_seconds + self.delay_seconds(), lambda: self._arrive(sender, to, message, payload))
+            delay_seconds = late_seconds + self.delay_seconds()
+            if self.faults.ordered:
+                delay_seconds = self._in_turn((sender, to), delay_seconds)
+            self.clock.after(delay_seconds, lambda: self._arrive(sender, to, message, payload))
+
+    def _in_turn(self, link: tuple[PeerId, PeerId], delay_seconds: float) -> float:
+        """How long a message takes that must not overtake what is on this link already."""
+        now = self.clock.now
+        arrives_at = max(now + delay_seconds, self.arrivals.get(link, now) + ORDERED_SECONDS)
+        self.arrivals[link] = arrives_at
+        return arrives_at - now
 
     def _arrive(self, sender: PeerId, to: PeerId, message: Message, payload: bytes | None) -> None:
         inbox = self.inboxes.get(to)

@@ -8,10 +8,12 @@ from coordinator.actions import Action, Send, Tell
 from coordinator.answering import Answering
 from coordinator.engine import Engine
 from coordinator.lineage import won
-from coordinator.messages import AskChainNote, ChainNote
+from coordinator.messages import AskChainNote, CertificateNote, ChainNote, Message
 from coordinator.virtual.invariants import Watcher
+from coordinator.virtual.network import LinkFaults
 from coordinator.virtual.peer import VirtualPeer
 from coordinator.virtual.simulation import World
+from dht.statement import Statement
 from tests.sim.worlds import PACE, machine, swarm
 
 FRAGMENTS = 4
@@ -58,6 +60,32 @@ def test_one_side_wins_at_once_where_two_looks_at_every_fragment_pass() -> None:
     world.run(10.0)
     assert isinstance(world.watcher, Watcher)
     assert world.watcher.told["lineage_changed"] == 4 * FRAGMENTS
+
+
+def fragment_of(message: Message) -> int | None:
+    """Which fragment a message is about, as far as it says."""
+    if isinstance(message, Statement):
+        return message.context.fragment
+    if isinstance(message, CertificateNote):
+        return message.certificate.fragment
+    return message.fragment if isinstance(message, AskChainNote | ChainNote) else None
+
+
+@pytest.mark.parametrize("forked", [1, FRAGMENTS - 1])
+def test_a_fork_of_one_fragment_that_is_not_the_first_is_healed(forked: int) -> None:
+    """Answers come in the order of the questions, as on a stream, so that some say of no fork before one does."""
+    world = swarm(5, SPLIT_PACE, links=LinkFaults(delay_max_seconds=0.02, ordered=True))
+    side = {peer.me: number >= 3 for number, peer in enumerate(world.peers)}
+    world.run(40.0)
+    world.network.filter = lambda sender, to, message: side[sender] == side[to] or fragment_of(message) != forked
+    world.run(120.0)
+    ours, theirs = (tuple(one.chain.digest for one in engine_of(world.peers[n]).machines) for n in (0, 3))
+    assert [index for index in range(FRAGMENTS) if ours[index] != theirs[index]] == [forked]
+    world.network.heal()
+    world.run(10.0)
+    assert isinstance(world.watcher, Watcher)
+    assert world.watcher.told["lineage_changed"] == 2
+    world.settle(60.0)
 
 
 def certified_steps(world: World, of: VirtualPeer, index: int) -> int:
