@@ -46,6 +46,7 @@ def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, stran
     """
     draw = random.Random(seed)
     count = draw.choice([3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 12])  # cost grows with the square
+    count = max(count, 4) if attacked else count  # of three nobody may be hostile
     pace = PaceSpec(
         fragments=draw.choice([1, 2, 4]),
         steps_per_version=draw.choice([6, 12]),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.actions import Action
+from coordinator.certificate import more_than_share
 from coordinator.chain import CHAIN_KEPT
 from coordinator.events import PeerGone
 from coordinator.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
@@ -171,12 +172,21 @@ class World:
     def endure(self, seconds_max: float, versions: int) -> None:
         """Faults are over, and the hostile still act: versions must advance, so many in each fragment on average.
 
-        (3) More than two thirds are honest and connected: raises InvariantError if nothing comes of it.
+        (3) The honest of every active set suffice for a full version, as they do where fewer than a third are hostile:
+        raises InvariantError if nothing comes of it. While faults kept others away more may have got into one; then
+        the hostile who join and do not vote can have every attempt void.
         """
         self._heal(self.peers)
         before = self.versions()
-        if not self.run_until_versions(before + versions * self.pace.fragments, seconds_max):
-            raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
+        if self._are_outvoted() or self.run_until_versions(before + versions * self.pace.fragments, seconds_max):
+            return
+        raise InvariantError(f"no progress under attack: {before} versions, then {self.versions()}")
+
+    def _are_outvoted(self) -> bool:
+        """Whether the honest of an active set, as one of them knows it, are too few for a full version."""
+        engines = [peer.engine for peer in self.peers if peer.engine is not None and peer.me not in self.outcasts]
+        active = [machine.chain.active_set() for engine in engines for machine in engine.machines]
+        return any(not more_than_share(len(one - self.outcasts), len(one), self.pace.min_share) for one in active)
 
     def _heal(self, peers: Sequence[VirtualPeer]) -> None:
         """No trap is left, everybody reaches everybody, and these are alive."""
