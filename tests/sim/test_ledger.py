@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.virtual.chaos import ChaosReport
 from coordinator.virtual.seeds import KINDS, Kind, SeedOutcome
-from tests.sim.ledger import LEDGER, Entry, read, record, seeds_of, spans, totals, unrecorded
+from tests.sim.ledger import LEDGER, ROOT, Entry, read, record, seeds_of, spans, totals, unrecorded
 
 HEAD = "# Seeds\n\n| kind | seeds | count | failed | commit |\n| --- | --- | --- | --- | --- |\n"
 OLD = HEAD + "| attacked | 0–2, 5 | 4 | none | abc |\n| honest | 0–9 | 10 | 3–4, 9 | abc |\n"
@@ -77,3 +78,9 @@ def test_our_ledger_ends_with_its_table() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(read(text)) == len(rows) - 2, "every line but the table's head"
     assert text.endswith(read(text)[-1].line())
+
+
+def test_the_results_page_counts_what_the_ledger_holds() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    for kind, seeds, failed in re.findall(r"(.+): (\d+) seeds, (\d+) failed", totals(read(LEDGER.read_text()))):
+        assert f"\n| {kind} | {seeds} | {failed} |\n" in page
