@@ -20,6 +20,7 @@ from peer.lab.laboratory import Laboratory
 from peer.learner import Batches, Learner, make_learner
 from peer.model import build_model, loss
 from peer.outer_optimizer import OuterState, outer_step
+from tests.extra import extra
 from tests.lab import small
 
 
@@ -141,7 +142,7 @@ def test_one_fragment_without_overlap_is_diloco() -> None:
     assert_same_bits(anchors_of(lab), states)
 
 
-@pytest.mark.parametrize("delay_steps", [1, 2])
+@pytest.mark.parametrize("delay_steps", [2, *extra([1])])
 @pytest.mark.parametrize(
     ("adoption", "alpha"),
     [("overwrite", 0.5), ("blend", 0.5), ("blend", 0.25), ("carry", 0.5), ("eager", 0.5), ("eager", 1.0)],

@@ -16,6 +16,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import Partition
 from peer.lab.replay import replay_tape
 from peer.lab.summary import report_of
+from tests.extra import extra
 from tests.lab import small
 
 LEARNERS, STEPS = 4, 24
@@ -28,7 +29,9 @@ def order(name: str) -> AttackOrder:
     return AttackOrder.parse(f"{name}:1", is_lab_attack)
 
 
-@pytest.mark.parametrize("name", [*CONVICTED, *UNPROVEN, "examples.attacks.turncoat.Turncoat"])
+@pytest.mark.parametrize(
+    "name", [*CONVICTED[:3], *UNPROVEN[:3], *extra(CONVICTED[3:] + UNPROVEN[3:]), "examples.attacks.turncoat.Turncoat"]
+)
 def test_the_honest_agree_and_go_on(name: str) -> None:
     lab, report = small.run(small.options(LEARNERS, STEPS, ROBUST, attacks=(order(name),)))
     [hostile] = report.attackers

@@ -310,7 +310,10 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         *_seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
         *_seeded("merges-m8", EIGHT, {f"{rule}-alike": options for rule, options in BOTH_RDA.items()}, "embeddings"),
     ),
-    "merges-m16": _seeded("merges-m16", SIXTEEN, MEANS | BOTH_RDA),
+    "merges-m16": (
+        *_seeded("merges-m16", SIXTEEN, MEANS | BOTH_RDA),
+        *_seeded("merges-m16", SIXTEEN, {"robust_rda-alike": BOTH_RDA["robust_rda"]}, "embeddings"),
+    ),
     "noniid": (
         *_seeded("noniid", OCTAVES, BOTH_RDA),
         *_seeded("noniid", OCTAVES, {"robust_rda-median": BOTH_RDA["robust_rda"]}, "half-more"),

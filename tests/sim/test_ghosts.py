@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.manifest import PEERS_PER_GROUP_MAX, TrustSpec
 from tests.sim.ghosts import HONEST, OPEN, Ghosts, largest_share, versions_from_the_start, versions_later
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
@@ -11,6 +13,7 @@ def test_ghosts_that_say_to_crawl_do_not_keep_a_run_from_starting() -> None:
     assert versions_from_the_start(HONEST + 1, intervals=12) >= 7  # of 11; they cost three intervals, once
 
 
+@pytest.mark.slow
 def test_nor_do_they_where_fragments_follow_each_other() -> None:
     world = swarm(HONEST, OPEN.model_copy(update={"fragments": 3}))
     Ghosts(world, 2 * HONEST, 0.0)
@@ -18,6 +21,7 @@ def test_nor_do_they_where_fragments_follow_each_other() -> None:
     assert all(machine(world.peers[0], fragment).chain.version >= 6 for fragment in range(3))
 
 
+@pytest.mark.slow
 def test_nobody_waits_long_for_the_joins_of_ghosts() -> None:
     calm = versions_later(0)
     assert versions_later(HONEST) > 0.9 * calm
@@ -29,6 +33,7 @@ def test_leaders_that_leave_honest_peers_out_do_not_win_with_ghosts() -> None:
     assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=2, intervals=34) < 0.3
 
 
+@pytest.mark.slow
 def test_nor_where_strangers_are_bounded_and_on_probation() -> None:
     strict = TrustSpec(newcomers_share=0.25, network_share=0.25, probation_rounds=3)
     assert largest_share(2 * PEERS_PER_GROUP_MAX, seed=1, trust=strict, intervals=20) < 0.3
