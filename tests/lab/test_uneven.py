@@ -63,6 +63,6 @@ def test_learners_get_apart_and_the_swarm_goes_on() -> None:
     assert small.final_parameters(first[0]) != small.final_parameters(even[0])
     assert first[1].events["died"] >= 2
     assert first[1].agreement
-    assert first[1].versions_certified > 0.7 * 60 * 2 / 4
+    assert first[1].versions_certified > 0.8 * even[1].versions_certified, "with the same deaths"
     made = {one.lazy.steps for one in first[0].shop.active.values()}
     assert len(made) > 1

@@ -175,7 +175,7 @@ def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> N
         swarm = Swarm(config_of(), 3, tmp_path)
         await swarm.start()
         ours, theirs = swarm.peers[0], swarm.peers[1]
-        training = asyncio.get_running_loop().create_task(swarm.train(14))
+        training = asyncio.get_running_loop().create_task(swarm.train(30))
         while not ours.pump.engine.in_flight:  # noqa: ASYNC110 - the pump tells nobody
             await asyncio.sleep(0.01)
         stage = stage_of(ours)
