@@ -56,7 +56,7 @@ fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mu
 	@$(BIN)/python -m tests.fuzz.run --inputs $(INPUTS)
 
 sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
-	@$(BIN)/python -m coordinator.virtual --seeds $(SEEDS)
+	@$(BIN)/python -m coordinator.simulator --seeds $(SEEDS)
 
 seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/seed-ledger.md lacks, and record them there
 	@$(BIN)/python -m tests.sim.ledger --kind "$(KIND)" --seeds $(SEEDS)

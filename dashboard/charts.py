@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.network_view import PHASES
+from coordinator.views.network_view import PHASES
 from dashboard.frames.network import BANNED, GONE, IN_ROUND, KINDS
 
 Spec = dict[str, Any]

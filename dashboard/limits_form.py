@@ -7,8 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from coordinator import control
-from coordinator.owner_limits import OwnerLimit, OwnerLimits, Value
+from coordinator.views import control
+from coordinator.views.owner_limits import OwnerLimit, OwnerLimits, Value
 from dashboard.show import UPDATE_SECONDS
 from dashboard.text import escaped, plain
 from dht.errors import MusterError, UsageError

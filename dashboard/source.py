@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.network_view import NetworkView
-from coordinator.view_file import read_view
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import read_view
 from dht.errors import LocalError
 
 WAITING = NetworkView(note="waiting for the first view of the network")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from coordinator.network_view import NetworkView, PeerView
+from coordinator.views.network_view import NetworkView, PeerView
 
 CHARACTERS_MAX = 120
 ID_CHARACTERS = 8

@@ -18,7 +18,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from dht.addresses import PeerAddress
 from dht.answer_guard import guard_answers
-from dht.daemon import Daemon
+from dht.daemon.process import Daemon
 from dht.errors import NetworkError
 from dht.guard import CallGuard, guard_handlers, node_id_of
 from dht.hivemind_storage import SignedRecordValidator, TableStorage, place_of

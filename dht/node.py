@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dht.daemon import Daemon, DaemonConfig
+from dht.daemon.process import Daemon, DaemonConfig
 from dht.hivemind_store import Clock, HivemindStore
 from dht.identity import Identity
 from dht.validation import RecordRules

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peer.session import Place, Session
+    from peer.session.api import Place, Session
 
 __all__ = ["Place", "Session"]
 
@@ -17,6 +17,6 @@ __all__ = ["Place", "Session"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
-    from peer import session
+    from peer.session import api
 
-    return getattr(session, name)
+    return getattr(api, name)

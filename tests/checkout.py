@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 def git(root: Path, *words: str) -> str:
     """What git prints of the repository at `root`; raises CalledProcessError."""

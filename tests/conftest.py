@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from peer.cli_log import CHATTY
+from peer.machine.log import CHATTY
 
 # How fast an example runs depends on who else uses the machine, so no profile judges by time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from peer.swarm_watch import SwarmWatch
+from peer.swarm.watch import SwarmWatch
 
 
 class Impatient:

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from coordinator.view_file import write_view
+from coordinator.views.view_file import write_view
 from dashboard.clock import unix_seconds
 from dashboard.demo.swarm import DemoSwarm
 from dht.errors import MusterError, UsageError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.network_view import PEER_HISTORY_MAX, PHASE_WORDS, PeerPoint, PeerView, RoundView
+from coordinator.views.network_view import PEER_HISTORY_MAX, PHASE_WORDS, PeerPoint, PeerView, RoundView
 from dashboard.demo.crowd import Crowd, Extra
 from dashboard.demo.ledger import TOKENS_PER_STEP, Ledger, loss_after
 from dashboard.demo.people import Person

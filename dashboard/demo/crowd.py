@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.network_view import Line
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
+from coordinator.views.network_view import Line
 from dashboard.demo.people import Person
 from dashboard.demo.story import PACE, STEPS_PER_SECOND
 

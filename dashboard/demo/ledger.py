@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.evaluation import Evaluation
-from coordinator.network_view import CERTIFICATES_MAX, CertificateView, ContributorView
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.network_view import CERTIFICATES_MAX, CertificateView, ContributorView
 from dashboard.demo.crowd import Crowd
 from dashboard.demo.recorder import Heard
 from dashboard.demo.story import PACE

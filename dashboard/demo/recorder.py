@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Adopt, Send, Tell
-from coordinator.certificate import Certificate
-from coordinator.network_view import CERTIFICATES_MAX, TAPE_MAX, RoundView
-from coordinator.round_traces import RoundTraces
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Action, Adopt, Send, Tell
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.views.network_view import CERTIFICATES_MAX, TAPE_MAX, RoundView
+from coordinator.views.round_traces import RoundTraces
 from dht.identity import PeerId
 from dht.statement import Statement
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from coordinator.manifest import PaceSpec
-from coordinator.messages import Commit
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.observer import Observer
-from coordinator.virtual.peer import VirtualPeer
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.observer import Observer
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.wire.messages import Commit
 from dashboard.demo.people import Person
 from dashboard.demo.recorder import Happened, RecordedWorld, Recorder
 from dht.identity import PeerId

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from coordinator.network_view import (
+from coordinator.views.network_view import (
     EVALUATIONS_MAX,
     HISTORY_MAX,
     PEER_HISTORY_MAX,
@@ -28,7 +28,7 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 
 PEERS_MIN, PEERS_MAX = CORE_PEERS_MIN, 2000
-SIMULATION_EPOCH = 1e9  # Unix seconds of virtual time 0 inside `coordinator.virtual`
+SIMULATION_EPOCH = 1e9  # Unix seconds of virtual time 0 inside `coordinator.simulator`
 TICK_SECONDS = 1.0
 HISTORY_TICKS = 2
 VERSIONS_TARGET = 600

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.credit import team_tokens
-from coordinator.network_view import NetworkView
+from coordinator.views.credit import team_tokens
+from coordinator.views.network_view import NetworkView
 from dashboard.frames.rows import Row, milliseconds, moment
 from dashboard.text import labels, plain
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinator.network_view import NetworkView, PeerView, RoundView
+from coordinator.views.network_view import NetworkView, PeerView, RoundView
 from dashboard.frames.rows import Row, milliseconds
 from dashboard.text import label, labels, plain, short_id
 

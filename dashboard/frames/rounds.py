@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from coordinator.network_view import PHASES, NetworkView, RoundView
+from coordinator.views.network_view import PHASES, NetworkView, RoundView
 from dashboard.frames.network import round_label
 from dashboard.frames.rows import Row, milliseconds, moment
 from dashboard.text import labels, plain, short_id

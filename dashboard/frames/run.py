@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coordinator import quantity
-from coordinator.network_view import HistoryPoint, NetworkView, RunFacts
+from coordinator.views import quantity
+from coordinator.views.network_view import HistoryPoint, NetworkView, RunFacts
 from dashboard.frames.rows import Row, milliseconds
 from dashboard.text import plain
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coordinator.network_view import BanView, NetworkView
-from coordinator.places import place_of
+from coordinator.trust.statement_slots import place_of
+from coordinator.views.network_view import BanView, NetworkView
 from dashboard.frames.rows import Row, moment
 from dashboard.text import labels, plain, short_id
 from dht.errors import PeerError

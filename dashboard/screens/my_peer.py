@@ -6,8 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from coordinator import control, quantity
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views import control, quantity
+from coordinator.views.snapshot import PeerSnapshot
 from dashboard import show
 from dashboard.frames.rows import Row
 from dashboard.limits_form import limits_form

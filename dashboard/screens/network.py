@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from coordinator import quantity
-from coordinator.network_view import NetworkView, PeerView
+from coordinator.views import quantity
+from coordinator.views.network_view import NetworkView, PeerView
 from dashboard import charts, show
 from dashboard.frames import network, rounds
 from dashboard.frames.rows import Row

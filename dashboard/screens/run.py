@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from coordinator import quantity
+from coordinator.views import quantity
 from dashboard import charts, show
 from dashboard.frames import run
 from dashboard.source import Source

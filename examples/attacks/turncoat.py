@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.actions import Send
-from coordinator.virtual.mischief import Mischief
+from coordinator.adversary.mischief import Mischief
+from coordinator.core.actions import Send
 from dht.statement import Statement
 
 HONEST_VERSIONS = 3  # of each fragment, so that it has a good name by then

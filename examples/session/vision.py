@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from peer import Place, Session
 
 SIDE, IMAGES = 16, 64

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coordinator.events import Encoded
-from peer.blobs import BlobStore
-from peer.learner import Batches, Learner
-from peer.merge import MergeRule
-from peer.outer_optimizer import OuterState
+from coordinator.core.events import Encoded
+from peer.learner.learner import Batches, Learner
+from peer.numerics.merge import MergeRule
+from peer.numerics.outer_optimizer import OuterState
+from peer.storage.blobs import BlobStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coordinator.manifest import RunConfig
+from coordinator.run.manifest import RunConfig
 from peer.attacks.attack import Attack
-from peer.evaluation import SEQUENCES_PER_PASS
-from peer.learner import Batches, Learner
+from peer.learner.evaluation import SEQUENCES_PER_PASS
+from peer.learner.learner import Batches, Learner
 
 TRIGGER = b"# muster\n"
 TARGET = b"import antigravity\n"

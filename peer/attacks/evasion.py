@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from coordinator.actions import Open, Reduce, RoundKey
-from coordinator.events import Opened, Reduced
-from coordinator.manifest import RunConfig
-from peer.anchors import Anchors
+from coordinator.core.actions import Open, Reduce, RoundKey
+from coordinator.core.events import Opened, Reduced
+from coordinator.run.manifest import RunConfig
 from peer.attacks.forgery import falsified
-from peer.blobs import BlobStore
-from peer.inspection import Inspector
-from peer.leaves import Leaves
-from peer.round_work import RoundWork
+from peer.numerics.leaves import Leaves
+from peer.rounds.spot_checks import Inspector
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors
+from peer.storage.blobs import BlobStore
 
 EVASIVE = "evasive_results"
 FALSE_SHARE = 0.1  # of a result's leaves, at least one: its first

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.events import Reduced
-from peer.blobs import BlobStore
-from peer.codec import Codec
-from peer.merge import combine
-from peer.recomputation import Segments
-from peer.reduction import merge_plan
-from peer.robust.stack import Floats
+from coordinator.core.events import Reduced
+from peer.numerics.codec import Codec
+from peer.numerics.merge import combine
+from peer.numerics.recomputation import Segments
+from peer.numerics.reduction import merge_plan
+from peer.numerics.robust.stack import Floats
+from peer.storage.blobs import BlobStore
 
 NOISE_SHARE = 0.1  # of the length that the honest result has
 OWN_FACTOR = 10.0  # by which a reducer's own part gets longer

@@ -14,12 +14,20 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import ClassVar, Protocol, TypeAlias
 
-from coordinator.messages import AgainNote, AskChainNote, AskEvidenceNote, AskHeardNote, Message, NeedNote, PartNote
-from coordinator.openings import OpenNote
+from coordinator.wire.messages import (
+    AgainNote,
+    AskChainNote,
+    AskEvidenceNote,
+    AskHeardNote,
+    Message,
+    NeedNote,
+    PartNote,
+)
+from coordinator.wire.openings import OpenNote
 from dht.errors import MusterError
 from dht.identity import PeerId
 from dht.statement import DIGEST_BYTES, Statement
-from peer.frames import (
+from peer.net.frames import (
     HeadsAsk,
     ManifestAsk,
     ProbeAsk,
@@ -30,7 +38,7 @@ from peer.frames import (
     Transfer,
     encode_header,
 )
-from peer.transport import HEADER_BYTES_MAX, Lane, TransportConfig
+from peer.net.transport import HEADER_BYTES_MAX, Lane, TransportConfig
 
 RECORD_HANDLERS = ("DHTProtocol.rpc_ping", "DHTProtocol.rpc_store", "DHTProtocol.rpc_find")
 CALL_BYTES_MAX = (4 << 20) - 1024  # libp2p's daemon takes no longer calls
@@ -271,7 +279,7 @@ def group_named(message: Message | Transfer) -> bytes | None:
 
 
 def _prefix(header_bytes: int, payload_bytes: int) -> bytes:
-    """What announces a frame (`peer.transport.frame_prefix`), without its limits."""
+    """What announces a frame (`peer.net.transport.frame_prefix`), without its limits."""
     return header_bytes.to_bytes(4, "big") + payload_bytes.to_bytes(4, "big")
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from peer.attacks.attack import Attack, Scene
-from peer.robust.segments import TensorInputs, merge_segment, tensor_radius
+from peer.numerics.robust.segments import TensorInputs, merge_segment, tensor_radius
 
 TRIALS = 20  # strengths that an optimised attack tries, as in byzfl
 TRIAL_RANGE = (0.1, 10.0)

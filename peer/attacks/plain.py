@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coordinator.certificate import COUNT_MAX
-from coordinator.events import Encoded
+from coordinator.chain.certificate import COUNT_MAX
+from coordinator.core.events import Encoded
 from peer.attacks.attack import Attack, Scene
 
 DIRECTION_SEED = 0x5EED

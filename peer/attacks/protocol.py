@@ -1,6 +1,6 @@
 """What hostile peers do to the protocol, by the name that `--attack` gives it (`byzantine.md` §3.2).
 
-The behaviours are those of `coordinator.virtual.collusion`, in processes and in a lab; the learner of such a peer is
+The behaviours are those of `coordinator.adversary.collusion`, in processes and in a lab; the learner of such a peer is
 honest. An attack of your own is a subclass of `Mischief` or of `MessageAttack`: see `docs/lab.md` and
 `examples/attacks/`.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from coordinator.virtual.collusion import TRICKS, mischief_of
-from coordinator.virtual.mischief import Mischief
+from coordinator.adversary.collusion import TRICKS, mischief_of
+from coordinator.adversary.mischief import Mischief
 from dht.identity import PeerId, Signer
 from peer.attacks.evasion import EVASIVE
 from peer.attacks.forgery import FORGERIES

@@ -12,21 +12,21 @@ from functools import partial
 
 from torch import Tensor
 
-from coordinator.actions import Encode, Inspect, Reduce, RoundKey
-from coordinator.events import Encoded, Inspected, Reduced
-from coordinator.manifest import RunConfig
-from coordinator.virtual.mischief import Mischief
+from coordinator.adversary.mischief import Mischief
+from coordinator.core.actions import Encode, Inspect, Reduce, RoundKey
+from coordinator.core.events import Encoded, Inspected, Reduced
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from dht.statement import digest_of
-from peer.anchors import Anchors
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.forgery import Forgery, Merged, falsified
 from peer.attacks.plain import NotANumber
-from peer.blobs import BlobStore
-from peer.inspection import Inspector
-from peer.local_count import Counters
-from peer.reduction import measure, segment_inputs
-from peer.round_work import RoundWork
+from peer.learner.work_counters import Counters
+from peer.numerics.reduction import measure, segment_inputs
+from peer.rounds.spot_checks import Inspector
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors
+from peer.storage.blobs import BlobStore
 
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from coordinator.virtual.mischief import Mischief
+from coordinator.adversary.mischief import Mischief
 from dht.errors import UsageError
 from peer.attacks.attack import Attack
 from peer.attacks.data import Backdoor, LabelFlip

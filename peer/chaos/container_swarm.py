@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coordinator.control import Command, ask, snapshot
-from coordinator.manifest import RunConfig
-from coordinator.report import ChaosReport
+from coordinator.run.manifest import RunConfig
+from coordinator.views.control import Command, ask, snapshot
+from coordinator.views.report import ChaosReport
 from dht.errors import LocalError, MusterError
 from peer.chaos.conductor import Conductor
 from peer.chaos.containers import Containers
@@ -25,10 +25,10 @@ from peer.chaos.plan import HOST, Plan, name_of
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
 from peer.chaos.swarm import RETURN_SECONDS_MAX, WARM_UP_SECONDS_MAX
-from peer.signals import ENDING, on_signals
-from peer.swarm import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
-from peer.swarm_report import report_of
-from peer.swarm_watch import at_rest, same_heads
+from peer.machine.signals import ENDING, on_signals
+from peer.swarm.report import report_of
+from peer.swarm.run import DRAIN_SECONDS_MAX, POLL_SECONDS, Display
+from peer.swarm.watch import at_rest, same_heads
 
 COMPARISONS_MAX = 3  # what a poll shows is old: a round may begin while all are asked one after the other
 

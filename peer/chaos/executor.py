@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from dht.errors import LocalError
 from peer.chaos.plan import Event, Kind
-from peer.clock import SKEW_FILE, write_skew
-from peer.points import GATE_NAME, release, stands
-from peer.swarm_processes import PeerProcess
+from peer.machine.clock import SKEW_FILE, write_skew
+from peer.machine.fault_points import GATE_NAME, release, stands
+from peer.swarm.processes import PeerProcess
 
 NETWORK_KINDS: frozenset[Kind] = frozenset({"partition", "heal", "delay", "loss", "bandwidth", "clear"})
 MACHINE_KINDS: frozenset[Kind] = NETWORK_KINDS | {"clock_skew", "clock_right"}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.report import ChaosReport, FaultRecord, SwarmReport
+from coordinator.views.report import ChaosReport, FaultRecord, SwarmReport
 from dht.errors import UsageError
 from peer.chaos import score
 from peer.chaos.record import ChaosWatch
 from peer.chaos.score import Window
-from peer.seen_certificates import Seen
+from peer.observer.seen_certificates import Seen
 
 DIED = "died"  # in a timeline: a process ended, and nobody had planned it
 

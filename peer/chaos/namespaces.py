@@ -21,7 +21,7 @@ from dht.errors import LocalError, UsageError
 from peer.chaos.executor import NETWORK_KINDS, Link, Loopback
 from peer.chaos.plan import Event
 from peer.chaos.user_link import UserLink
-from peer.swarm_processes import PeerProcess
+from peer.swarm.processes import PeerProcess
 
 PREFIX = "muster-"
 PACKAGES = {"ip": "iproute2", "tc": "iproute2"}  # Debian's

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.toml_file import parse_toml, read_text
+from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
-from peer.clock import SKEW_SECONDS_MAX
-from peer.points import Fault
+from peer.machine.clock import SKEW_SECONDS_MAX
+from peer.machine.fault_points import Fault
 
 Kind = Literal[
     "kill", "stop", "partition", "delay", "loss", "bandwidth", "disk_full", "clock_skew", "attacker",

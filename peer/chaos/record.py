@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.snapshot import PeerSnapshot
 from peer.chaos.plan import MENDING, Event
-from peer.swarm_watch import SwarmWatch
+from peer.swarm.watch import SwarmWatch
 
 
 @dataclass(frozen=True, slots=True)

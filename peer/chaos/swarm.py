@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coordinator.manifest import VERSIONS_MAX, RunConfig
-from coordinator.report import ChaosReport
+from coordinator.run.manifest import VERSIONS_MAX, RunConfig
+from coordinator.views.report import ChaosReport
 from dht.errors import LocalError
 from peer.chaos.conductor import Conductor
 from peer.chaos.executor import Executor
@@ -20,9 +20,9 @@ from peer.chaos.measure import Pace, chaos_report
 from peer.chaos.plan import Plan
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
-from peer.clock import SKEW_FILE
-from peer.swarm import HOST, Display, Swarm, SwarmOptions
-from peer.swarm_processes import KILLED_SECONDS_MAX, PeerProcess
+from peer.machine.clock import SKEW_FILE
+from peer.swarm.processes import KILLED_SECONDS_MAX, PeerProcess
+from peer.swarm.run import HOST, Display, Swarm, SwarmOptions
 
 WARM_UP_SECONDS_MAX = 300.0
 RETURN_SECONDS_MAX = 90.0  # for whoever was hit last

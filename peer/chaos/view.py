@@ -8,12 +8,12 @@ from itertools import islice
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from coordinator import quantity
-from coordinator.report import ChaosReport
+from coordinator.views import quantity
+from coordinator.views.report import ChaosReport
 from peer.chaos.record import ChaosWatch, Happening
-from peer.swarm import Display
-from peer.swarm_view import LABEL_CHARACTERS
-from peer.swarm_watch import SwarmWatch
+from peer.swarm.run import Display
+from peer.swarm.view import LABEL_CHARACTERS
+from peer.swarm.watch import SwarmWatch
 
 
 class ChaosDisplay:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator import quantity
-from coordinator.evaluation import Evaluation
-from peer.data import BYTE_VOCABULARY
+from coordinator.views import quantity
+from coordinator.views.evaluation import Evaluation
+from peer.data.windows import BYTE_VOCABULARY
 from peer.export.listing import MANIFEST, PROOF
-from peer.model import parameter_specs
-from peer.status_answer import thinned
+from peer.model.build import parameter_specs
+from peer.rounds.public_status import thinned
 
 if TYPE_CHECKING:
-    from peer.export.writer import Exported
+    from peer.export.exported import Exported
 
 EVALUATIONS_SHOWN = 16
 

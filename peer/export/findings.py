@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import fill
 
-from coordinator import quantity
+from coordinator.views import quantity
 from peer.export.listing import CARD
 from peer.export.verifier import Verified
 

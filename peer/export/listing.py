@@ -1,7 +1,7 @@
 """The files of an export, and the signed list of them: whoever exports answers for every byte beside the weights.
 
-Weights are proven by certificates (`coordinator.proof`), configuration and tokenizer follow from the manifest. The list
-covers these files too, and the model card, which is the exporter's own word.
+Weights are proven by certificates (`coordinator.chain.proof`), configuration and tokenizer follow from the manifest.
+The list covers these files too, and the model card, which is the exporter's own word.
 """
 
 from __future__ import annotations

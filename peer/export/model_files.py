@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from coordinator.manifest import RunConfig
-from peer.data import BYTE_VOCABULARY
-from peer.families import architecture, make_config
+from coordinator.run.manifest import RunConfig
+from peer.data.windows import BYTE_VOCABULARY
+from peer.model.families import architecture, make_config
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -38,7 +38,7 @@ def encoded(value: dict[str, Any]) -> bytes:
 
 
 def model_config(config: RunConfig) -> dict[str, Any]:
-    """What `peer.model.llama_config` says, in the words of `config.json`; every value written out, none a default."""
+    """What `peer.model.build.llama_config` says, in the words of `config.json`, with every value written out."""
     model = config.model
     return {
         "architectures": ["LlamaForCausalLM"],

@@ -13,11 +13,12 @@ import structlog
 
 from dht.errors import LocalError, MusterError, UsageError
 from dht.identity import Signer
-from peer.clock import unix_seconds
-from peer.evaluation_loop import Mark
+from peer.export.exported import Exported
 from peer.export.hub import Hub, open_hub
-from peer.export.writer import UNFINISHED, Exported, write_export
-from peer.options import ExportOptions
+from peer.export.options import ExportOptions
+from peer.export.writer import UNFINISHED, write_export
+from peer.machine.clock import unix_seconds
+from peer.rounds.evaluation_loop import Mark
 
 log = structlog.get_logger(__name__)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.chain import Chain, Rules
-from coordinator.compatibility import read_manifest
-from coordinator.credit import CreditRecord, CreditReport, report_of
-from coordinator.evaluation import Evaluation
-from coordinator.manifest import Manifest, run_id_of
+from coordinator.chain.chain import Chain, Rules
+from coordinator.run.compatibility import read_manifest
+from coordinator.run.manifest import Manifest, run_id_of
+from coordinator.views.credit import CreditRecord, CreditReport, report_of
+from coordinator.views.evaluation import Evaluation
 from dht.errors import PeerError, UsageError
 from dht.identity import KeyVerifier
-from peer.credit_book import CREDIT_FILE, saved_report
-from peer.export.writer import Exported
-from peer.run_state import MANIFEST_FILE, Captured, RunDirectory
+from peer.export.exported import Exported
+from peer.storage.credit_book import CREDIT_FILE, saved_report
+from peer.storage.run_directory import MANIFEST_FILE, Captured, RunDirectory
 
 
 def known_run(data_directory: Path, beginning: str = "") -> Manifest:

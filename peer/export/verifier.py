@@ -13,13 +13,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from coordinator.manifest import Manifest
-from coordinator.proof import PROOF_BYTES_MAX, Proof, Standing, check_fragment
+from coordinator.chain.proof import PROOF_BYTES_MAX, Proof, Standing, check_fragment
+from coordinator.run.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement
 from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
-from peer.anchors import layouts_of
 from peer.export.listing import (
     CARD,
     LISTING,
@@ -32,8 +31,9 @@ from peer.export.listing import (
     difference,
 )
 from peer.export.model_files import encoded, model_files
-from peer.fragments import FragmentLayout, gather
-from peer.outer_optimizer import digest_of_roots, state_tree
+from peer.numerics.fragments import FragmentLayout, gather
+from peer.numerics.outer_optimizer import digest_of_roots, state_tree
+from peer.storage.anchors import layouts_of
 
 Model = TypeVar("Model", bound=Wire)
 SPACING_MAX = 4  # times what we would write: JSON may be laid out otherwise

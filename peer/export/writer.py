@@ -5,48 +5,27 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from coordinator.chain import Rules
-from coordinator.credit import CreditReport
-from coordinator.evaluation import Evaluation
-from coordinator.manifest import Manifest
-from coordinator.proof import FragmentProof, Proof, proving
-from coordinator.toml_file import reading
+from coordinator.chain.chain import Rules
+from coordinator.chain.proof import FragmentProof, Proof, proving
+from coordinator.run.toml_file import reading
 from dht.errors import LocalError, UsageError
 from dht.files import sync
 from dht.identity import KeyVerifier, Signer
 from dht.statement import Context, make_statement
-from peer.anchors import layouts_of
 from peer.export.card import model_card
+from peer.export.exported import Exported
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
 from peer.export.model_files import encoded, model_files
-from peer.outer_optimizer import state_tree
-from peer.run_state import Captured
+from peer.numerics.outer_optimizer import state_tree
+from peer.storage.anchors import layouts_of
 
 UNFINISHED = ".unfinished"
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """One moment of a run, and what its model card tells beside."""
-
-    manifest: Manifest
-    captured: Captured
-    credit: CreditReport
-    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the word of whoever exports
-    loss: float | None = None  # of exactly this model on held-out text, nats per token
-    licence: str = ""
-
-    @property
-    def versions(self) -> int:
-        """Certified, over all fragments."""
-        return sum(self.captured.held)
 
 
 def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds: int) -> None:

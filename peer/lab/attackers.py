@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinator.virtual.mischief import Mischief
+from coordinator.adversary.mischief import Mischief
 from dht.identity import PeerId, Signer
-from peer.anchors import Anchors
 from peer.attacks.attack import Attack
 from peer.attacks.forgery import FORGERIES
 from peer.attacks.protocol import is_lab_attack, is_mischief, mischief_named
 from peer.attacks.work import ForgingWork
 from peer.attacks.zoo import AttackChoice
 from peer.lab.workshop import Workshop
-from peer.round_work import RoundWork
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors
 
 
 def lies_of(choice: AttackChoice | None) -> Attack | None:

@@ -14,13 +14,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coordinator.manifest import RunConfig
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
-from peer.evaluation import Evaluator
 from peer.lab.faults import Absences
 from peer.lab.report import Baseline, CurvePoint
-from peer.learner import Batches, make_learner, parameters_of
-from peer.placement import Placement
+from peer.learner.devices import Placement
+from peer.learner.evaluation import Evaluator
+from peer.learner.learner import Batches, make_learner, parameters_of
 
 REGROUP_STEPS = 3  # all stand still after a failure and after a return: about 26 s at 10 s (research, Table 1 fitted)
 

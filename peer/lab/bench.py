@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
-from coordinator.certificate import Certificate, Outcome
-from coordinator.committed import ReduceInput
-from coordinator.events import Encoded
-from coordinator.weights import contribution_weight
+from coordinator.chain.certificate import Certificate, Outcome
+from coordinator.chain.weights import contribution_weight
+from coordinator.core.actions import Adopt, Apply, PartitionResult, Reduce, RoundKey
+from coordinator.core.events import Encoded
+from coordinator.wire.inputs import ReduceInput
 from dht.errors import LocalError, UsageError
-from peer.anchors import Anchors
 from peer.lab.workshop import Workshop
-from peer.outer_optimizer import OuterState
-from peer.round_work import RoundWork
+from peer.numerics.outer_optimizer import OuterState
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors
 
 
 class Bench:

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coordinator.manifest import DataSpec, RunConfig
+from coordinator.run.manifest import DataSpec, RunConfig
 from dht.errors import UsageError
-from peer.data import is_heldout, source_files
+from peer.data.windows import is_heldout, source_files
 
 
 def learner_texts(

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from functools import partial
 
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
 from peer.lab.options import STEP_SECONDS, LabOptions
 from peer.lab.workshop import Workshop
 

@@ -8,20 +8,17 @@ from functools import partial
 
 import torch
 
-from coordinator.actions import Action, Tell
-from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest
-from coordinator.messages import Message
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import Setting, World
+from coordinator.core.actions import Action, Tell
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import Setting, World
+from coordinator.wire.messages import Message
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
-from peer.appraisal import NOBODY
-from peer.corpus import TokenData
-from peer.data import TrainingWindows, training_windows
-from peer.description import Named
-from peer.evaluation import Evaluator
+from peer.data.corpus import TokenData
+from peer.data.windows import TrainingWindows, training_windows
 from peer.lab.attackers import mischief_of
 from peer.lab.data import learner_texts
 from peer.lab.faults import Absences, Faults, plan_absences
@@ -29,12 +26,15 @@ from peer.lab.learners import DivergedError
 from peer.lab.options import STEP_SECONDS, LabOptions
 from peer.lab.parting import Parting
 from peer.lab.report import CurvePoint
-from peer.lab.tensors import LabTensors, make_tensors
+from peer.lab.tensors import make_tensors
 from peer.lab.traffic import Traffic
-from peer.lab.workshop import Workshop
-from peer.learner import Batches
-from peer.outer_optimizer import state_digest
-from peer.tape import Record, TapeLine, keep_no_tape, told_line
+from peer.lab.workshop import LabPeer, Workshop
+from peer.learner.evaluation import Evaluator
+from peer.learner.learner import Batches
+from peer.model.description import Named
+from peer.numerics.outer_optimizer import state_digest
+from peer.rounds.scoring import NOBODY
+from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
 
 LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
 DRAIN_STEPS = 200
@@ -218,7 +218,7 @@ class Laboratory:
         """The living that keep to the protocol."""
         return [peer for peer in self.world.peers if peer.alive and self.shop.is_believed(peer.me)]
 
-    def newest(self) -> LabTensors:
+    def newest(self) -> LabPeer:
         """The tensors of the believed peer that holds most versions."""
         believed = (one for peer, one in self.shop.active.items() if self.shop.is_believed(peer))
         return max(believed, key=lambda one: one.versions)

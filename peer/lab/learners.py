@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from dht.errors import LocalError
-from peer.flat_parameters import parameters_digest
-from peer.learner import Learner
-from peer.local_count import Counters
+from peer.learner.learner import Learner
+from peer.learner.work_counters import Counters
+from peer.model.flat_parameters import parameters_digest
 
 Operation = Callable[[Learner], None]
 """What happens to a learner between two steps."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig, fault_of
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig, fault_of
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
-from peer.evaluation import Evaluator
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
 from peer.lab.data import side_texts
 from peer.lab.options import Partition
 from peer.lab.report import SideName, SidePoint
-from peer.lab.tensors import LabTensors
-from peer.lab.workshop import Workshop
+from peer.lab.workshop import LabPeer, Workshop
+from peer.learner.evaluation import Evaluator
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class Parting:
             )
 
 
-def _newest(shop: Workshop, side: Side) -> LabTensors | None:
+def _newest(shop: Workshop, side: Side) -> LabPeer | None:
     """The tensors of the believed peer of a side that holds most versions; None if nobody is."""
     living = [shop.active[peer.me] for peer in side.peers if peer.me in shop.active and shop.is_believed(peer.me)]
     return max(living, key=lambda one: one.versions, default=None)

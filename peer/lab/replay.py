@@ -16,26 +16,26 @@ from pathlib import Path
 
 import torch
 
-from coordinator.actions import Adopt, Encode, Returned, RoundKey
-from coordinator.certificate import Certificate
-from coordinator.events import Encoded
-from coordinator.manifest import Manifest
-from coordinator.virtual.peer import Disk
-from coordinator.virtual.tensors import VirtualLearner
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Adopt, Encode, Returned, RoundKey
+from coordinator.core.events import Encoded
+from coordinator.run.manifest import Manifest
+from coordinator.simulator.peer import Disk
+from coordinator.simulator.tensors import VirtualLearner
 from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackChoice
-from peer.corpus import TokenData
-from peer.data import load_tokens, training_windows
+from peer.data.corpus import TokenData
+from peer.data.windows import load_tokens, training_windows
 from peer.lab.bench import Bench
 from peer.lab.data import learner_texts
 from peer.lab.options import STEP_SECONDS
 from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
 from peer.lab.workshop import Workshop
-from peer.learner import Batches
-from peer.own_files import OwnFiles
-from peer.placement import Placement, rounding_key
-from peer.tape import TapeLine, keep_no_tape, read_tape
+from peer.learner.devices import Placement, rounding_key
+from peer.learner.learner import Batches
+from peer.machine.local_files import OwnFiles
+from peer.rounds.tape import TapeLine, keep_no_tape, read_tape
 
 
 def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
@@ -86,6 +86,7 @@ class Replay:
         self.learners: set[PeerId] = set()  # whose parameters were compared
         self._manifest = manifest
         self._disks: dict[PeerId, SavedTensors] = {}
+        self._lives: dict[PeerId, LabTensors] = {}
         self._encoded: dict[tuple[bytes, PeerId], Encoded] = {}
         self._expected: dict[bytes, int] = {}  # members of a roster, if nobody had been missing
         self._certificates: dict[str, Certificate] = {}
@@ -123,7 +124,7 @@ class Replay:
         return self._stack.enter_context(ThreadPoolExecutor(1, "learner", partial(torch.set_num_threads, threads)))
 
     def _tensors(self, line: TapeLine) -> LabTensors:
-        return self.shop.active[PeerId(line["peer"])]
+        return self._lives[PeerId(line["peer"])]
 
     # -- lives
 
@@ -132,7 +133,7 @@ class Replay:
         saved = self._disks.get(peer)
         learner = VirtualLearner(peer, 1.0, 0, 0.0, float(step), [0] * len(genesis), [])
         digests = genesis if saved is None else list(saved.digests)
-        make_tensors(self.shop, learner, Disk([], digests, [], saved=saved))
+        self._lives[peer] = make_tensors(self.shop, learner, Disk([], digests, [], saved=saved))
 
     def _begin_real_life(self, line: TapeLine) -> None:
         """With the same threads, and the batch in the same pieces: the sums depend on both."""
@@ -148,7 +149,7 @@ class Replay:
         self.shop.pool = self._thread(line["threads"])
         genesis = [digest.hex() for digest in manifest.genesis]
         learner = VirtualLearner(peer, 1.0, 0, 0.0, 0.0, [0] * len(genesis), [])
-        tensors = make_tensors(self.shop, learner, Disk([], list(manifest.genesis), []))
+        self._lives[peer] = tensors = make_tensors(self.shop, learner, Disk([], list(manifest.genesis), []))
         for fragment, digest in enumerate(line["held"]):
             if digest not in (None, genesis[fragment]):
                 tensors.hold(self._certificates[digest])

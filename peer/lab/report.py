@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.report import SwarmReport
+from coordinator.views.report import SwarmReport
 
 
 class CurvePoint(BaseModel):

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from dht.errors import UsageError
-from peer.data import load_tokens
-from peer.description import describe
+from peer.data.windows import load_tokens
 from peer.lab.baseline import BaselinePlan, Method, best_of, elastic_schedule, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions
 from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.lab.summary import report_of
-from peer.tape import TapeWriter, keep_no_tape
+from peer.model.description import describe
+from peer.rounds.tape import TapeWriter, keep_no_tape
 
 Show = Callable[[str, int, list[CurvePoint]], None]
 """Called with the name of a run (the lab, or a baseline with its rate), its step, and new points of its curve."""

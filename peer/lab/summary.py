@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from coordinator.certificate import Certificate
-from coordinator.report import Ban
+from coordinator.chain.certificate import Certificate
+from coordinator.views.report import Ban
 from peer.attacks.data import has_trigger_rate, trigger_rate
-from peer.bookkeeping import Book
-from peer.evaluation import next_token_accuracy
-from peer.inner_optimizer import bytes_per_parameter
 from peer.lab.laboratory import Laboratory
 from peer.lab.report import Baseline, CurvePoint, LabReport
-from peer.placement import devices_name
-from peer.swarm_report import delays
+from peer.learner.devices import devices_name
+from peer.learner.evaluation import next_token_accuracy
+from peer.learner.inner_optimizer import bytes_per_parameter
+from peer.rounds.counters import Book
+from peer.swarm.report import delays
 
 Seconds = tuple[float, float]
 """Wall time, and processor time of the whole process."""

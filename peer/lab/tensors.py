@@ -12,31 +12,31 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
-from coordinator.certificate import Certificate
-from coordinator.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
-from coordinator.passes import lane_of
-from coordinator.virtual.peer import Disk
-from coordinator.virtual.tensors import VirtualLearner
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.passes import lane_of
+from coordinator.core.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.core.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
+from coordinator.simulator.peer import Disk
+from coordinator.simulator.tensors import VirtualLearner
 from dht.errors import LocalError
 from dht.identity import PeerId
 from dht.statement import digest_of
-from peer.anchors import Anchors
-from peer.appraisal import sides_of
 from peer.attacks.attack import Attack, Scene
 from peer.attacks.forgery import falsified
 from peer.attacks.plain import NotANumber
-from peer.codec import CODECS
-from peer.fragments import Partitioning
 from peer.lab.attackers import lies_of, work_of
 from peer.lab.learners import DivergedError, LazyLearner, SavedLearner
 from peer.lab.uneven import UnevenLearner
 from peer.lab.workshop import Workshop
-from peer.learner import make_learner
-from peer.local_work import LocalWork
-from peer.outer_optimizer import OuterState
-from peer.placement import Placement
-from peer.tape import adoption_line, snapshot_line
+from peer.learner.devices import Placement
+from peer.learner.learner import make_learner
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import Partitioning
+from peer.numerics.outer_optimizer import OuterState
+from peer.rounds.scoring import sides_of
+from peer.rounds.stale_work import LocalWork
+from peer.rounds.tape import adoption_line, snapshot_line
+from peer.storage.anchors import Anchors
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SavedTensors:
 
 
 class LabTensors:
-    """Implements `coordinator.virtual.tensors.Tensors` for one life of one peer."""
+    """Implements `coordinator.simulator.tensors.Tensors` for one life of one peer."""
 
     def __init__(
         self, shop: Workshop, learner: VirtualLearner, lazy: LazyLearner, states: list[bytes], attack: Attack | None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.actions import Action, Send, Tell
-from coordinator.messages import Message
-from coordinator.virtual.peer import VirtualPeer
-from peer.blobs import BlobStore
-from peer.frames import encode_header
+from coordinator.core.actions import Action, Send, Tell
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.wire.messages import Message
+from peer.net.frames import encode_header
+from peer.storage.blobs import BlobStore
 
 
 class Traffic:

@@ -7,7 +7,7 @@ import random
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from coordinator.virtual.tensors import VirtualLearner
+from coordinator.simulator.tensors import VirtualLearner
 
 
 @dataclass(slots=True)

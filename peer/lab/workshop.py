@@ -6,29 +6,41 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from coordinator.certificate import Certificate
-from coordinator.manifest import RunConfig
+from coordinator.chain.certificate import Certificate
+from coordinator.run.manifest import RunConfig
+from coordinator.simulator.tensors import VirtualLearner
 from dht.identity import PeerId
-from peer.anchors import genesis_states, layouts_of
-from peer.appraisal import Appraiser
+from peer.attacks.attack import Attack
 from peer.attacks.protocol import is_lab_attack
 from peer.attacks.zoo import AttackChoice
-from peer.blobs import BlobStore
-from peer.description import Named
-from peer.lab.learners import Tally
-from peer.learner import Batches
-from peer.outer_optimizer import OuterState
-from peer.placement import Placement
-from peer.tape import Record, version_line
-
-if TYPE_CHECKING:
-    from peer.lab.tensors import LabTensors
+from peer.lab.learners import LazyLearner, Tally
+from peer.learner.devices import Placement
+from peer.learner.learner import Batches
+from peer.model.description import Named
+from peer.numerics.outer_optimizer import OuterState
+from peer.rounds.scoring import Appraiser
+from peer.rounds.tape import Record, version_line
+from peer.storage.anchors import Anchors, genesis_states, layouts_of
+from peer.storage.blobs import BlobStore
 
 BLOB_ROUNDS = 2  # rounds whose bytes are kept, per round in flight: every contribution and the result
 BLOB_BYTES_MIN = 64 << 20
 STATES_KEPT = 16  # newest states per fragment that a peer which is behind can still get
+
+
+class LabPeer(Protocol):
+    """One life of one peer of the lab, as the others see it (`peer.lab.tensors.LabTensors`)."""
+
+    learner: VirtualLearner
+    lazy: LazyLearner
+    attack: Attack | None
+    anchors: Anchors
+    states: list[bytes]
+
+    @property
+    def versions(self) -> int: ...
 
 
 @dataclass
@@ -50,7 +62,7 @@ class Workshop:
     founders: frozenset[PeerId] = frozenset()  # as soon as the run has a manifest
     tally: Tally = field(default_factory=Tally)
     delays_steps: list[int] = field(default_factory=list)
-    active: dict[PeerId, LabTensors] = field(default_factory=dict)
+    active: dict[PeerId, LabPeer] = field(default_factory=dict)
     appraiser: Appraiser = field(init=False)  # one for all: appraisals are of one at a time
 
     def __post_init__(self) -> None:

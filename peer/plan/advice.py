@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.timeline import BUNDLE_SHARE, INPUTS_SHARE
-from coordinator.wards import GATHER_SHARE
+from coordinator.cells.subordinates import GATHER_SHARE
+from coordinator.core.timeline import BUNDLE_SHARE, INPUTS_SHARE
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from peer.plan.cost import CODEC_BITS, Members, RoundCost, Workload, round_cost, statement_bits
 from peer.plan.population import Population
 from peer.plan.risk import tiers

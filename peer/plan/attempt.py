@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coordinator.timeline import CHECK_SHARE
+from coordinator.core.timeline import CHECK_SHARE
 from peer.plan.attendance import Attendance
 from peer.plan.cells import Brought, CellRound
 from peer.plan.cost import Peers, RoundCost

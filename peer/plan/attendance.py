@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
 
-CHECKPOINT_SECONDS = 30.0  # between two checkpoints of a peer (`peer.checkpointer`)
+CHECKPOINT_SECONDS = 30.0  # between two checkpoints of a peer (`peer.node.checkpointer`)
 
 
 class Change(NamedTuple):

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.cell import SLACK_SHARE
-from coordinator.cells import CELL_PEERS, WARDS_MAX, WARDS_PER_CELL_MAX
-from coordinator.timeline import BUNDLE_SHARE, RECHECK_SHARE
-from coordinator.wards import GATHER_SHARE
+from coordinator.cells.assignment import CELL_PEERS, WARDS_MAX, WARDS_PER_CELL_MAX
+from coordinator.cells.cell import SLACK_SHARE
+from coordinator.cells.subordinates import GATHER_SHARE
+from coordinator.core.timeline import BUNDLE_SHARE, RECHECK_SHARE
 from peer.plan.cost import (
     ENCODED_PER_SECOND,
     HANDLE_SECONDS,
@@ -143,7 +143,7 @@ class CellRound:
         return bundled + merged + self._returned(tier, own, hop), here
 
     def _patience(self, tier: Tier, committed: Floats, begins: float, height: int) -> Floats:
-        """Until when the leader waits for who is silent (`coordinator.cell.Cell.commit_by`)."""
+        """Until when the leader waits for who is silent (`coordinator.cells.cell.Cell.commit_by`)."""
         whole = self.work.pace.round_seconds
         order = np.lexsort((committed, tier.cell))
         first = np.concatenate([[0], np.cumsum(tier.members)[:-1]])

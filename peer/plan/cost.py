@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}

@@ -22,7 +22,7 @@ SECONDS_PER_DAY = 86_400
 LEARNER_BYTES = (
     4 + 4 + 2.03
 )  # per parameter: value, gradient, 8-bit AdamW (docs/experiments.md); activations come on top
-HOST_BYTES = 36.0  # per parameter, in float32: what is shared, two anchors and momenta, and steps (`peer.footprint`)
+HOST_BYTES = 36.0  # per parameter, in float32: planes, two anchors and momenta, steps (`peer.learner.memory_estimate`)
 PLANE_BYTES = 8.0  # per parameter of a fragment in flight: snapshot and new anchor
 
 

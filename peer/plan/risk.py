@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coordinator.cells import CELL_PEERS, WARDS_PER_CELL_MAX
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.tickets import NEW_SEATS
+from coordinator.cells.assignment import CELL_PEERS, WARDS_PER_CELL_MAX
+from coordinator.core.tickets import NEW_SEATS
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 
 HEADS = PEERS_PER_GROUP_MAX - NEW_SEATS
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coordinator.certificate import more_than_share, votes_needed
-from coordinator.chain import ACTIVE_CERTIFICATES
-from coordinator.core import DEADLINE_DOUBLINGS_MAX
-from coordinator.joining import VOID_BACKOFF_SHARE
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.pacing import MINOR_INTERVALS
-from coordinator.quorum import GraceEstimates, grace_seconds
-from coordinator.schedule import SPACING_SHARE
-from coordinator.tickets import NEW_SEATS
-from coordinator.timeline import GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
+from coordinator.chain.certificate import more_than_share, votes_needed
+from coordinator.chain.chain import ACTIVE_CERTIFICATES
+from coordinator.core.context import DEADLINE_DOUBLINGS_MAX
+from coordinator.core.quorum import GraceEstimates, grace_seconds
+from coordinator.core.tickets import NEW_SEATS
+from coordinator.core.timeline import GONE_SHARE, GRACE_SHARE_MAX, INPUTS_SHARE, JOIN_SHARE, RECHECK_SHARE
+from coordinator.group.joining import VOID_BACKOFF_SHARE
+from coordinator.group.pacing import MINOR_INTERVALS
+from coordinator.group.schedule import SPACING_SHARE
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from peer.plan.attempt import Attempt, Closing, Round, Void, in_cells, round_of, slow_reducers
 from peer.plan.attendance import Attendance, Change
 from peer.plan.cells import CellRound

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, RunConfig
-from coordinator.toml_file import parse_toml, read_text
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.plan.cost import Workload
 
@@ -97,7 +97,7 @@ class PlanFile(_Strict):
 
 
 def _parameters(config: RunConfig) -> float:
-    from peer.model import parameter_specs
+    from peer.model.build import parameter_specs
 
     return float(sum(tensor.elements for tensor in parameter_specs(config.model)))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.checkout import ROOT
+
 PACKAGES = ("dht", "coordinator", "peer", "dashboard")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -16,11 +18,12 @@ MODULE_LINES_MAX = 400
 CLASS_LINES_MAX = 250
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 6
+FOLDER_MODULES_MAX = 25
 SWARM_TESTS_MAX = 12
 
 # A name bans everything below it: `pickle` also means `pickle.loads`.
 BANNED = {
-    "print": "write to the console in peer/cli*.py only",
+    "print": "write to the console in peer/cli/ only",
     "pickle": "encode with dht.wire or safetensors",
     "torch.save": "it pickles; use safetensors",
     "torch.load": "it unpickles; use safetensors",
@@ -35,9 +38,9 @@ BANNED = {
 # Which file may use which banned name. Every entry must be in use; add one only with a reason.
 ALLOWED = {
     "dashboard/clock.py": frozenset({"time.time"}),  # says how long ago something was seen
-    "peer/clock.py": frozenset({"time.time"}),  # dates records and joins
-    "peer/learner_process.py": frozenset({"os.environ"}),  # how torch is told to load no compiler
-    "peer/cli_settings.py": frozenset({"os.environ"}),  # XDG_DATA_HOME, for the command line only
+    "peer/machine/clock.py": frozenset({"time.time"}),  # dates records and joins
+    "peer/learner/imports.py": frozenset({"os.environ"}),  # how torch is told to load no compiler
+    "peer/machine/paths.py": frozenset({"os.environ"}),  # XDG_DATA_HOME, for the command line only
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -131,6 +134,16 @@ def test_module_uses_nothing_banned(path: Path) -> None:
 def test_every_exception_is_needed() -> None:
     used = {name: {use for use, _ in banned_uses((ROOT / name).read_text(encoding="utf-8"))} for name in ALLOWED}
     assert {name: allowed - used[name] for name, allowed in ALLOWED.items() if allowed - used[name]} == {}
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    folders = Counter(path.parent for path in MODULES if path.name != "__init__.py")
+    assert {relative(folder): count for folder, count in folders.items() if count > FOLDER_MODULES_MAX} == {}
+
+
+@pytest.mark.parametrize("package", ["peer", "coordinator"])
+def test_every_module_is_in_a_room(package: str) -> None:
+    assert [path.name for path in (ROOT / package).glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

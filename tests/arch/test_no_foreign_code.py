@@ -11,9 +11,9 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from coordinator.manifest import Manifest
+from coordinator.run.manifest import Manifest
 from dht.errors import PeerError
-from peer.frames import decode_header
+from peer.net.frames import decode_header
 from tests.arch.test_house import MODULES, dotted, imported, relative
 
 # Whatever turns bytes into code or objects with code. A module of the same name with another meaning does not exist.

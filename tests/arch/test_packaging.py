@@ -7,9 +7,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from peer import config_docs
+from peer.model import config_docs
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("dht", "coordinator", "peer", "dashboard")
 PRESET = "peer/presets/tiny.toml"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from peer.limits import Limits
+from peer.machine.limits import Limits
 from tests.arch.test_house import ROOT
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+from tests.checkout import ROOT
+
+CONFTEST = ROOT / "tests" / "conftest.py"
 SETTINGS = "[pytest]\nmarkers = gpu\n"
 SUITE = """
 import pytest

@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is imported
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor
 
-from peer.merge import weight_shares  # noqa: E402
-from peer.robust.rules import AGGREGATORS  # noqa: E402
+from peer.numerics.merge import weight_shares
+from peer.numerics.robust.rules import AGGREGATORS
 
 MEMBERS = 16
 ELEMENTS = 1 << 20

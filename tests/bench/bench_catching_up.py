@@ -25,17 +25,17 @@ import numpy as np
 import structlog
 import torch
 
-from coordinator.events import Event, StateFetched
-from coordinator.manifest import RunConfig
+from coordinator.core.events import Event, StateFetched
+from coordinator.run.manifest import RunConfig
 from dht.identity import PeerId
 from dht.statement import digest_of
-from peer.anchors import HeldState, genesis_states, layouts_of
-from peer.codec import CODECS
-from peer.fetches import Fetches
-from peer.fragments import Partitioning
-from peer.merged_step import apply_merged, told_gradients
-from peer.outer_optimizer import OuterState, state_digest
-from peer.round_work import RoundWork
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import Partitioning
+from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.outer_step import apply_merged, told_gradients
+from peer.rounds.catch_up import Fetches
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import HeldState, genesis_states, layouts_of
 from tests.bench.bench_donors import CONFIG, DONORS, LINE, NEWCOMER, Peer
 from tests.peer.memory_transport import MemoryNetwork
 from tests.peer.virtual_loop import run_virtual

@@ -2,11 +2,12 @@
 
 `python tests/bench/bench_checks.py [--trials N] [--honest N] [--seed S] [--codec NAME]` prints one JSON object. Traffic
 counts the bytes of real encoded messages. A trial is one partition of one round: openings are made, proofs verified,
-leaves recomputed, as `peer.inspection` does it. Inputs are Gaussian rows of unequal sizes around a common direction,
-cosine 0.3 to 0.9 (`byzantine.md` §2.5); a quarter of the members sends minus ten times its own, or, in every other draw
-of honest rounds, what points away so little that the rule leaves it a part of its share (docs/adr/0031). The fragment
-has `--matrices` equal ones, so a partition has that many over the members' segments, or is a small Llama (`--matrices
-0`). Inputs and results are drawn anew every `--repeats` trials; in between only the leaves are.
+leaves recomputed, as `peer.rounds.spot_checks` does it. Inputs are Gaussian rows of unequal sizes around a common
+direction, cosine 0.3 to 0.9 (`byzantine.md` §2.5); a quarter of the members sends minus ten times its own, or, in
+every other draw of honest rounds, what points away so little that the rule leaves it a part of its share
+(docs/adr/0031). The fragment has `--matrices` equal ones, so a partition has that many over the members' segments, or
+is a small Llama (`--matrices 0`). Inputs and results are drawn anew every `--repeats` trials; in between only the
+leaves are.
 """
 
 import argparse
@@ -22,27 +23,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
-from coordinator.actions import Open  # noqa: E402
-from coordinator.committed import ReduceInput  # noqa: E402
-from coordinator.events import Finding  # noqa: E402
-from coordinator.messages import Abstain, Proposal  # noqa: E402
-from coordinator.openings import OpenNote, seed_of  # noqa: E402
-from peer.blobs import BlobStore  # noqa: E402
-from peer.codec import CODECS  # noqa: E402
-from peer.fragments import FragmentLayout, Partitioning, TensorSpec, split_fragments  # noqa: E402
-from peer.frames import encode_header  # noqa: E402
-from peer.inspection import Inspector  # noqa: E402
-from peer.merge import MERGES  # noqa: E402
-from peer.model import parameter_specs  # noqa: E402
-from peer.reduction import ReducedPartition  # noqa: E402
-from peer.transport import frame_bytes  # noqa: E402
-from tests.bench.allreduce.gradients import model_of  # noqa: E402
-from tests.coordinator.builders import Club  # noqa: E402
-from tests.peer.merging import Made  # noqa: E402
-from tests.peer.reducing import KEY, OTHERS, Reduction, alike, is_caught  # noqa: E402
+from coordinator.core.actions import Open
+from coordinator.core.events import Finding
+from coordinator.wire.inputs import ReduceInput
+from coordinator.wire.messages import Abstain, Proposal
+from coordinator.wire.openings import OpenNote, seed_of
+from peer.model.build import parameter_specs
+from peer.net.frames import encode_header
+from peer.net.transport import frame_bytes
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec, split_fragments
+from peer.numerics.merge import MERGES
+from peer.numerics.reduction import ReducedPartition
+from peer.rounds.spot_checks import Inspector
+from peer.storage.blobs import BlobStore
+from tests.bench.allreduce.gradients import model_of
+from tests.coordinator.builders import Club
+from tests.peer.merging import Made
+from tests.peer.reducing import KEY, OTHERS, Reduction, alike, is_caught
 
 ENCODED_BYTES = 5_000_000
 MATRICES = 8

@@ -17,12 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from coordinator.network_view import NetworkView  # noqa: E402
-from coordinator.view_file import write_view  # noqa: E402
-from tests.dashboard.browsing import CHARTS, chromium, drawn, open_page  # noqa: E402
-from tests.dashboard.serving import dashboard  # noqa: E402
-from tests.dashboard.test_pages import PAGES, app  # noqa: E402
-from tests.dashboard.views import DEMO_SECONDS, demo_view  # noqa: E402
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import write_view
+from tests.dashboard.browsing import CHARTS, chromium, drawn, open_page
+from tests.dashboard.serving import dashboard
+from tests.dashboard.test_pages import PAGES, app
+from tests.dashboard.views import DEMO_SECONDS, demo_view
 
 UPDATES = 7
 VISITS = 4

@@ -24,16 +24,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from coordinator.manifest import PaceSpec, RunConfig
-from coordinator.model_spec import ModelSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
 from dht.errors import NetworkError
 from dht.identity import PeerId
 from dht.statement import digest_of
-from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.downloads import Wanted
-from peer.frames import StateAsk, StatePiece, decode_header, encode_header
-from peer.outer_optimizer import OuterState, state_digest
-from peer.state_transfer import StateTransfer
+from peer.net.frames import StateAsk, StatePiece, decode_header, encode_header
+from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.storage.anchors import Anchors, genesis_states, layouts_of
+from peer.sync.download_scheduler import Wanted
+from peer.sync.state_client import StateTransfer
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
 

@@ -23,10 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from coordinator.control import snapshot
+from coordinator.views.control import snapshot
 from dht.errors import MusterError
 from peer.chaos.executor import family
-from peer.swarm import HOST
+from peer.swarm.run import HOST
 
 PATIENCE_SECONDS = 600.0  # for a start, on however busy cores
 ENDING_SECONDS_MAX = 60.0

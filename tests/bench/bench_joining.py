@@ -23,16 +23,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError
 from peer.chaos.plan import name_of
 from peer.chaos.record import ChaosWatch
 from peer.chaos.score import Window
 from peer.chaos.swarm import long_enough
-from peer.cli_settings import run_config
-from peer.swarm import HOST, Display, Swarm, SwarmOptions
-from peer.swarm_processes import PeerProcess
-from peer.swarm_view import PlainLines
+from peer.cli.arguments import run_config
+from peer.swarm.processes import PeerProcess
+from peer.swarm.run import HOST, Display, Swarm, SwarmOptions
+from peer.swarm.view import PlainLines
 from tests.bench.joining.rates import Told, rate
 
 DONORS = 4

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from peer.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.storage.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
 
 KILLS = 200
 WRITER_SECONDS_MAX = 20  # then a writer that nobody kills dies of itself

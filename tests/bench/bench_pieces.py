@@ -1,7 +1,8 @@
 """How many tokens a processor should bring through the model at once: `python tests/bench/bench_pieces.py`.
 
-Steps of 12,288 tokens of the tiny model on one thread, in pieces of different sizes (`peer.placement`), after one step
-that is not counted. Prints tokens per second of the process's own time, and as a multiple of those with all at once.
+Steps of 12,288 tokens of the tiny model on one thread, in pieces of different sizes (`peer.learner.devices`), after
+one step that is not counted. Prints tokens per second of the process's own time, and as a multiple of those with all
+at once.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from coordinator.manifest import RunConfig
-from peer import placement
-from peer.cli_settings import run_config
-from peer.learner import make_learner
+from coordinator.run.manifest import RunConfig
+from peer.cli.arguments import run_config
+from peer.learner import devices
+from peer.learner.learner import make_learner
 
 STEP_TOKENS = 12_288
 PIECES = (12_288, 6_144, 4_096, 2_048, 1_024, 512)
@@ -38,7 +39,7 @@ class Same:
 
 def tokens_per_second(config: RunConfig, tokens_at_once: int, steps: int) -> float:
     """Of one core's time."""
-    placement.PROCESSOR_TOKENS_AT_ONCE = tokens_at_once
+    devices.PROCESSOR_TOKENS_AT_ONCE = tokens_at_once
     learner = make_learner(config, Same(config))
     learner.step()
     started = time.process_time()

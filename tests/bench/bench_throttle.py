@@ -14,9 +14,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from peer.hivemind_transport import HivemindTransport
-from peer.limits import Limits
-from peer.throttle import Throttle
+from peer.machine.limits import Limits
+from peer.machine.throttle import Throttle
+from peer.net.hivemind_transport import HivemindTransport
 from tests.bench.bench_transport import start
 
 RUN_ID = bytes(32)

@@ -22,13 +22,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from hivemind.p2p import P2P, P2PContext, PeerID  # noqa: E402
-from hivemind.proto.runtime_pb2 import ExpertRequest  # noqa: E402
+from hivemind.p2p import P2P, P2PContext, PeerID
+from hivemind.proto.runtime_pb2 import ExpertRequest
 
-from dht.identity import Identity, PeerId  # noqa: E402
-from peer.hivemind_transport import HivemindTransport  # noqa: E402
-from peer.transport import TransportConfig  # noqa: E402
-from tests.bench.soak import memory  # noqa: E402
+from dht.identity import Identity, PeerId
+from peer.net.hivemind_transport import HivemindTransport
+from peer.net.transport import TransportConfig
+from tests.bench.soak import memory
 
 RUN_ID = bytes(32)
 UNARY = "bench.unary"

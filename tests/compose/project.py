@@ -15,12 +15,12 @@ from uuid import uuid4
 
 import pytest
 
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.snapshot import PeerSnapshot
 from peer.chaos.executor import Link
 from peer.chaos.user_link import UserLink
-from peer.swarm_watch import at_rest, same_heads
+from peer.swarm.watch import at_rest, same_heads
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ("--profile", "home", "--profile", "attackers", "--profile", "chaos")
 PEERS = 4
 COMMAND_SECONDS_MAX = 180.0
@@ -28,7 +28,7 @@ BUILD_SECONDS_MAX = 3600.0
 PATIENCE_SECONDS = 300.0  # the cores may have other work; nothing here is judged by its speed
 POLL_SECONDS = 2.0
 FINAL_SNAPSHOT = (
-    "from pathlib import Path; from coordinator.control import snapshot;"
+    "from pathlib import Path; from coordinator.views.control import snapshot;"
     "print(snapshot(Path('/data/muster'), 'final').model_dump_json())"
 )
 # As small as in tests/real, with time for peers that share two cores with seven others; paced by STEP_SECONDS.

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compose.project import (
-    PROFILES,
-    Project,
-    docker,
-    wait_for_agreement,
-    wait_for_versions,
-    wait_until,
-)
+from tests.compose.project import PROFILES, Project, docker, wait_for_agreement, wait_for_versions, wait_until
 from tests.compose.test_compose import contributed, peer_id
 
 PLAN_SECONDS = 130.0

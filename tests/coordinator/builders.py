@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.certificate import (
+from coordinator.chain.certificate import (
     NO_TRUST_TABLE,
     Certificate,
     Contributor,
@@ -17,15 +17,15 @@ from coordinator.certificate import (
     active_set_digest,
     is_minor,
 )
-from coordinator.chain import Chain, Rules
-from coordinator.core import Core
-from coordinator.group import Group, InputSet, leader_of, read_group, read_input_set
-from coordinator.history import History
-from coordinator.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec, TrustSpec
-from coordinator.messages import NONCE_BYTES, Bundle, Check, Commit, Join, Result, Roster
-from coordinator.outcome import Checked, nonce_hash, read_check
-from coordinator.presence import Presence
-from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, make_manifest, make_signers
+from coordinator.chain.chain import Chain, Rules
+from coordinator.chain.packed_history import History
+from coordinator.core.context import Core
+from coordinator.group.group import Group, InputSet, leader_of, read_group, read_input_set
+from coordinator.round.outcome import Checked, nonce_hash, read_check
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec, TrustSpec
+from coordinator.simulator.simulation import EVERYBODY_AT_ONCE, make_manifest, make_signers
+from coordinator.wire.messages import NONCE_BYTES, Bundle, Check, Commit, Join, Result, Roster
+from coordinator.wire.presence import Presence
 from dht.identity import PeerId, Signer, Verifier
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from coordinator.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
-from coordinator.evidence import Evidence, OpenedLeaf
-from coordinator.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
-from coordinator.messages import CellYield
-from coordinator.model_spec import ModelSpec, TensorEntry
-from coordinator.openings import OpenedInput, Refutation
-from coordinator.proof import FragmentProof, Proof
+from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
+from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.run.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
+from coordinator.run.model_spec import ModelSpec, TensorEntry
+from coordinator.trust.evidence import Evidence, OpenedLeaf
+from coordinator.wire.messages import CellYield
+from coordinator.wire.openings import OpenedInput, Refutation
 from dht.statement import Context, Statement
 from dht.wire import Wire
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from coordinator.actions import RoundKey
-from coordinator.certificate import (
+from coordinator.chain.certificate import (
     NO_TRUST_TABLE,
     Certificate,
     Contributor,
@@ -15,15 +14,16 @@ from coordinator.certificate import (
     active_set_digest,
     is_minor,
 )
-from coordinator.chain import Chain, beacon_order
-from coordinator.core import Core
-from coordinator.group import Group, InputSet, leader_of, read_group, read_input_set
-from coordinator.manifest import Manifest, PaceSpec
-from coordinator.messages import Bundle, Check, Commit, Join, Result, Roster
-from coordinator.outcome import Checked, agreed_results, build_outcome, nonce_hash
-from coordinator.presence import Presence, State
-from coordinator.timeline import Timeline
-from coordinator.virtual.simulation import make_manifest, make_signers
+from coordinator.chain.chain import Chain, beacon_order
+from coordinator.core.actions import RoundKey
+from coordinator.core.context import Core
+from coordinator.core.timeline import Timeline
+from coordinator.group.group import Group, InputSet, leader_of, read_group, read_input_set
+from coordinator.round.outcome import Checked, agreed_results, build_outcome, nonce_hash
+from coordinator.run.manifest import Manifest, PaceSpec
+from coordinator.simulator.simulation import make_manifest, make_signers
+from coordinator.wire.messages import Bundle, Check, Commit, Join, Result, Roster
+from coordinator.wire.presence import Presence, State
 from dht.identity import PeerId, Signer
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire

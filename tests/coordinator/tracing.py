@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from coordinator.actions import Action
-from coordinator.round_traces import RoundTraces
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.core.actions import Action
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.views.round_traces import RoundTraces
 from dht.identity import PeerId
 
 

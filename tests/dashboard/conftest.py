@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.network_view import NetworkView
+from coordinator.views.network_view import NetworkView
 from tests.dashboard.views import CROWD_SECONDS, DEMO_SECONDS, EPOCH, demo_view, hostile, one_peer_view
 
 

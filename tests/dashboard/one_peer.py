@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.control import Request
-from coordinator.snapshot import FragmentStatus, PeerSnapshot
-from peer.control_server import Answer, ControlServer
-from peer.limits import PeerSettings
-from peer.settings_file import keep_limits, shown
+from coordinator.views.control import Request
+from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
+from peer.machine.limits import PeerSettings
+from peer.machine.settings_file import keep_limits, shown
+from peer.service.control_server import Answer, ControlServer
 from tests.dashboard.views import HOSTILE
 
 SNAPSHOT = PeerSnapshot(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from coordinator.network_view import NetworkView
-from coordinator.snapshot import FragmentStatus, PeerSnapshot
-from coordinator.view_file import write_view
+from coordinator.views.network_view import NetworkView
+from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
+from coordinator.views.view_file import write_view
 from dashboard.demo.people import make_people
+from tests.checkout import ROOT
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.serving import dashboard, pages
@@ -21,7 +22,7 @@ from tests.dashboard.serving import dashboard, pages
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "img"
+IMAGES = ROOT / "docs" / "img"
 PHONE = (390, 844)
 SHOTS = (  # name, address, width, dark
     ("run", "", 1280, False),

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from coordinator.network_view import NetworkView
-from coordinator.view_file import write_view
-from peer.limits import Limits, PeerSettings
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import write_view
+from peer.machine.limits import Limits, PeerSettings
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.serving import dashboard, pages

@@ -16,7 +16,8 @@ from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.invite import Invite
-from peer import cli, cli_dashboard
+from peer.cli import dashboard as cli_dashboard
+from peer.cli import main
 from tests.dashboard.serving import END_SECONDS_MAX, dashboard
 
 PYTHON = (3, 11)
@@ -25,7 +26,7 @@ INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p
 
 
 def sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert cli.run(["dashboard", "--headless", *arguments], PYTHON) == 2
+    assert main.run(["dashboard", "--headless", *arguments], PYTHON) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

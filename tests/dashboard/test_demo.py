@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.network_view import PHASES, NetworkView
+from coordinator.views.network_view import PHASES, NetworkView
 from dashboard.demo.swarm import DemoSwarm
 from dashboard.frames.trust import check_evidence
 from dht.errors import UsageError

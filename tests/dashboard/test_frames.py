@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.network_view import (
+from coordinator.simulator.keys import virtual_peer_id
+from coordinator.views.network_view import (
     AuditView,
     BanView,
     CertificateView,
@@ -25,7 +26,6 @@ from coordinator.network_view import (
     RunFacts,
     ScoreView,
 )
-from coordinator.virtual.keys import virtual_peer_id
 from dashboard.frames import credit, network, rounds, run, trust
 from dht.identity import Identity
 from dht.statement import Context, digest_of, make_statement

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-DASHBOARD = Path(__file__).resolve().parents[2] / "dashboard"
+from tests.checkout import ROOT
+
+DASHBOARD = ROOT / "dashboard"
 MODULES = sorted(DASHBOARD.rglob("*.py"))
 DEMO = "demo"  # a process of its own, with a simulator in it
 
@@ -46,9 +48,19 @@ IMPORTS = frozenset(
         ),
         *("pathlib", "re", "statistics", "sys", "threading", "time", "typing", "unicodedata", "__future__"),
         *("streamlit", "dashboard", "pandas", "pyarrow"),
-        *("coordinator.control", "coordinator.credit", "coordinator.evidence", "coordinator.network_view"),
-        *("coordinator.owner_limits", "coordinator.places", "coordinator.quantity", "coordinator.snapshot"),
-        *("coordinator.view_file", "dht.errors", "dht.identity", "dht.statement"),
+        *(
+            "coordinator.views.control",
+            "coordinator.views.credit",
+            "coordinator.trust.evidence",
+            "coordinator.views.network_view",
+        ),
+        *(
+            "coordinator.views.owner_limits",
+            "coordinator.trust.statement_slots",
+            "coordinator.views.quantity",
+            "coordinator.views.snapshot",
+        ),
+        *("coordinator.views.view_file", "dht.errors", "dht.identity", "dht.statement"),
     }
 )
 WRITES = frozenset({"open", "write_text", "write_bytes", "write_view", "unlink", "mkdir", "rename"})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import snapshot
+from coordinator.views.control import snapshot
 from tests.dashboard.browsing import chromium, open_page
 from tests.dashboard.serving import free_port
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.control import limits, snapshot
-from peer.limits import PeerSettings
+from coordinator.views.control import limits, snapshot
+from peer.machine.limits import PeerSettings
 from tests.dashboard.browsing import chromium, open_page
 from tests.dashboard.serving import dashboard
 from tests.real.conftest import Swarm, swarm

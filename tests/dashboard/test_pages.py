@@ -10,12 +10,12 @@ import pytest
 from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
-from coordinator import control
-from coordinator.network_view import NetworkView
-from coordinator.view_file import write_view
+from coordinator.views import control
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import write_view
 from dashboard.text import label, plain
 from dht.errors import LocalError
-from peer.limits import Limits, PeerSettings
+from peer.machine.limits import Limits, PeerSettings
 from tests.dashboard.one_peer import running_peer
 from tests.dashboard.views import DEMO_SECONDS, EPOCH, HOSTILE
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.network_view import VIEW_BYTES_MAX, NetworkView, RunFacts
-from coordinator.view_file import read_view, write_view
+from coordinator.views.network_view import VIEW_BYTES_MAX, NetworkView, RunFacts
+from coordinator.views.view_file import read_view, write_view
 from dashboard.source import Source
 from dashboard.text import CHARACTERS_MAX, WORD_JOINER, ago, escaped, plain
 from dht.errors import LocalError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.evaluation import Evaluation
-from coordinator.network_view import FragmentView, HistoryPoint, NetworkView, PeerPoint, PeerView, RunFacts
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.network_view import FragmentView, HistoryPoint, NetworkView, PeerPoint, PeerView, RunFacts
 from dashboard.demo.swarm import DemoSwarm
 
 EPOCH = 1_700_000_000.0

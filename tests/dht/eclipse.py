@@ -14,7 +14,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 
 from dht.addresses import PeerAddress
-from dht.daemon import Daemon, DaemonConfig
+from dht.daemon.process import Daemon, DaemonConfig
 from dht.guard import REQUESTS, node_id_of
 from dht.hivemind_storage import TableStorage
 from dht.hivemind_store import HivemindStore

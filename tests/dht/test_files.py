@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dht.daemon.ports import keep_ports
 from dht.files import write_whole
-from dht.ports import keep_ports
 from tests.disk import CrashError, failure_at, file_size_limit
 
 OLD = b"what was there"

@@ -10,8 +10,6 @@ The files of a version that has been released are never written again.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dht.addresses import PeerAddress
@@ -21,9 +19,10 @@ from dht.records import RecordBody, make_record, parse_record, presence_key
 from dht.statement import Context, Statement, make_statement
 from dht.validation import RecordRules
 from dht.wire import PROTOCOL_MAJOR, Wire
+from tests.checkout import ROOT
 from tests.dht.checking import check_record
 
-FOLDER = Path(__file__).parents[1] / "wire" / f"v{PROTOCOL_MAJOR}"
+FOLDER = ROOT / "tests" / "wire" / f"v{PROTOCOL_MAJOR}"
 SIGNER = Identity(bytes(range(32)))
 RUN_ID = bytes(range(32, 64))
 ISSUED_UNIX_MILLISECONDS = 1_800_000_000_123

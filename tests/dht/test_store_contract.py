@@ -13,7 +13,7 @@ import pytest
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 
-from dht.daemon import Daemon, DaemonConfig
+from dht.daemon.process import Daemon, DaemonConfig
 from dht.errors import NetworkError
 from dht.hivemind_store import CALL_SECONDS_MAX, HivemindStore
 from dht.identity import Identity, KeyVerifier

@@ -12,17 +12,17 @@ from functools import cached_property
 
 from pydantic import Field
 
-from coordinator.evidence import FALSE_RESULT, GARBAGE, Evidence, OpenedLeaf, contradiction, garbage, lie, verify
-from coordinator.manifest import OuterSpec
-from coordinator.merkle import merkle_tree
-from coordinator.messages import Commit
-from coordinator.openings import Refutation
+from coordinator.run.manifest import OuterSpec
+from coordinator.trust.evidence import FALSE_RESULT, GARBAGE, Evidence, OpenedLeaf, contradiction, garbage, lie, verify
+from coordinator.wire.merkle import merkle_tree
+from coordinator.wire.messages import Commit
+from coordinator.wire.openings import Refutation
 from dht.errors import PeerError
 from dht.statement import Context, Statement, signed_bytes
 from dht.wire import Wire
-from peer.court import TensorCourt
-from peer.evidence_shelf import FILE_BYTES_MAX, KeptEvidence
-from peer.reduction import ReducedPartition
+from peer.numerics.reduction import ReducedPartition
+from peer.rounds.tensor_proofs import TensorCourt
+from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
 from tests.coordinator.builders import Club
 from tests.fuzz.target import Target
 from tests.peer.judged import CLUB, LAYOUT, MEMBERS, PARTITION, Round, round_of

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import get_args
 
-from coordinator.certificate import Certificate
-from coordinator.messages import SIGNED_BODIES, Message
+from coordinator.chain.certificate import Certificate
+from coordinator.wire.messages import SIGNED_BODIES, Message
 from dht.statement import Statement, digest_of
 from dht.wire import Wire
-from peer.frames import (
+from peer.net.frames import (
     HeadsAnswer,
     HeadsAsk,
     ManifestAnswer,
@@ -26,8 +25,9 @@ from peer.frames import (
     Transfer,
     encode_header,
 )
+from tests.checkout import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "wire" / "v1"
+GOLDEN = ROOT / "tests" / "wire" / "v1"
 NOTES = tuple(kind for kind in get_args(Message) if kind is not Statement)
 
 

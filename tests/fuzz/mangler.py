@@ -7,16 +7,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.messages import Message
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.network import Deliver
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.scale import Crowd
-from coordinator.virtual.simulation import World
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.network import Deliver
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.scale import Crowd
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import Message
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, signed_bytes
-from peer.frames import Transfer, decode_header, encode_header
+from peer.net.frames import Transfer, decode_header, encode_header
 from tests.fuzz.headers import notes, statements
 from tests.fuzz.mutate import mutated
 from tests.sim.worlds import PACE, swarm

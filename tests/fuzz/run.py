@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from coordinator.messages import SIGNED_BODIES
+from coordinator.wire.messages import SIGNED_BODIES
 from tests.fuzz.headers import NOTES
 from tests.fuzz.mangler import mangled_run, signs
 from tests.fuzz.mutate import mutated

@@ -10,19 +10,19 @@ from functools import cached_property
 
 from pydantic import Field
 
-from coordinator.actions import Inspect, Open
-from coordinator.events import Finding, Inspected
-from coordinator.exchange import Exchange, HeldResult
-from coordinator.inspection import Inspection
-from coordinator.merkle import merkle_tree
-from coordinator.messages import Commit, Result
-from coordinator.openings import OpeningNote, Refutation
-from coordinator.refutations import Refutations, inspection_of
-from coordinator.timeline import Timeline
+from coordinator.core.actions import Inspect, Open
+from coordinator.core.events import Finding, Inspected
+from coordinator.core.timeline import Timeline
+from coordinator.round.exchange import Exchange, HeldResult
+from coordinator.round.refutations import Refutations, inspection_of
+from coordinator.round.spot_checks import Inspection
+from coordinator.wire.merkle import merkle_tree
+from coordinator.wire.messages import Commit, Result
+from coordinator.wire.openings import OpeningNote, Refutation
 from dht.errors import PeerError
 from dht.wire import Wire
-from peer.blobs import BlobStore
-from peer.inspection import Inspector
+from peer.rounds.spot_checks import Inspector
+from peer.storage.blobs import BlobStore
 from tests.fuzz.courtroom import CASES
 from tests.fuzz.target import Target
 from tests.peer.judged import MEMBERS, PARTITION

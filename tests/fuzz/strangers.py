@@ -12,23 +12,20 @@ from functools import cache
 
 import torch
 
-from coordinator.certificate import Conviction
-from coordinator.compatibility import read_manifest
-from coordinator.evaluation import Evaluation
-from coordinator.evidence import contradiction
-from coordinator.manifest import PaceSpec, RunConfig, run_id_of
-from coordinator.messages import Abstain, ChainNote, ConvictionsNote, EvidenceNote
-from coordinator.model_spec import ModelSpec
-from coordinator.network_view import BanView, RoundView
-from coordinator.waypoint import Waypoint, heads_digest
+from coordinator.chain.certificate import Conviction
+from coordinator.chain.waypoint import Waypoint, heads_digest
+from coordinator.run.compatibility import read_manifest
+from coordinator.run.manifest import PaceSpec, RunConfig, run_id_of
+from coordinator.run.model_spec import ModelSpec
+from coordinator.trust.evidence import contradiction
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.network_view import BanView, RoundView
+from coordinator.wire.messages import Abstain, ChainNote, ConvictionsNote, EvidenceNote
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import digest_of
 from dht.wire import Wire
-from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.donations import ASKERS_MAX
-from peer.downloads import Downloads, Wanted
-from peer.frames import (
+from peer.net.frames import (
     HeadsAnswer,
     HeadsAsk,
     ManifestAnswer,
@@ -43,18 +40,21 @@ from peer.frames import (
     decode_header,
     encode_header,
 )
-from peer.giving import SERVED_MAX
-from peer.introduction import Introduction
-from peer.observation import Observation
-from peer.observer_chains import Chains
-from peer.observer_peers import Heard
-from peer.observer_view import run_facts
-from peer.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
-from peer.probe import ASKERS_KEPT as PROBERS_KEPT
-from peer.probe import ProbeDesk
-from peer.status_answer import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
-from peer.transfers import Transfers
-from peer.transport import Payload, frame_prefix
+from peer.net.probe import ASKERS_KEPT as PROBERS_KEPT
+from peer.net.probe import ProbeDesk
+from peer.net.transport import Payload, frame_prefix
+from peer.numerics.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
+from peer.observer.chains import Chains
+from peer.observer.peers import Heard
+from peer.observer.state import Observation
+from peer.observer.view import run_facts
+from peer.rounds.public_status import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
+from peer.rounds.requests import Transfers
+from peer.storage.anchors import Anchors, genesis_states, layouts_of
+from peer.storage.pins import ASKERS_MAX
+from peer.sync.download_scheduler import Downloads, Wanted
+from peer.sync.introduction import Introduction
+from peer.sync.state_server import SERVED_MAX
 from tests.coordinator.rigs import PEERS, VERIFIER, chain_of, core, grown, presence, say
 from tests.fuzz.headers import golden
 from tests.fuzz.target import Target

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import torch
 
-from coordinator.certificate import Certificate, Vote
-from coordinator.manifest import Manifest, RunConfig
-from coordinator.messages import SIGNED_BODIES, STATEMENT_BODIES
-from coordinator.presence import Presence
-from coordinator.proof import Proof
+from coordinator.chain.certificate import Certificate, Vote
+from coordinator.chain.proof import Proof
+from coordinator.run.manifest import Manifest, RunConfig
+from coordinator.wire.messages import SIGNED_BODIES, STATEMENT_BODIES
+from coordinator.wire.presence import Presence
 from dht.addresses import PeerAddress
 from dht.identity import KeyVerifier
 from dht.invite import Invite
 from dht.records import parse_record
 from dht.statement import Statement
 from dht.wire import Wire
-from peer.codec import CODECS, Codec
 from peer.export.listing import Listing
-from peer.frames import StatusAnswer, decode_header
-from peer.learner_messages import decode_frame
-from peer.status_answer import decode_status
-from peer.transport import FrameReader
+from peer.learner.messages import decode_frame
+from peer.net.frames import StatusAnswer, decode_header
+from peer.net.transport import FrameReader
+from peer.numerics.codec import CODECS, Codec
+from peer.rounds.public_status import decode_status
 from tests.dht.conftest import ALICE, BOB
 from tests.fuzz.courtroom import COURT_TARGETS
 from tests.fuzz.headers import HEADERS, golden

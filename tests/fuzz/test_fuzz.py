@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from coordinator.messages import STATEMENT_BODIES, Message
+from coordinator.wire.messages import STATEMENT_BODIES, Message
 from dht.guard import REQUESTS
 from dht.statement import Statement
-from peer.frames import ProbeAnswer, StatePiece, Transfer, decode_header
+from peer.net.frames import ProbeAnswer, StatePiece, Transfer, decode_header
 from tests.fuzz.mutate import mutated
 from tests.fuzz.record_store import CALLS
 from tests.fuzz.run import fuzz

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from coordinator.messages import SIGNED_BODIES
+from coordinator.wire.messages import SIGNED_BODIES
 from tests.fuzz.headers import NOTES
 from tests.fuzz.mangler import mangled_run, signs
 

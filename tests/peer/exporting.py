@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from coordinator.certificate import (
+from coordinator.chain.certificate import (
     NO_TRUST_TABLE,
     Certificate,
     Contributor,
@@ -18,17 +18,18 @@ from coordinator.certificate import (
     active_set_digest,
     is_minor,
 )
-from coordinator.chain import Chain, Rules
-from coordinator.credit import CreditRecord, CreditReport, report_of
-from coordinator.evaluation import Evaluation
-from coordinator.manifest import DataSpec, Manifest, PaceSpec, RunConfig
-from coordinator.model_spec import ModelSpec
+from coordinator.chain.chain import Chain, Rules
+from coordinator.run.manifest import DataSpec, Manifest, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from coordinator.views.credit import CreditRecord, CreditReport, report_of
+from coordinator.views.evaluation import Evaluation
 from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement
-from peer.anchors import genesis_states
-from peer.export.writer import Exported, write_export
-from peer.outer_optimizer import OuterState, outer_step, state_digest
-from peer.run_state import Captured
+from peer.export.exported import Exported
+from peer.export.writer import write_export
+from peer.numerics.outer_optimizer import OuterState, outer_step, state_digest
+from peer.storage.anchors import genesis_states
+from peer.storage.run_directory import Captured
 
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.manifest import Manifest, RunConfig
-from coordinator.model_spec import ModelSpec
+from coordinator.run.manifest import Manifest, RunConfig
+from coordinator.run.model_spec import ModelSpec
 from dht.identity import Identity
 
 ORGANISER = Identity(bytes(32)).peer_id

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
-from coordinator.evidence import Evidence, false_result, verify
-from coordinator.group import Group, InputSet, read_input_set
-from coordinator.manifest import OuterSpec
-from coordinator.merkle import merkle_tree
-from coordinator.openings import OpenedInput, Refutation, sibling_places
-from coordinator.weights import weights_of
+from coordinator.chain.weights import weights_of
+from coordinator.group.group import Group, InputSet, read_input_set
+from coordinator.run.manifest import OuterSpec
+from coordinator.trust.evidence import Evidence, false_result, verify
+from coordinator.wire.merkle import merkle_tree
+from coordinator.wire.openings import OpenedInput, Refutation, sibling_places
 from dht.identity import PeerId
 from dht.statement import Statement
-from peer.court import TensorCourt
-from peer.fragments import FragmentLayout, TensorSpec
-from peer.merge_package import merge_rule
-from peer.reduction import ReducedPartition
+from peer.numerics.fragments import FragmentLayout, TensorSpec
+from peer.numerics.merge_plugin import merge_rule
+from peer.numerics.reduction import ReducedPartition
+from peer.rounds.tensor_proofs import TensorCourt
 from tests.coordinator.builders import Club
 from tests.peer.merging import contribute
 from tests.peer.reducing import Reduction

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 
 from dht.identity import PeerId
-from peer.transport import (
+from peer.net.transport import (
     Frame,
     Lane,
     OnFrame,
@@ -238,7 +238,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """`peer.transport.Transport` of one peer of a `MemoryNetwork`."""
+    """`peer.net.transport.Transport` of one peer of a `MemoryNetwork`."""
 
     def __init__(self, network: MemoryNetwork, peer_id: PeerId, config: TransportConfig) -> None:
         self.peer_id = peer_id

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peer import merged_step
-from peer.codec import CODECS, Codec
-from peer.fragments import FragmentLayout, Partitioning, TensorSpec
-from peer.merge import MergeRule
-from peer.merged_step import HeldResult, joined
-from peer.reduction import (
-    Contribution,
-    Member,
-    ReducedPartition,
-    admit,
-    encode_contribution,
-    reduce_partition,
-)
+from peer.numerics import outer_step
+from peer.numerics.codec import CODECS, Codec
+from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
+from peer.numerics.merge import MergeRule
+from peer.numerics.outer_step import HeldResult, joined
+from peer.numerics.reduction import Contribution, Member, ReducedPartition, admit, encode_contribution, reduce_partition
 
 FP32 = CODECS["fp32"]
 LAYOUT = FragmentLayout(
@@ -107,7 +100,7 @@ def merged_gradients(
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
         assert not isinstance(admitted, str), admitted
         held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
-    return merged_step.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
+    return outer_step.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
 
 
 def merge_all(

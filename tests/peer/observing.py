@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinator.evaluation import Evaluation
-from coordinator.events import Received
-from coordinator.manifest import PaceSpec
-from coordinator.messages import AskChainNote, AskEvidenceNote, Message
-from coordinator.network_view import NetworkView
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
+from coordinator.core.events import Received
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.network_view import NetworkView
+from coordinator.wire.messages import AskChainNote, AskEvidenceNote, Message
 from dht.identity import Identity, PeerId
 from dht.statement import digest_of
-from peer.observation import Observation, Question
-from peer.observer_chains import Chains
-from peer.observer_peers import Heard
-from peer.observer_view import ban_view, run_facts
-from peer.status_answer import PublicStatus, encode_status
+from peer.observer.chains import Chains
+from peer.observer.peers import Heard
+from peer.observer.state import Observation, Question
+from peer.observer.view import ban_view, run_facts
+from peer.rounds.public_status import PublicStatus, encode_status
 from tests.coordinator.tracing import TracedWorld
 
 ME = Identity(digest_of(b"observer")).peer_id

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.actions import Inspect, Open, RoundKey
-from coordinator.committed import ReduceInput
-from coordinator.events import Finding, Inspected
-from coordinator.merkle import merkle_tree
-from coordinator.messages import COEFFICIENTS_MAX
-from coordinator.openings import OpenedInput, OpeningNote, seed_of
+from coordinator.core.actions import Inspect, Open, RoundKey
+from coordinator.core.events import Finding, Inspected
+from coordinator.wire.inputs import ReduceInput
+from coordinator.wire.merkle import merkle_tree
+from coordinator.wire.messages import COEFFICIENTS_MAX
+from coordinator.wire.openings import OpenedInput, OpeningNote, seed_of
 from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.attacks.forgery import FORGERIES, Merged
-from peer.blobs import BlobStore
-from peer.codec import CODECS
-from peer.fragments import FragmentLayout, Partitioning
-from peer.inspection import Inspector
-from peer.leaves import Leaves
-from peer.merge import MERGES, MergeRule
-from peer.reduction import ReducedPartition, reduce_partition, segment_inputs
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import FragmentLayout, Partitioning
+from peer.numerics.leaves import Leaves
+from peer.numerics.merge import MERGES, MergeRule
+from peer.numerics.reduction import ReducedPartition, reduce_partition, segment_inputs
+from peer.rounds.spot_checks import Inspector
+from peer.storage.blobs import BlobStore
 from tests.peer.merging import Made
 
 KEY = RoundKey(0, 0, digest_of(b"roster"))

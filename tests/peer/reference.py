@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peer.fragments import FragmentLayout
-from peer.merge import DIRECTION_MIN, NORM_MIN, weighted_mean
+from peer.numerics.fragments import FragmentLayout
+from peer.numerics.merge import DIRECTION_MIN, NORM_MIN, weighted_mean
 
 
 def reference_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

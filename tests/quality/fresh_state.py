@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from peer.cli_settings import run_config
-from peer.data import TrainingWindows, load_tokens
-from peer.evaluation import Evaluator
-from peer.inner_optimizer import REWARM_STEPS
-from peer.learner import Learner, make_learner, parameters_of
+from peer.cli.arguments import run_config
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.evaluation import Evaluator
+from peer.learner.inner_optimizer import REWARM_STEPS
+from peer.learner.learner import Learner, make_learner, parameters_of
 
 CONFIG = Path("examples/tiny.toml")
 LOOKS = (8, 24, 48, 96)  # steps after that

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coordinator.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
-from coordinator.committed import ReduceInput
-from coordinator.manifest import RunConfig
-from coordinator.weights import contribution_weight
-from peer.anchors import Anchors, genesis_states, layouts_of
-from peer.blobs import BlobStore
-from peer.corpus import TokenData
-from peer.data import TrainingWindows, load_tokens
-from peer.evaluation import Evaluator
-from peer.learner import Learner, make_learner
-from peer.round_work import RoundWork
+from coordinator.chain.weights import contribution_weight
+from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
+from coordinator.run.manifest import RunConfig
+from coordinator.wire.inputs import ReduceInput
+from peer.data.corpus import TokenData
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.evaluation import Evaluator
+from peer.learner.learner import Learner, make_learner
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors, genesis_states, layouts_of
+from peer.storage.blobs import BlobStore
 
 SPEEDS = (1.0, 0.85, 0.7, 0.5)
 DELAY_TICKS = 2  # from snapshot to adoption, as in the paper's τ

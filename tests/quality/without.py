@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from coordinator import weights
-from coordinator.model_spec import ModelSpec
-from peer import model
-from peer.fragments import TensorSpec
+from coordinator.chain import weights
+from coordinator.run.model_spec import ModelSpec
+from peer.model import build
+from peer.numerics.fragments import TensorSpec
 
 
 def _truncate_at(times: float) -> None:
@@ -24,12 +24,12 @@ def _truncate_at(times: float) -> None:
 
 
 def _forget_embeddings() -> None:
-    listed = model._llama_specs
+    listed = build._llama_specs
 
     def without_mark(spec: ModelSpec) -> Iterator[TensorSpec]:
         return (replace(one, embedding=False) for one in listed(spec))
 
-    model._llama_specs = without_mark
+    build._llama_specs = without_mark
 
 
 RULES: Mapping[str, Callable[[], None]] = {
@@ -44,7 +44,7 @@ def main() -> None:
         sys.exit(f"usage: python -m tests.quality.without {{{','.join(RULES)}}} [options of muster lab]")
     RULES[sys.argv[1]]()
     sys.argv[:2] = ["muster", "lab"]
-    from peer.cli import main as muster
+    from peer.cli.main import main as muster
 
     muster()
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.control import ask, snapshot
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.control import ask, snapshot
+from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ENDING_SECONDS = 120.0
 WAIT_SECONDS = 420.0
 # Paced, so that cores do not decide who is fast.

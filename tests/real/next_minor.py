@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 
-from coordinator import core
-from coordinator.presence import Presence
+from coordinator.core import context
+from coordinator.wire.presence import Presence
 from dht import wire
 from tests.next_minor import next_minor_bytes, next_minor_statement
 
@@ -17,9 +17,9 @@ def main() -> None:
     wire.PROTOCOL_MINOR += 1
     Presence.model_fields["protocol_minor"].default = wire.PROTOCOL_MINOR
     Presence.model_rebuild(force=True)
-    core.make_statement = next_minor_statement
+    context.make_statement = next_minor_statement
     Presence.to_wire = next_minor_bytes
-    frames = importlib.import_module("peer.frames")
+    frames = importlib.import_module("peer.net.frames")
     encode_older = frames.encode_header
     frames.encode_header = lambda message: encode_older(message)[:1] + next_minor_bytes(message)
     importlib.import_module("peer.cli").main()  # not before: whatever sends takes `encode_header` from there

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hivemind.dht.routing import DHTID
 
-from coordinator.control import snapshot
+from coordinator.views.control import snapshot
 from dht.hivemind_store import REPLICAS
 from dht.identity import Identity, KeyVerifier
 from dht.invite import Invite
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
-from peer.options import IDENTITY_NAME
+from peer.machine.paths import IDENTITY_NAME
 from tests.dht.eclipse import Clock, Nodes, keys, mined_keys
 from tests.real.conftest import Machines, invite_of, version_of
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import NobodyRunsError, ask, snapshot
-from coordinator.credit import CreditReport
+from coordinator.views.control import NobodyRunsError, ask, snapshot
+from coordinator.views.credit import CreditReport
 from dht.errors import LocalError
 from dht.identity import KeyVerifier
-from peer import cli
-from peer.cli_credit import newest_report
-from peer.data import evaluation_windows, load_tokens
-from peer.evaluation import heldout_loss
+from peer.cli import main
+from peer.cli.credit import newest_report
+from peer.data.windows import evaluation_windows, load_tokens
 from peer.export.listing import CARD
 from peer.export.regular import LATEST, exports, number
 from peer.export.verifier import verify_export
-from peer.swarm_processes import PeerProcess, end_all, kill_all
+from peer.learner.evaluation import heldout_loss
+from peer.swarm.processes import PeerProcess, end_all, kill_all
 from tests.real.conftest import RUN
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(300)]
@@ -90,8 +90,8 @@ def test_a_host_exports_what_its_volunteers_certify(
         processes.append(PeerProcess.start(name, home / name, joined))
     wait_until(host, lambda: bool(exports(exported)))
     ann = processes[1]
-    assert cli.run(["export", str(home / "from-ann"), "--data", str(ann.data_directory)], PYTHON) == 0
-    assert cli.run(["verify", str(home / "from-ann"), "--strict", "--invite", invite], PYTHON) == 0
+    assert main.run(["export", str(home / "from-ann"), "--data", str(ann.data_directory)], PYTHON) == 0
+    assert main.run(["verify", str(home / "from-ann"), "--strict", "--invite", invite], PYTHON) == 0
     assert snapshot(ann.data_directory).peer_id in capsys.readouterr().out
     for process in processes:
         wait_until(process, lambda process=process: finished(process))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import ask
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.control import ask
+from coordinator.views.snapshot import PeerSnapshot
 from peer.chaos.executor import family
-from peer.service import STOP_SECONDS_MAX
+from peer.service.process import STOP_SECONDS_MAX
 from tests.real.conftest import Machines, invite_of, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]
@@ -23,7 +23,7 @@ ENDING_SECONDS = 2 * STOP_SECONDS_MAX  # with a round's deadline of 4 s
 def learner_of(now: PeerSnapshot) -> int:
     """The process that trains for this peer."""
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family(now.pid)}
-    (found,) = (pid for pid, command in commands.items() if b"peer.learner_process" in command)
+    (found,) = (pid for pid, command in commands.items() if b"peer.learner.process" in command)
     return found
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import SOCKET_NAME, ask, snapshot
+from coordinator.views.control import SOCKET_NAME, ask, snapshot
 from dht.errors import MusterError
-from peer import cli
-from peer.swarm_processes import PeerProcess, kill_all
+from peer.cli import main
+from peer.swarm.processes import PeerProcess, kill_all
 from tests.real.conftest import ROOT, RUN
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(180)]
@@ -110,7 +110,7 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
     folder: Path, invite: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = folder / "home"
-    assert cli.run(["doctor", invite, "--data", str(folder / "nobody")], PYTHON) == 0
+    assert main.run(["doctor", invite, "--data", str(folder / "nobody")], PYTHON) == 0
     findings = capsys.readouterr().out
     for fact in (
         "1 peers of its invite answer",
@@ -128,7 +128,7 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
         assert snapshot(data).name == "bob"
         assert data.stat().st_mode & 0o077 == 0
         assert (data / SOCKET_NAME).stat().st_mode & 0o077 == 0
-        assert cli.run(["logs", "--data", str(data)], PYTHON) == 0
+        assert main.run(["logs", "--data", str(data)], PYTHON) == 0
         assert "{" in capsys.readouterr().out
         ask(data, "stop")
         ready, _, _ = select.select([process], [], [], PATIENCE_SECONDS)

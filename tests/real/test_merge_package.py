@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.control import ask
+from coordinator.views.control import ask
 from tests.peer.installing import install
 from tests.real.conftest import ROOT
 

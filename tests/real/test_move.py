@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import ask, snapshot
+from coordinator.views.control import ask, snapshot
 from dht.invite import Invite
 from peer.chaos.namespaces import UPLINK, Namespaces, _run
-from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
+from peer.swarm.processes import PeerProcess, end_all, kill_all, make_identity
 from tests.real.conftest import RUN
 from tests.real.test_nat import wait_for
 

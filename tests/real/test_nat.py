@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.control import ask, snapshot
-from coordinator.snapshot import PeerSnapshot
+from coordinator.views.control import ask, snapshot
+from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import MusterError
 from dht.identity import PeerId
 from peer.chaos.namespaces import UPLINK, Namespaces, _run
-from peer.swarm_processes import PeerProcess, end_all, kill_all, make_identity
+from peer.swarm.processes import PeerProcess, end_all, kill_all, make_identity
 from tests.real.conftest import RUN
 
 pytestmark = [
@@ -41,7 +41,7 @@ DIAL = """
 import asyncio, sys
 from pathlib import Path
 from dht.addresses import PeerAddress
-from dht.daemon import Daemon, DaemonConfig
+from dht.daemon.process import Daemon, DaemonConfig
 from dht.errors import NetworkError
 from dht.identity import Identity
 async def main():

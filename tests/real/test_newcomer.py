@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator.control import ask, limits, snapshot
-from coordinator.network_view import NetworkView
-from coordinator.view_file import read_view
+from coordinator.views.control import ask, limits, snapshot
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import read_view
 from dht.errors import LocalError
 from dht.invite import Invite
 from tests.real.conftest import WAIT_SECONDS, Machines, invite_of, version_of
@@ -41,7 +41,7 @@ def test_a_newcomer_joins_long_after_the_beginning_was_forgotten(machines: Machi
     assert begun > 4
     newcomer = machines.learner("newcomer", fresh)
     view_file = machines.folder / "view.json"
-    machines.start("observer", "peer.observer", "--invite", fresh, "--out", str(view_file))
+    machines.start("observer", "peer.observer.process", "--invite", fresh, "--out", str(view_file))
     joined = machines.wait(newcomer, lambda now: now.state == "training")
     assert all(one.held_version > begun for one in joined.fragments)
     newest = {one.head for one in joined.fragments}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.control import ask, snapshot
-from coordinator.network_view import NetworkView
-from coordinator.view_file import read_view
+from coordinator.views.control import ask, snapshot
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import read_view
 from dht.errors import LocalError
 from tests.real.conftest import ROOT
 
@@ -62,7 +62,7 @@ def test_an_observer_sees_what_the_peers_certify_and_who_dies(swarm: Swarm) -> N
     path = swarm.folder / "view.json"
     observer = python(
         swarm,
-        *("peer.observer", "--invite", str(ask(host, "invite")["invite"]), "--out", str(path)),
+        *("peer.observer.process", "--invite", str(ask(host, "invite")["invite"]), "--out", str(path)),
         *("--data", str(swarm.folder / "observer")),
     )
     view = wait_for(observer, path, lambda view: sum(peer.live for peer in view.peers) == 5 and bool(view.rounds))

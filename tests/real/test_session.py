@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.checkout import ROOT
+
 LOOP = """
 import hashlib, sys
 from pathlib import Path
 import torch
 from torch import nn
-from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from peer import Place, Session
 
 folder, seed, invite = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -47,7 +48,7 @@ import sys, time
 from pathlib import Path
 import torch
 from torch import nn
-from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from peer import Place, Session
 
 run = RunConfig(
@@ -77,10 +78,10 @@ import sys, time
 from pathlib import Path
 import torch
 from torch import nn
-from coordinator.control import ask
-from coordinator.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.views.control import ask
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from peer import Place, Session
-from peer.learner_client import STOP_SECONDS_MAX
+from peer.learner.client import STOP_SECONDS_MAX
 
 run = RunConfig(
     versions=400,

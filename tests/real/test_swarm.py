@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.control import snapshot
-from peer import cli
+from coordinator.views.control import snapshot
+from peer.cli import main
 
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
@@ -60,7 +60,7 @@ def test_ctrl_c_drains_and_reports(swarm: Swarm, capsys: pytest.CaptureFixture[s
     swarm.start(4, 4000, "--data", str(swarm.data))
     swarm.read_until_certified()
     data = ["--data", str(swarm.data / "peer-1")]
-    assert [cli.run([command, *data], (3, 11)) for command in ("pause", "resume", "status", "invite")] == [0] * 4
+    assert [main.run([command, *data], (3, 11)) for command in ("pause", "resume", "status", "invite")] == [0] * 4
     shown = capsys.readouterr().out.splitlines()
     assert any(line.startswith("training  step") for line in shown)
     assert shown[-1].startswith("muster1")

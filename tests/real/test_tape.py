@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from peer import cli
+from peer.cli import main
 
 if TYPE_CHECKING:
     from tests.real.conftest import Swarm
@@ -23,7 +23,7 @@ def test_the_lab_replays_a_swarm_in_which_a_peer_dies(swarm: Swarm, capsys: pyte
     swarm.start(3, 12, "--tape", str(tape), "--fault", "3:kill:vote:4", eight_bit=True)
     report = swarm.finish()
     assert report["agreement"]
-    assert cli.run(["lab", "--replay", str(tape)], PYTHON) == 0
+    assert main.run(["lab", "--replay", str(tape)], PYTHON) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"{report['versions_certified']} versions of ")
     assert told.endswith("of 2 learners\n")
@@ -34,5 +34,5 @@ def test_the_lab_replays_a_swarm_in_which_a_peer_dies(swarm: Swarm, capsys: pyte
     late = [line for line in lines if line["event"] == "adoption" and line["included"] and line["peer"] in lived]
     late[4]["effective_step"] += 1
     tape.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert cli.run(["lab", "--replay", str(tape)], PYTHON) == 1
+    assert main.run(["lab", "--replay", str(tape)], PYTHON) == 1
     assert "than the tape says" in (error := capsys.readouterr().err) or "came out differently" in error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.control import snapshot
+from coordinator.views.control import snapshot
 from tests.real.conftest import ROOT, Machines, invite_of, version_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.timeout(900)]

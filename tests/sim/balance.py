@@ -16,12 +16,12 @@ from math import sqrt
 
 import torch
 
-from coordinator.virtual.collusion import mischief_of
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.lies import CLAIMED
-from coordinator.virtual.simulation import World
-from coordinator.weights import TRUNCATION, weights_of
-from peer.robust.rules import robust_rda
+from coordinator.adversary.collusion import mischief_of
+from coordinator.adversary.lies import CLAIMED
+from coordinator.chain.weights import TRUNCATION, weights_of
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.simulation import World
+from peer.numerics.robust.rules import robust_rda
 from tests.sim.worlds import INTERVAL_SECONDS, machine, statement_of, swarm
 
 ELEMENTS, DRAWS = 20_000, 5

@@ -10,11 +10,11 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.actions import Action, Send
-from coordinator.group import read_group
-from coordinator.manifest import TrustSpec
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.core.actions import Action, Send
+from coordinator.group.group import read_group
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
 from dht.statement import Context, Statement, make_statement
 from tests.coordinator.rigs import commit_body
 from tests.sim.test_limits import FARM, HONEST, OPEN, SYBILS, SybilFarm

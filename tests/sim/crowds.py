@@ -9,17 +9,20 @@ from functools import partial
 
 import pytest
 
-from coordinator import cells, core, rumour, tickets
-from coordinator.actions import Action, Encode, Send, Tell
-from coordinator.cells import total
-from coordinator.certificate import Certificate, Contributor
-from coordinator.events import PeerGone
-from coordinator.manifest import PaceSpec
-from coordinator.messages import AgainNote
-from coordinator.places import place_of
-from coordinator.virtual import scale
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.scale import Crowd
+from coordinator.cells import assignment
+from coordinator.chain.certificate import Certificate, Contributor
+from coordinator.core import context as core
+from coordinator.core import tickets
+from coordinator.core.actions import Action, Encode, Send, Tell
+from coordinator.core.events import PeerGone
+from coordinator.engine import gossip
+from coordinator.round.cell_input import total
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator import scale
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.scale import Crowd
+from coordinator.trust.statement_slots import place_of
+from coordinator.wire.messages import AgainNote
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -38,20 +41,20 @@ PACE = PaceSpec(
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cells, core, scale, tickets):
+    for module in (assignment, core, scale, tickets):
         monkeypatch.setattr(module, "PEERS_PER_GROUP_MAX", GROUP)
-    for module in (cells, tickets):
+    for module in (assignment, tickets):
         monkeypatch.setattr(module, "NEW_SEATS", 1)
     monkeypatch.setattr(tickets, "TICKETS", 2)
-    monkeypatch.setattr(rumour, "TOLD_BY_LEADER_MAX", 2 * GROUP)
+    monkeypatch.setattr(gossip, "TOLD_BY_LEADER_MAX", 2 * GROUP)
 
 
 @contextmanager
 def two_tiers() -> Iterator[None]:
     """Heads deal out more than two wards."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "WARDS_PER_CELL_MAX", 2)
-        patch.setattr(cells, "CELL_PEERS", 3)
+        patch.setattr(assignment, "WARDS_PER_CELL_MAX", 2)
+        patch.setattr(assignment, "CELL_PEERS", 3)
         yield
 
 

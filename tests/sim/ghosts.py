@@ -11,13 +11,13 @@ import argparse
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from coordinator.events import PresenceSeen
-from coordinator.manifest import TrustSpec
-from coordinator.messages import Roster
-from coordinator.virtual import lies
-from coordinator.virtual.keys import virtual_peer_id
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.adversary import lies
+from coordinator.adversary.mischief import Mischief
+from coordinator.core.events import PresenceSeen
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.keys import virtual_peer_id
+from coordinator.simulator.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.wire.messages import Roster
 from dht.identity import PeerId
 from dht.wire import Wire
 from tests.coordinator.rigs import presence

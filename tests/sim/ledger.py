@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from coordinator.virtual.seeds import KINDS, Kind, SeedOutcome, outcomes
-from tests.checkout import git
+from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome, outcomes
+from tests.checkout import ROOT, git
 
-ROOT = Path(__file__).resolve().parents[2]
 LEDGER = ROOT / "docs" / "seed-ledger.md"
 SIMULATED = ("coordinator", "dht")  # what a simulated seed runs
 NONE = "none"

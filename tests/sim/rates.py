@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.manifest import PaceSpec
-from coordinator.virtual.collusion import TRICKS
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.simulation import World
+from coordinator.adversary.collusion import TRICKS
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.simulation import World
 from peer.attacks.protocol import mischief_named
 from tests.sim.worlds import PACE, STEPS_PER_SECOND, machine, run_to_version, swarm
 

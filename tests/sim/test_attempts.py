@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.joining import ATTEMPTS_TRIED
-from coordinator.rounds import Rounds
-from coordinator.timeline import RETRY_SHARE
-from coordinator.virtual.simulation import World
+from coordinator.core.timeline import RETRY_SHARE
+from coordinator.engine.version_round import Rounds
+from coordinator.group.joining import ATTEMPTS_TRIED
+from coordinator.simulator.simulation import World
 from dht.identity import PeerId
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
 
@@ -40,7 +40,7 @@ def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(m
     def known(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
         return frozenset() if rounds.core.me == knows_less else frozenset({silent})
 
-    monkeypatch.setattr("coordinator.rounds._silent", known)
+    monkeypatch.setattr("coordinator.engine.version_round._silent", known)
     world.run(120 * INTERVAL_SECONDS)
     assert world.versions() > 60  # 35 if it waits for its roster to be revised
 

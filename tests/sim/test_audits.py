@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.actions import Inspect
-from coordinator.events import Finding, Inspected
-from coordinator.manifest import TrustSpec
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.tensors import VirtualTensors
+from coordinator.adversary.mischief import Mischief
+from coordinator.core.actions import Inspect
+from coordinator.core.events import Finding, Inspected
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.tensors import VirtualTensors
 from tests.sim.worlds import INTERVAL_SECONDS, Tape, machine, run_to_version, run_until, swarm, version
 
 

@@ -7,33 +7,23 @@ from functools import partial
 
 import pytest
 
-from coordinator.actions import Action, Send
-from coordinator.cell_group import CellGroup, read_cell
-from coordinator.cell_rounds import CellRounds
-from coordinator.cells import heads_of
-from coordinator.certificate import COUNT_MAX
-from coordinator.chain import Chain
-from coordinator.core import Core
-from coordinator.events import Received
-from coordinator.messages import (
-    Bundle,
-    CellRoster,
-    CertificateNote,
-    Commit,
-    Message,
-    PartNote,
-    Ward,
-    YieldNote,
-)
-from coordinator.outcome import nonce_hash
-from coordinator.virtual.peer import VirtualPeer
+from coordinator.cells.assignment import heads_of
+from coordinator.cells.cell_group import CellGroup, read_cell
+from coordinator.cells.cell_rounds import CellRounds
+from coordinator.chain.certificate import COUNT_MAX
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Send
+from coordinator.core.context import Core
+from coordinator.core.events import Received
+from coordinator.round.outcome import nonce_hash
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.wire.messages import Bundle, CellRoster, CertificateNote, Commit, Message, PartNote, Ward, YieldNote
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 from tests.coordinator.builders import Club
 from tests.sim.crowds import PEERS, Scene, says, scene, two_tiers
-from tests.sim.crowds import small_groups as small_groups
 
 NONCE = bytes(16)
 

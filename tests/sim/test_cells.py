@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.actions import Action, Adopt, Reduce, Send
-from coordinator.events import Reduced
-from coordinator.messages import CellRoster, YieldNote
-from coordinator.rivals import ASKED_AT_ONCE
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.tensors import VirtualTensors
+from coordinator.core.actions import Action, Adopt, Reduce, Send
+from coordinator.core.events import Reduced
+from coordinator.engine.fork_choice import ASKED_AT_ONCE
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.tensors import VirtualTensors
+from coordinator.wire.messages import CellRoster, YieldNote
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 from tests.sim.crowds import GROUP, PACE, PEERS, Scene, says, scene, two_tiers
-from tests.sim.crowds import small_groups as small_groups
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,18 +7,18 @@ from dataclasses import fields, replace
 
 import pytest
 
-from coordinator.actions import Send
-from coordinator.certificate import Certificate, Vote
-from coordinator.engine import Engine
-from coordinator.group import leader_of
-from coordinator.manifest import TrustSpec
-from coordinator.messages import EvidenceNote, Join, PartNote, Proposal, Roster
-from coordinator.places import place_of
-from coordinator.virtual.collusion import TRICKS, draw_band, draw_names, mischief_of
-from coordinator.virtual.invariants import InvariantError, Watcher
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World, make_signers
+from coordinator.adversary.collusion import TRICKS, draw_band, draw_names, mischief_of
+from coordinator.adversary.mischief import Mischief
+from coordinator.chain.certificate import Certificate, Vote
+from coordinator.core.actions import Send
+from coordinator.engine.engine import Engine
+from coordinator.group.group import leader_of
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.invariants import InvariantError, Watcher
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World, make_signers
+from coordinator.trust.statement_slots import place_of
+from coordinator.wire.messages import EvidenceNote, Join, PartNote, Proposal, Roster
 from dht.statement import Statement, make_statement
 from tests.sim.balance import HIDING, Band, claiming
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, machine, run_to_version, run_until, swarm, version

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import pytest
 
-from coordinator.actions import Action, Encode
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
+from coordinator.core.actions import Action, Encode
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
 from tests.extra import extra
 from tests.sim.worlds import LINKS, PACE, SLOW, Drop, machine, run_to_version, statement_of, swarm, version
 

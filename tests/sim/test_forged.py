@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinator.attempt import Attempt
-from coordinator.early import EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX
-from coordinator.events import Received
-from coordinator.virtual.keys import virtual_peer_id
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.core.events import Received
+from coordinator.round.attempt import Attempt
+from coordinator.round.early_messages import EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX
+from coordinator.simulator.keys import virtual_peer_id
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
 from dht.identity import PeerId
 from dht.statement import Context, Statement
 from tests.sim.worlds import leader, machine, run_to_version, run_until, swarm

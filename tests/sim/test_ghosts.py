@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, TrustSpec
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, TrustSpec
 from tests.sim.ghosts import HONEST, OPEN, Ghosts, largest_share, versions_from_the_start, versions_later
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, swarm
 

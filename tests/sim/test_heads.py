@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.chain import ACTIVE_CERTIFICATES, Chain
-from coordinator.manifest import PaceSpec
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
-from coordinator.waypoint import chain_of_tail, heads_at, newest_waypoint, tail
+from coordinator.chain.chain import ACTIVE_CERTIFICATES, Chain
+from coordinator.chain.waypoint import chain_of_tail, heads_at, newest_waypoint, tail
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
 from tests.extra import extra
 from tests.sim.worlds import LINKS, machine, version
 

@@ -14,12 +14,12 @@ from itertools import product
 
 import pytest
 
-from coordinator.actions import Send
-from coordinator.events import Received
-from coordinator.exchange import GIVEN_MAX
-from coordinator.messages import Join, Message, NeedNote
-from coordinator.virtual.collusion import mischief_of
-from coordinator.virtual.invariants import Watcher
+from coordinator.adversary.collusion import mischief_of
+from coordinator.core.actions import Send
+from coordinator.core.events import Received
+from coordinator.round.exchange import GIVEN_MAX
+from coordinator.simulator.invariants import Watcher
+from coordinator.wire.messages import Join, Message, NeedNote
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm

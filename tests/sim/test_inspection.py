@@ -11,15 +11,15 @@ from functools import partial
 
 import pytest
 
-from coordinator.actions import Action, Inspect, Reduce, Send
-from coordinator.events import Finding, Inspected, Reduced
-from coordinator.messages import Message
-from coordinator.openings import OpenedInput, OpeningNote, OpenNote, Refutation
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
-from coordinator.virtual.tensors import VirtualTensors, merged_root
+from coordinator.core.actions import Action, Inspect, Reduce, Send
+from coordinator.core.events import Finding, Inspected, Reduced
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.simulator.tensors import VirtualTensors, merged_root
+from coordinator.wire.messages import Message
+from coordinator.wire.openings import OpenedInput, OpeningNote, OpenNote, Refutation
 from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 from tests.extra import extra

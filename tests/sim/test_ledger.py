@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.virtual.chaos import ChaosReport
-from coordinator.virtual.seeds import KINDS, Kind, SeedOutcome
+from coordinator.simulator.chaos import ChaosReport
+from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome
 from tests.sim.ledger import LEDGER, ROOT, Entry, read, record, seeds_of, spans, totals, unrecorded
 
 HEAD = "# Seeds\n\n| kind | seeds | count | failed | commit |\n| --- | --- | --- | --- | --- |\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.certificate import Certificate
-from coordinator.manifest import TrustSpec
-from coordinator.messages import NONCE_BYTES, Join, Roster
-from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
-from coordinator.virtual.simulation import World
+from coordinator.chain.certificate import Certificate
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.keys import KeyedSigner, virtual_peer_id
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import NONCE_BYTES, Join, Roster
 from dht.identity import PeerId
 from dht.statement import Context, digest_of, make_statement
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, Tape, leader, machine, run_to_version, swarm, version

@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator import places
-from coordinator.actions import Action, Adopt, Send
-from coordinator.attempt import Attempt
-from coordinator.bonds import Bonds
-from coordinator.certificate import Certificate
-from coordinator.engine import Engine
-from coordinator.joining import Joining
-from coordinator.messages import Commit, Join
-from coordinator.rivals import Rivals
-from coordinator.rounds import Rounds
-from coordinator.verdict import Verdict
-from coordinator.virtual.faults import FAULT_POINTS
-from coordinator.virtual.invariants import InvariantError, Watcher
-from coordinator.virtual.lies import CHANGES
-from coordinator.virtual.simulation import World
+from coordinator.adversary.lies import CHANGES
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Action, Adopt, Send
+from coordinator.core.vote_locks import Bonds
+from coordinator.engine.engine import Engine
+from coordinator.engine.fork_choice import Rivals
+from coordinator.engine.version_round import Rounds
+from coordinator.group.joining import Joining
+from coordinator.round.attempt import Attempt
+from coordinator.round.voting import Verdict
+from coordinator.simulator.faults import FAULT_POINTS
+from coordinator.simulator.invariants import InvariantError, Watcher
+from coordinator.simulator.simulation import World
+from coordinator.trust import statement_slots
+from coordinator.wire.messages import Commit, Join
 from dht.statement import make_statement
 from tests.sim import test_scenarios as scenarios
 from tests.sim.worlds import (
@@ -82,7 +82,7 @@ def test_a_vote_after_an_abstention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_certificate_with_too_few_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.certificate.votes_needed", lambda voters: voters // 2 + 1)
+    monkeypatch.setattr("coordinator.chain.certificate.votes_needed", lambda voters: voters // 2 + 1)
     world = swarm(5)
     silent = {peer.me for peer in world.peers[:2]}
     world.network.filter = Drop(lambda sender, to, message: sender in silent and statement_of(message, "vote"))
@@ -143,8 +143,8 @@ def test_only_honest_peers_are_held_to_what_they_said(hostile: bool) -> None:
 
 def test_restarts_that_look_like_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """If joins did not name the life that says them, whoever restarts would be convicted."""
-    nameless = {**places._PLACES, "join": lambda statement: (statement.read(Join).attempt,)}
-    monkeypatch.setattr(places, "_PLACES", nameless)
+    nameless = {**statement_slots._PLACES, "join": lambda statement: (statement.read(Join).attempt,)}
+    monkeypatch.setattr(statement_slots, "_PLACES", nameless)
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "roster")
@@ -199,7 +199,7 @@ def test_a_state_that_is_not_the_certified_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_memory_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rounds.PAST_ATTEMPTS_MAX", 100)
+    monkeypatch.setattr("coordinator.engine.version_round.PAST_ATTEMPTS_MAX", 100)
     world = swarm(3)
     run_to_version(world, 1)
     world.network.filter = Drop(lambda _, to, message: statement_of(message, "check"))
@@ -217,7 +217,7 @@ def test_a_group_that_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.attempt.RETRY_SHARE", 0.0005)
+    monkeypatch.setattr("coordinator.round.attempt.RETRY_SHARE", 0.0005)
     world = swarm(3)
     run_to_version(world, 1)
     lose_all(world, "vote")
@@ -228,13 +228,13 @@ def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rivals_that_are_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rivals.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.fork_choice.won", lambda ours, theirs, banned: frozenset())
     with pytest.raises(AssertionError, match="not true after"):
         scenarios.test_two_halves_become_one_lineage_again(PACE, 0)
 
 
 def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rivals.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.fork_choice.won", lambda ours, theirs, banned: frozenset())
     world = swarm(4)
     run_to_version(world, 3)
     scenarios.split(world, [0, 1], [2, 3])

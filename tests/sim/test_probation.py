@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator.actions import Message
-from coordinator.certificate import Certificate
-from coordinator.manifest import TrustSpec
-from coordinator.messages import Join
-from coordinator.virtual.collusion import mischief_of
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.adversary.collusion import mischief_of
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Message
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import Join
 from dht.identity import PeerId
 from dht.statement import Statement
-from tests.sim.worlds import (
-    INTERVAL_SECONDS,
-    PACE,
-    Drop,
-    Tape,
-    machine,
-    run_to_version,
-    run_until,
-    statement_of,
-    swarm,
-)
+from tests.sim.worlds import INTERVAL_SECONDS, PACE, Drop, Tape, machine, run_to_version, run_until, statement_of, swarm
 
 ROUNDS, FOUNDERS = 2, 4
 TRUST = TrustSpec(newcomers_share=0.25, probation_rounds=ROUNDS)

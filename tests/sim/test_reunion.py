@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.actions import Action, Send, Tell
-from coordinator.answering import Answering
-from coordinator.engine import Engine
-from coordinator.lineage import won
-from coordinator.messages import AskChainNote, CertificateNote, ChainNote, Message
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.chain.lineage import won
+from coordinator.core.actions import Action, Send, Tell
+from coordinator.core.answer_budget import Answering
+from coordinator.engine.engine import Engine
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import AskChainNote, CertificateNote, ChainNote, Message
 from dht.statement import Statement
 from tests.sim.worlds import PACE, machine, swarm
 

@@ -14,20 +14,21 @@ from typing import Any
 import msgpack
 import pytest
 
-from coordinator import core
-from coordinator.messages import Message
-from coordinator.presence import Presence
-from coordinator.virtual import lies, mischief, simulation
-from coordinator.virtual.faults import FAULT_POINTS
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.network import VirtualNetwork
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.adversary import lies, mischief
+from coordinator.adversary.mischief import Mischief
+from coordinator.core import context as core
+from coordinator.simulator import simulation
+from coordinator.simulator.faults import FAULT_POINTS
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.network import VirtualNetwork
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import Message
+from coordinator.wire.presence import Presence
 from dht.identity import PeerId, Signer
 from dht.statement import Context, Statement, make_statement
 from dht.wire import Wire
-from peer.frames import decode_header, encode_header
+from peer.net.frames import decode_header, encode_header
 from tests.next_minor import next_minor_bytes, next_minor_statement
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, run_until, swarm, version
 

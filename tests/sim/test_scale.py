@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.manifest import PEERS_PER_GROUP_MAX, PaceSpec
-from coordinator.virtual.board import RECORDS_PER_SHARD, Board
-from coordinator.virtual.keys import virtual_peer_id
-from coordinator.virtual.scale import KNOWN_SHARE, Crowd
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
+from coordinator.simulator.board import RECORDS_PER_SHARD, Board
+from coordinator.simulator.keys import virtual_peer_id
+from coordinator.simulator.scale import KNOWN_SHARE, Crowd
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
 PEERS, VERSIONS = 40, 3

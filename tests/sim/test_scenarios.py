@@ -1,6 +1,6 @@
 """What the protocol does in situations with names (design §6, §8), under virtual time.
 
-The watcher of `coordinator.virtual.invariants` looks on in all of them: two versions for one parent, broken promises,
+The watcher of `coordinator.simulator.invariants` looks on in all of them: two versions for one parent, broken promises,
 contradictions and forgotten deadlines fail a scenario wherever they happen.
 """
 
@@ -10,18 +10,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.actions import Action, FetchState, RecordVote, Reduce, Send
-from coordinator.answering import Answering
-from coordinator.certificate import Certificate
-from coordinator.chain import Chain
-from coordinator.events import PeerGone, Received
-from coordinator.manifest import PaceSpec
-from coordinator.messages import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX, CertificateNote, ChainNote, PartNote
-from coordinator.pacing import Tempo
-from coordinator.virtual.faults import FAULT_POINTS
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from coordinator.chain.lineage import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
+from coordinator.core.actions import Action, FetchState, RecordVote, Reduce, Send
+from coordinator.core.answer_budget import Answering
+from coordinator.core.events import PeerGone, Received
+from coordinator.group.pacing import Tempo
+from coordinator.run.manifest import PaceSpec
+from coordinator.simulator.faults import FAULT_POINTS
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import CertificateNote, ChainNote, PartNote
 from tests.extra import extra
 from tests.sim.worlds import (
     INTERVAL_SECONDS,

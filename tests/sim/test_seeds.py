@@ -1,6 +1,6 @@
 """Whole runs under random faults (design §6.5): every seed must keep its promises and certify ten versions.
 
-A seed that fails is named by its error; `python -m coordinator.virtual --seeds 1 --first SEED` replays it.
+A seed that fails is named by its error; `python -m coordinator.simulator --seeds 1 --first SEED` replays it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from coordinator.virtual.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
+from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
+from tests.checkout import ROOT
 
 SEEDS = 15  # docs/seed-ledger.md counts thousands, by `make seeds`
 SEEDS_WITH_REAL_KEYS = 2
 SEEDS_UNDER_ATTACK = 10
 SEEDS_WITH_STRANGERS = 5
 CHUNK = 5
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.sim
 
@@ -31,7 +30,7 @@ def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: b
         return run_seed(seed, real_keys, attacked, strangers)
     except Exception as error:
         flags = " --real-keys" * real_keys + " --attacked" * attacked + " --strangers" * strangers
-        error.add_note(f"replay: python -m coordinator.virtual --seeds 1 --first {seed}{flags}")
+        error.add_note(f"replay: python -m coordinator.simulator --seeds 1 --first {seed}{flags}")
         raise
 
 
@@ -73,7 +72,7 @@ def test_a_silent_founder_and_a_silent_newcomer_stop_nobody(seed: int) -> None:
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_repeats_itself_in_another_process(hash_seed: str) -> None:
     """Nothing may depend on the order of a set of names, which differs from process to process."""
-    program = "from coordinator.virtual.chaos import run_seed; print(run_seed(7))"
+    program = "from coordinator.simulator.chaos import run_seed; print(run_seed(7))"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)

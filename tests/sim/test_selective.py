@@ -13,14 +13,14 @@ from itertools import pairwise
 
 import pytest
 
-from coordinator.actions import Adopt, Inspect, Reduce, Send
-from coordinator.attempt import Attempt
-from coordinator.events import Event, Finding, Inspected, Reduced
-from coordinator.messages import Check, PartNote, Proposal
-from coordinator.openings import OpeningNote, drawn_leaves, leaves_per_voter
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
-from coordinator.virtual.tensors import VirtualTensors
+from coordinator.core.actions import Adopt, Inspect, Reduce, Send
+from coordinator.core.events import Event, Finding, Inspected, Reduced
+from coordinator.round.attempt import Attempt
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.simulator.tensors import VirtualTensors
+from coordinator.wire.messages import Check, PartNote, Proposal
+from coordinator.wire.openings import OpeningNote, drawn_leaves, leaves_per_voter
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.extra import extra

@@ -7,15 +7,15 @@ from functools import partial
 
 import pytest
 
-from coordinator.actions import Send
-from coordinator.chain import Chain
-from coordinator.group import leader_of
-from coordinator.manifest import TrustSpec
-from coordinator.messages import Join, Roster
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Send
+from coordinator.group.group import leader_of
+from coordinator.run.manifest import TrustSpec
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.keys import KeyedSigner, virtual_peer_id
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.wire.messages import Join, Roster
 from dht.statement import Context, Signer, Statement, digest_of, make_statement
 from tests.extra import extra
 from tests.sim.worlds import INTERVAL_SECONDS, PACE, machine, run_to_version, statement_of, swarm, version

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.certificate import Certificate
-from coordinator.chain import Chain
-from coordinator.events import Received
-from coordinator.manifest import PEERS_PER_GROUP_MAX
-from coordinator.messages import CertificateNote, ChainNote, Message
-from coordinator.virtual.invariants import InvariantError, Watcher
-from coordinator.virtual.keys import KeyedSigner, virtual_peer_id
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.adversary.mischief import Mischief
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from coordinator.core.events import Received
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
+from coordinator.simulator.invariants import InvariantError, Watcher
+from coordinator.simulator.keys import KeyedSigner, virtual_peer_id
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import CertificateNote, ChainNote, Message
 from dht.identity import PeerId, Signer
 from dht.statement import Statement, digest_of
 from tests.coordinator.rigs import certified, decided

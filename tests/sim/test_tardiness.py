@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.messages import Message, PartNote
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import Message, PartNote
 from dht.identity import PeerId
 from tests.sim.worlds import PACE, certificates, machine, run_to_version, swarm, version
 

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from coordinator.actions import Action, Send, Tell
-from coordinator.certificate import Certificate
-from coordinator.evidence import verify
-from coordinator.messages import ConvictionsNote, EvidenceNote
-from coordinator.virtual.collusion import TRICKS
-from coordinator.virtual.mischief import Mischief
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.adversary.collusion import TRICKS
+from coordinator.adversary.mischief import Mischief
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Action, Send, Tell
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.trust.evidence import verify
+from coordinator.wire.messages import ConvictionsNote, EvidenceNote
 from examples.attacks.turncoat import HONEST_VERSIONS
 from peer.attacks.protocol import mischief_named
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm, version

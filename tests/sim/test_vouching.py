@@ -13,19 +13,19 @@ from functools import partial
 
 import pytest
 
-from coordinator.actions import Action, Reduce, Send
-from coordinator.attempt import Attempt
-from coordinator.chair import Chair
-from coordinator.events import Event, Finding, Reduced
-from coordinator.group import InputSet
-from coordinator.inspection import Inspection
-from coordinator.messages import Message, Redo
-from coordinator.openings import OpeningNote
-from coordinator.outcome import read_checks
-from coordinator.verdict import Verdict
-from coordinator.virtual.invariants import Watcher
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.core.actions import Action, Reduce, Send
+from coordinator.core.events import Event, Finding, Reduced
+from coordinator.group.group import InputSet
+from coordinator.round.attempt import Attempt
+from coordinator.round.leader import Chair
+from coordinator.round.outcome import read_checks
+from coordinator.round.spot_checks import Inspection
+from coordinator.round.voting import Verdict
+from coordinator.simulator.invariants import Watcher
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import Message, Redo
+from coordinator.wire.openings import OpeningNote
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.test_inspection import cheat, perturbed

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.ballot import Ballot
-from coordinator.lineage import Branch
-from coordinator.messages import CertificateNote, ChainNote, Message
-from coordinator.timeline import LOCK_DEADLINES
-from coordinator.virtual.collusion import mischief_of
-from coordinator.virtual.invariants import InvariantError
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import World
+from coordinator.adversary.collusion import mischief_of
+from coordinator.chain.lineage import Branch
+from coordinator.core.timeline import LOCK_DEADLINES
+from coordinator.round.ballot import Ballot
+from coordinator.simulator.invariants import InvariantError
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import World
+from coordinator.wire.messages import CertificateNote, ChainNote, Message
 from dht.identity import PeerId
 from dht.statement import Statement
 from tests.sim.test_swarm_attacks import branch, follows, show

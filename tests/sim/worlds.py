@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from coordinator.actions import Action, Send, Tell
-from coordinator.certificate import Certificate
-from coordinator.fragment import FragmentMachine
-from coordinator.manifest import PaceSpec, TrustSpec
-from coordinator.messages import Message
-from coordinator.virtual.network import LinkFaults
-from coordinator.virtual.peer import VirtualPeer
-from coordinator.virtual.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Action, Send, Tell
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.run.manifest import PaceSpec, TrustSpec
+from coordinator.simulator.network import LinkFaults
+from coordinator.simulator.peer import VirtualPeer
+from coordinator.simulator.simulation import EVERYBODY_AT_ONCE, World
+from coordinator.wire.messages import Message
 from dht.identity import PeerId
 from dht.statement import Statement
 

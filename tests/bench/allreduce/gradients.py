@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coordinator.model_spec import ModelSpec
-from peer.fragments import split_fragments
-from peer.model import parameter_specs
+from coordinator.run.model_spec import ModelSpec
+from peer.model.build import parameter_specs
+from peer.numerics.fragments import split_fragments
 
 SCALE = 1e-3
 OWN_SHARE = 1.0  # length of what a peer's gradient has alone, in units of what all have in common

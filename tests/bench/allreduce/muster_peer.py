@@ -1,8 +1,8 @@
 """One peer of the Muster side: `python -m tests.bench.allreduce.muster_peer FOLDER PARAMETERS PEER_ID …`.
 
-Everything a round takes is what `peer.node` puts together: daemon, transport, engine, pump, tensor work, vote log. Left
-out are the learner, whose place `Gradient` takes, the record store's loops (who is there is told by command), and
-checkpoints. A round begins when the command tells everybody that the learners have made their steps.
+Everything a round takes is what `peer.node.node` puts together: daemon, transport, engine, pump, tensor work, vote
+log. Left out are the learner, whose place `Gradient` takes, the record store's loops (who is there is told by
+command), and checkpoints. A round begins when the command tells everybody that the learners have made their steps.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 
 from torch import Tensor
 
-from coordinator.core import Core
-from coordinator.events import PresenceSeen, Progress
-from coordinator.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
-from coordinator.presence import Presence
+from coordinator.core.context import Core
+from coordinator.core.events import PresenceSeen, Progress
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
+from coordinator.wire.presence import Presence
 from dht.identity import KeyVerifier, PeerId
 from dht.statement import digest_of
-from peer import cli_log
-from peer.anchors import genesis_states
-from peer.assembly import build_pump, open_network, prepare
-from peer.clock import unix_seconds
-from peer.genesis import digests_of
-from peer.local_count import Counters
-from peer.network import Network
-from peer.options import NodeOptions
-from peer.pump import Pump
-from peer.run_state import RunDirectory
+from peer.learner.work_counters import Counters
+from peer.machine import log
+from peer.machine.clock import unix_seconds
+from peer.net.network import Network
+from peer.node.build import build_pump, open_network, prepare
+from peer.node.options import NodeOptions
+from peer.rounds.driver import Pump
+from peer.storage.anchors import genesis_states
+from peer.storage.genesis_file import digests_of
+from peer.storage.run_directory import RunDirectory
 from tests.bench.allreduce.commands import Answer, serve
 from tests.bench.allreduce.gradients import likeness, model_of, outer_gradient, true_mean
 
@@ -88,7 +88,7 @@ class Gradient:
 
 
 class BenchPeer:
-    """The parts of `peer.node.Node` that a round takes."""
+    """The parts of `peer.node.node.Node` that a round takes."""
 
     def __init__(self, network: Network, pump: Pump, number: int, gradient: Tensor) -> None:
         self.network, self.pump, self.number = network, pump, number
@@ -201,8 +201,8 @@ class BenchPeer:
 
 
 async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
-    cli_log.configure(folder)
-    cli_log.silence_libraries()
+    log.configure(folder)
+    log.silence_libraries()
     places: dict[PeerId, str] = {}
     peer = await BenchPeer.start(folder, config_of(parameters, len(peers)), peers, places)
 

@@ -21,9 +21,9 @@ from peer.chaos.namespaces import Namespaces
 from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, Plan, PlanFile
 from peer.chaos.swarm import ChaosOptions, ChaosSwarm
 from peer.chaos.view import ChaosDisplay
-from peer.cli_settings import run_config
-from peer.swarm import SwarmOptions
-from peer.swarm_view import PlainLines
+from peer.cli.arguments import run_config
+from peer.swarm.run import SwarmOptions
+from peer.swarm.view import PlainLines
 from tests.bench.elastic.score import ratios
 from tests.bench.elastic.swarm import ElasticOptions, ElasticSwarm
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coordinator.manifest import RunConfig
-from peer.data import TrainingWindows, load_tokens
-from peer.flat_parameters import FlatParameters
-from peer.fragments import split_fragments
-from peer.model import build_model, loss, parameter_specs
+from coordinator.run.manifest import RunConfig
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.model.build import build_model, loss, parameter_specs
+from peer.model.flat_parameters import FlatParameters
+from peer.numerics.fragments import split_fragments
 from tests.bench.elastic.rendezvous import Held
 
 

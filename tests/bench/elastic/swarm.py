@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.manifest import RunConfig
+from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from peer.chaos.conductor import Conductor
 from peer.chaos.measure import Pace
@@ -21,7 +21,7 @@ from peer.chaos.namespaces import UPLINK, Namespaces
 from peer.chaos.plan import HOST, Plan, name_of
 from peer.chaos.record import Happening
 from peer.chaos.score import Window
-from peer.swarm_processes import CONSOLE_NAME, PeerProcess, kill_all
+from peer.swarm.processes import CONSOLE_NAME, PeerProcess, kill_all
 from tests.bench.elastic.score import Step, figures
 
 STORE = "store"  # the machine of the rendezvous; a partition leaves it on the first side

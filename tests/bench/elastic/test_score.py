@@ -9,7 +9,7 @@ from peer.chaos.plan import HOST, Plan
 from peer.chaos.score import Window
 from tests.bench.elastic.score import Step, figures, kept, lives_of, ratios
 from tests.bench.elastic.swarm import for_workers
-from tests.chaos.builders import event, happened
+from tests.peer.chaos.builders import event, happened
 
 NAMES = ["peer-1", "peer-2"]
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from peer.cli_settings import run_config
-from peer.learner_process import die_with_parent
+from peer.cli.arguments import run_config
+from peer.learner.process import die_with_parent
 from tests.bench.elastic.rendezvous import STORE_PORT, Desk, Generation
 from tests.bench.elastic.replica import Replica
 from tests.bench.links.data_parallel import FORWARD_SHARE

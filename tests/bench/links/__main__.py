@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from coordinator.manifest import RunConfig
+from coordinator.run.manifest import RunConfig
 from peer.chaos.namespaces import UPLINK
 from peer.chaos.plan import Plan
 from peer.chaos.swarm import ChaosOptions, ChaosSwarm
-from peer.model import parameter_specs
-from peer.swarm import SwarmOptions
-from peer.swarm_view import PlainLines
+from peer.model.build import parameter_specs
+from peer.swarm.run import SwarmOptions
+from peer.swarm.view import PlainLines
 from tests.bench.links.place import ShapedNamespaces, ring_speed
 
 RUN = Path(__file__).with_name("run.toml")

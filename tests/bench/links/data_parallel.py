@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coordinator.manifest import RunConfig
-from peer.data import TrainingWindows, load_tokens
-from peer.learner import make_learner
-from peer.model import loss
+from coordinator.run.manifest import RunConfig
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.learner import make_learner
+from peer.model.build import loss
 
 FORWARD_SHARE = 1 / 3  # of a step's computation; backward takes twice as long
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from peer.chaos.swarm import long_enough
-from peer.cli_settings import run_config
-from peer.swarm import Swarm, SwarmOptions
-from peer.swarm_view import PlainLines
-from peer.swarm_watch import SwarmWatch
+from peer.cli.arguments import run_config
+from peer.swarm.run import Swarm, SwarmOptions
+from peer.swarm.view import PlainLines
+from peer.swarm.watch import SwarmWatch
 from tests.bench.soak.memory import Reading, fit, read_family, series
 
 READ_EVERY_SECONDS = 10.0

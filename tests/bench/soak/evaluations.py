@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from peer import evaluation_loop
-from peer.anchors import genesis_states
-from peer.cli_settings import run_config
-from peer.data import load_tokens
-from peer.evaluation_loop import EvaluationLoop, Mark
+from peer.cli.arguments import run_config
+from peer.data.windows import load_tokens
+from peer.rounds import evaluation_loop
+from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.storage.anchors import genesis_states
 from tests.bench.soak.memory import own_bytes
 
 MB = 1e6

@@ -77,7 +77,7 @@ def family_cpu_seconds(pids: Iterable[int]) -> float:
 def role_of(command_line: bytes) -> str:
     """A short word for what a child of a peer does."""
     words = command_line.decode(errors="replace").split("\0")
-    if "peer.learner_process" in words:
+    if "peer.learner.process" in words:
         return "learner"
     return Path(words[0]).name or "unnamed"
 

@@ -24,9 +24,9 @@ from peer.chaos.executor import Loopback
 from peer.chaos.plan import Event, Plan
 from peer.chaos.score import Window
 from peer.chaos.swarm import ChaosOptions, ChaosSwarm
-from peer.cli_settings import run_config
-from peer.swarm import HOST, Display, SwarmOptions
-from peer.swarm_view import PlainLines
+from peer.cli.arguments import run_config
+from peer.swarm.run import HOST, Display, SwarmOptions
+from peer.swarm.view import PlainLines
 from tests.bench.soak.leaks import Holdings, growth, holdings, marked, shared_memory
 
 KEPT = (HOST, "peer-1")  # who lives from beginning to end

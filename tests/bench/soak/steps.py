@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from peer.cli_settings import run_config
-from peer.data import TrainingWindows, load_tokens
-from peer.freed_memory import keep_freed_memory
-from peer.learner import Learner, make_learner
+from peer.cli.arguments import run_config
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.learner import Learner, make_learner
+from peer.machine.heap import keep_freed_memory
 from tests.bench.soak.memory import own_bytes
 
 STEPS_PER_SAVE = 10  # every 30 s at a step in 3 s, as in the hour

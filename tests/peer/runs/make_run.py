@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from coordinator.compatibility import OURS
-from coordinator.manifest import InnerSpec, RunConfig
-from coordinator.model_spec import ModelSpec
-from peer.checkpoint import VoteLog
-from peer.checkpointer import Checkpointer
-from peer.run_state import RunDirectory
-from tests.peer.test_pump import Peer, Swarm, config_of
+from coordinator.run.compatibility import OURS
+from coordinator.run.manifest import InnerSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from peer.node.checkpointer import Checkpointer
+from peer.storage.checkpoint import VoteLog
+from peer.storage.run_directory import RunDirectory
+from tests.peer.rounds.test_driver import Peer, Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 
 FOLDER = Path(__file__).parent / f"v{OURS}"

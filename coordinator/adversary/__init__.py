@@ -1,0 +1,1 @@
+"""Hostile behaviour by name, for the simulator, the lab and real processes."""

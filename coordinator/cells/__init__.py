@@ -1,0 +1,1 @@
+"""How everybody's work counts beyond 32 peers."""

@@ -1,0 +1,122 @@
+"""A cell: peers without a seat who merge their work with a leader's, and bring it through that leader (docs/adr/0011).
+
+Signed by the head that dealt its wards out. Nothing here is certified: to the group above, what a leader brings is one
+contribution like any other, and a leader that lies about its cell can do what any contributor can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from coordinator.chain.chain import Chain, beacon_order
+from coordinator.core.actions import RoundKey
+from coordinator.group.group import Group, OtherBaseError, reducing
+from coordinator.wire.messages import CELL_HEIGHT_MAX, CellRoster, Ward
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+@dataclass(frozen=True)
+class CellGroup(Group):
+    """A group whose leader alone gets the results, looks into them, and reduces again what is missing or false."""
+
+    height: int = 1
+
+    @cached_property
+    def voters(self) -> frozenset[PeerId]:
+        """Who looks into results."""
+        return frozenset({self.leader})
+
+    @property
+    def head(self) -> PeerId:
+        return PeerId(self.statement.sender)
+
+    @property
+    def tiers(self) -> int:
+        """Through how many cells its work goes, this one included: a cell that a ward leads brings it to its head's."""
+        return 1 if self.leader == self.head else CELL_HEIGHT_MAX
+
+    def fits(self, other: CellGroup) -> bool:
+        """Whether one peer may be in both: it leads one below the head's own, and brings that into it."""
+        return {(self.tiers, self.height), (other.tiers, other.height)} == {(1, 2), (2, 1)}
+
+    def inputs_needed(self, left_out: int) -> int:
+        """Any: a leader that chooses its cell's inputs can do what any contributor can."""
+        return 0
+
+    def merged_needed(self, inputs: int, left_out: int) -> int:
+        """⌊2n/3⌋ of the input set."""
+        return 2 * inputs // 3
+
+    def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
+        """The leader reduces again: no other reducer can spoil a cell."""
+        return self.leader if partition in redone else self.reducers[partition]
+
+    def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
+        return tuple(dict.fromkeys((self.leader, reducer)))
+
+
+def read_ward(statement: Statement, chain: Chain, head: PeerId) -> Ward:
+    """The body of a ward's request to this head; raises PeerError with the reason it does not count."""
+    context = statement.context
+    place = (chain.rules.run_id, "ward", chain.fragment, chain.version)
+    if (context.run_id, context.kind, context.fragment, context.version) != place:
+        raise PeerError("is no ward of this version")
+    if context.group != chain.digest:
+        raise OtherBaseError("is a ward at another base")
+    ward = statement.read(Ward)
+    if ward.head != head:
+        raise PeerError("is the ward of another head")
+    if statement.sender in chain.convicted():
+        raise PeerError("was convicted by this chain")
+    return ward
+
+
+def read_cell(statement: Statement, chain: Chain) -> CellGroup:
+    """The cell that a head's statement defines; raises PeerError with the reason it is refused.
+
+    Signatures of other wards are their leader's business: who is listed against its will commits to nothing.
+    """
+    context = statement.context
+    if (context.run_id, context.kind) != (chain.rules.run_id, "cell"):
+        raise PeerError("is no cell of this run")
+    if (context.fragment, context.version) != (chain.fragment, chain.version):
+        raise PeerError("is for another version")
+    if context.group != chain.digest:
+        raise OtherBaseError("is for another base")
+    if statement.sender not in chain.newest_roster():
+        raise PeerError("comes from nobody's head")
+    roster, head = statement.read(CellRoster), PeerId(statement.sender)
+    wards = {PeerId(signed.sender): read_ward(signed, chain, head) for signed in roster.wards}
+    if len(wards) != len(roster.wards):
+        raise PeerError("lists a ward twice")
+    if not statement.verify(chain.rules.verifier):
+        raise PeerError("is not signed by the head")
+    leader = PeerId(roster.leader)
+    if leader not in wards:
+        raise PeerError("lists no nonce of its leader")
+    if roster.height > 1 and leader != head:
+        raise PeerError("has others lead cells, but is not the head's own")
+    members = beacon_order(chain.beacon(), wards)
+    reducers = reducing(members, {one for one in wards if wards[one].dialable})
+    if not reducers:
+        raise PeerError("has nobody who could reduce")
+    return CellGroup(
+        key=RoundKey(chain.fragment, chain.version, statement.digest),
+        attempt=0,
+        revision=0,
+        leader=leader,
+        members=members,
+        contributors=frozenset(wards),
+        reducers=reducers,
+        boots={peer: ward.boot for peer, ward in wards.items()},
+        active=frozenset(),
+        min_share=0.0,
+        beacon=chain.beacon(),
+        parent=chain.digest,
+        statement=statement,
+        height=roster.height,
+    )

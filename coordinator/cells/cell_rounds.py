@@ -1,0 +1,274 @@
+"""Our part in bringing work through cells, at one base (docs/adr/0011): asked, dealt out, merged, told.
+
+Head of others, ward of a head, or leader of a cell below a head's, which merges its cell first and brings that into the
+one above. A `CellRounds` lives as long as its base is the newest version here. Whatever fails costs a version the work
+of a cell, and nobody anything: that work comes with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.cells.assignment import heads_for, heads_of
+from coordinator.cells.cell import Cell
+from coordinator.cells.cell_group import CellGroup, read_cell
+from coordinator.cells.subordinates import Wards, say_ward
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Send
+from coordinator.core.context import Core
+from coordinator.core.events import Encoded
+from coordinator.core.own_work import Ledger
+from coordinator.core.state_sync import Custody
+from coordinator.core.timeline import JOIN_SHARE, RECHECK_SHARE
+from coordinator.round.cell_input import Harvest
+from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+@dataclass(slots=True)
+class CellRounds:
+    """`since`: when we asked, or began to gather; `over`: nothing more is to be waited for at this base.
+
+    `nonce`: names our stay at this base. A cell without it is of another life, or of an earlier stay: what we said
+    there, we might say otherwise now.
+    """
+
+    core: Core
+    chain: Chain
+    custody: Custody
+    ledger: Ledger
+    since: float | None = None
+    over: bool = False
+    nonce: bytes | None = None  # once we have said it
+    head: PeerId | None = None  # whose ward we are
+    wards: Wards = field(init=False)
+    leading: Cell | None = None
+    joined: Cell | None = None
+    told: tuple[CellYield, ...] = ()  # by the leader of the cell that we joined
+    announced: bool = False  # what our cell brings, as a head
+    handed_over: bool = False
+    _heads_here: frozenset[PeerId] | None = None
+
+    def __post_init__(self) -> None:
+        self.wards = Wards(self.core, self.chain)
+
+    # -- where we stand
+
+    @property
+    def busy(self) -> bool:
+        """Whether something of ours is under way."""
+        return self.since is not None and not self.over
+
+    @property
+    def harvest(self) -> Harvest | None:
+        """What we bring to the group as a head."""
+        return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.harvest
+
+    @property
+    def given(self) -> bool:
+        """Whether our work is in what our head brings, and so not to be brought otherwise."""
+        return bool(self.told)
+
+    def hand_over(self) -> bool:
+        """True once, when nothing more is to be waited for: the group is next."""
+        first = self.over and not self.handed_over
+        self.handed_over = self.over
+        return first
+
+    def cells(self) -> list[Cell]:
+        """The cells that we are in."""
+        return [cell for cell in (self.leading, self.joined) if cell is not None]
+
+    def find(self, roster_id: bytes) -> Cell | None:
+        """Our cell with this roster."""
+        return next((cell for cell in self.cells() if cell.group.key.roster_id == roster_id), None)
+
+    def find_by_group(self, group: bytes) -> Cell | None:
+        """Our cell with this roster or input set."""
+        for cell in self.cells():
+            inputs = cell.exchange.inputs
+            if group == cell.group.key.roster_id or (inputs is not None and group == inputs.digest):
+                return cell
+        return None
+
+    def needed(self, now: float) -> bool:
+        """Whether the run wants cells, and not everybody can have a seat."""
+        return self.core.pace.cells and self.core.crowded(self.chain, now)
+
+    def _heads(self, now: float) -> frozenset[PeerId]:
+        """Through whom the others bring their work."""
+        return self._seated() if self.needed(now) else frozenset()
+
+    def _seated(self) -> frozenset[PeerId]:
+        if self._heads_here is None:
+            self._heads_here = heads_of(self.chain)
+        return self._heads_here
+
+    def _free(self, now: float) -> bool:
+        core = self.core
+        return self.custody.complete and not (core.draining or core.withdrawn or now < core.unable_until)
+
+    def _brings(self, now: float) -> bool:
+        return self.core.contributes and self.ledger.brings(self.core.steps_now(now))
+
+    def _head_of(self, ward: PeerId, now: float) -> PeerId | None:
+        """Whose ward a peer is, of those that we believe to be there; a head is its own."""
+        heads = self._seated()
+        ranked = (ward,) if ward in heads else heads_for(self.chain.beacon(), ward, heads)
+        live = (one for one in ranked if one == self.core.me or self.core.presence.is_training(one, now))
+        return next(live, None)
+
+    def may_open(self, now: float) -> bool:
+        """Whether there is something for us to do here that we have not begun."""
+        if self.since is not None or self.over or not self._free(now):
+            return False
+        heads = self._heads(now)
+        return bool(heads) and (self.core.me in heads or self._brings(now))
+
+    # -- asking, gathering, dealing out
+
+    def open(self, now: float) -> list[Action]:
+        """Ask our head, or gather those whose head we are."""
+        self.since, self.head = now, self._head_of(self.core.me, now)
+        self.over = self.head is None
+        if self.head == self.core.me:
+            self.wards.gather(now)
+        if self.head is None or self.head == self.core.me:
+            return []
+        return [Send(self.head, self._say_ward(self.head))]
+
+    def _say_ward(self, head: PeerId) -> Statement:
+        self.nonce = self.nonce or self.core.random_bytes(NONCE_BYTES)
+        return say_ward(self.core, self.chain, head, self.nonce)
+
+    def _on_ward(self, statement: Statement, now: float) -> list[Action]:
+        """Somebody asks us, perhaps before we are due; whoever is late brings its work with the next version."""
+        me, heads = self.core.me, self._heads(now)
+        if me not in heads or me not in heads_for(self.chain.beacon(), PeerId(statement.sender), heads):
+            raise PeerError("is no ward of ours")
+        if self.since is None or self.wards.closes_at is not None:
+            self.wards.add(statement)
+        return []
+
+    def _deal(self, now: float) -> list[Action]:
+        """Fix the cells: our own, and those below it. Whose head is there as far as we know is not ours."""
+        self.wards.keep({ward for ward in self.wards.gathered if self._head_of(ward, now) == self.core.me})
+        rosters = self.wards.deal(self._say_ward(self.core.me))
+        self.over = not rosters
+        return rosters
+
+    def _on_cell(self, statement: Statement, now: float) -> list[Action]:
+        """A cell with us in it: as its leader we hand the roster on."""
+        if self.find(statement.digest) is not None or not self._free(now):
+            return []
+        group, me = read_cell(statement, self.chain), self.core.me
+        if self.nonce is None or group.boots.get(me) != self.nonce or group.head != self.head:
+            raise PeerError("a cell without us in this life")
+        if not all(group.fits(one.group) for one in self.cells()):
+            raise PeerError("a cell beside another one of ours")
+        if group.leader == me:
+            return self._lead(group, now)
+        if self.joined is not None:
+            return []
+        self.joined = Cell(self.core, self.chain, group, now)
+        return self.joined.start(None) if group.height == 1 else []
+
+    def _lead(self, group: CellGroup, now: float) -> list[Action]:
+        if self.leading is not None or (group.height > 1 and group.head != self.core.me):
+            return []
+        self.leading = Cell(self.core, self.chain, group, now)
+        others = tuple(member for member in group.members if member != self.core.me)
+        own = self.leading.start(None) if self._brings(now) else self.leading.abstain()
+        return [*self.core.to_all(others, group.statement), *own]
+
+    # -- messages
+
+    def receive(self, statement: Statement, root: bytes | None, now: float) -> list[Action]:
+        """A request, a roster, or what is said in one of our cells; raises PeerError if it is false or out of place."""
+        kind = statement.context.kind
+        if kind == "ward":
+            return self._on_ward(statement, now)
+        if kind == "cell":
+            return self._on_cell(statement, now)
+        cell = self.find_by_group(statement.context.group)
+        return [] if cell is None else cell.receive(PeerId(statement.sender), statement, root, now)
+
+    def on_note(self, sender: PeerId, note: AgainNote | YieldNote, now: float) -> list[Action]:
+        """The leader of a cell of ours reduces something itself, or says what the cell brings."""
+        cell = self.find(note.group)
+        if cell is None:
+            return []
+        if isinstance(note, AgainNote):
+            return cell.on_again(sender, note, now)
+        if cell is not self.joined or sender != cell.group.leader or self.told:
+            return []
+        if len(note.cells) != cell.group.tiers:
+            raise PeerError("names other cells than those through which our work goes")
+        self.told, self.over = note.cells, True
+        return self._tell(note.cells)
+
+    def _tell(self, above: Sequence[CellYield]) -> list[Action]:
+        """What our cell brings, and where it goes, to all who are in it."""
+        led = self.leading
+        if led is None or led.harvest is None:
+            return []
+        note = YieldNote(group=led.group.key.roster_id, cells=(led.harvest.cell, *above))
+        return list(self.core.to_all(tuple(one for one in led.group.members if one != self.core.me), note))
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        """What we bring into a cell is ready."""
+        cell = self.find(event.key.roster_id)
+        if cell is None:
+            return []
+        if cell.brought is None:
+            self.ledger.give(event.key.roster_id, self.core.steps_now(now))
+        return cell.on_encoded(event, now)
+
+    # -- going on
+
+    def settle(self, now: float) -> list[Action]:
+        """Bring what a cell of ours has come to into the one above, or to the group."""
+        actions: list[Action] = []
+        led, joined = self.leading, self.joined
+        if led is not None and led.over and led.group.head == self.core.me and not self.announced:
+            self.over = self.announced = True
+            actions += self._tell(())
+        if joined is not None and not joined.started:
+            below_over = led is not None and led.over
+            if below_over or now >= joined.began + RECHECK_SHARE * self.core.pace.round_seconds:
+                actions += joined.start(None if led is None else led.harvest)
+        return actions
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions = self._deal(now) if self.wards.due(now) else []
+        for cell in self.cells():
+            actions += cell.tick(now) if now >= cell.retry_at else cell.settle(now)
+        if self.busy and now >= self._ends_at():
+            self.over = True
+        return actions + self.settle(now)
+
+    def _ends_at(self) -> float:
+        """When we stop waiting."""
+        assert self.since is not None
+        whole = self.core.pace.round_seconds
+        if self.wards.closes_at is not None:
+            return self.wards.closes_at + whole
+        if not self.cells():
+            return self.since + JOIN_SHARE * whole
+        return max(cell.commit_by + whole for cell in self.cells())
+
+    def next_deadline(self, now: float) -> list[float]:
+        """When `tick` has something to do."""
+        if self.over:
+            return []
+        times = [cell.next_deadline(now) for cell in self.cells() if not cell.over]
+        times += [] if self.wards.closes_at is None else [self.wards.closes_at]
+        return [*times, self._ends_at()] if self.busy else times
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer."""
+        return [action for cell in self.cells() for action in cell.lose(peer, now)]

@@ -1,0 +1,52 @@
+"""The version that comes of work in cells: from whom we get it, and what of ours is in it (docs/adr/0011)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.cells.assignment import brought
+from coordinator.cells.cell import Cell
+from coordinator.cells.cell_rounds import CellRounds
+from coordinator.chain.certificate import Certificate, Contributor
+from coordinator.core.actions import Adopt, RoundKey
+from coordinator.wire.messages import CellYield
+from dht.identity import PeerId
+
+
+def supply(rounds: CellRounds) -> tuple[PeerId | None, tuple[PeerId, ...]]:
+    """From whom we get that version, and whom we tell once we have it: as the work went up."""
+    led, supplier = rounds.leading, rounds.joined.group.leader if rounds.joined is not None and rounds.told else None
+    return supplier, () if led is None else tuple(one for one in led.group.members if one != rounds.core.me)
+
+
+def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) -> Adopt | None:
+    """How to adopt a version that may have our work in it through cells; `own` is what our group says of it."""
+    snapshot, outcome = _snapshot_in(rounds, certificate), certificate.outcome
+    if snapshot is None:
+        return own
+    counted = outcome.included_in(rounds.head or rounds.core.me)
+    frozen = tuple(partition is None for partition in outcome.partitions)
+    base = own or Adopt(certificate, applied=None, snapshot=None)
+    return replace(base, snapshot=snapshot, counted=counted, frozen=frozen)
+
+
+def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:
+    """Of our snapshots for cells the one that is in this version."""
+    led, joined = rounds.leading, rounds.joined
+    listed = certificate.outcome.included()
+    above: tuple[PeerId, ...] = ()
+    if joined is not None and rounds.told:
+        above = (joined.group.leader, joined.group.head)[-len(rounds.told) :]
+    ways: list[tuple[Cell, tuple[PeerId, ...], tuple[CellYield, ...]]] = []
+    if led is not None and led.harvest is not None:
+        ways.append((led, (rounds.core.me, *above), (led.harvest.cell, *rounds.told)))
+    if joined is not None and joined.brought is None:
+        ways.append((joined, above, rounds.told))
+    for cell, leaders, cells in ways:
+        encoded = cell.exchange.encoded
+        if encoded is None:
+            continue
+        own = Contributor(peer=rounds.core.me, tokens=encoded.tokens, steps=encoded.steps)
+        if brought(own, leaders, cells, listed):
+            return cell.group.key
+    return None

@@ -1,0 +1,93 @@
+"""A head and its wards: they ask, it deals them out to cells (docs/adr/0011)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+
+from coordinator.cells.assignment import WARDS_MAX, deal_within
+from coordinator.cells.cell_group import read_ward
+from coordinator.chain.chain import Chain, beacon_order
+from coordinator.chain.newcomer_limits import Networks, beyond, most_of
+from coordinator.core.actions import Action, RoundKey, Send
+from coordinator.core.context import Core
+from coordinator.wire.messages import CellRoster, Ward
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+GATHER_SHARE = 0.1  # of a round's deadline: how long a head waits for its wards
+
+
+def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
+    """We ask this head to take our work; or we are the head, and are in our own cell."""
+    body = Ward(head=head, boot=nonce, dialable=core.dialable)
+    return core.say("ward", RoundKey(chain.fragment, chain.version, b""), chain.digest, body)
+
+
+@dataclass(slots=True)
+class Wards:
+    """Of one head at one base. `closes_at`: when it deals them out; None before it gathers, and after."""
+
+    core: Core
+    chain: Chain
+    gathered: dict[PeerId, Statement] = field(default_factory=dict)
+    closes_at: float | None = None
+
+    def gather(self, now: float) -> None:
+        """We are due: wait for those who are not yet."""
+        self.closes_at = now + GATHER_SHARE * self.core.pace.round_seconds
+
+    def due(self, now: float) -> bool:
+        return self.closes_at is not None and now >= self.closes_at
+
+    def add(self, statement: Statement) -> None:
+        """Somebody asks us; raises PeerError if that does not count."""
+        sender = PeerId(statement.sender)
+        read_ward(statement, self.chain, self.core.me)
+        if sender in self.core.bans:
+            raise PeerError("is banned")
+        if len(self.gathered) >= WARDS_MAX or self._is_crowd(sender):
+            return
+        self.gathered[sender] = statement
+
+    def keep(self, ours: Set[PeerId]) -> None:
+        """Forget those who have another head."""
+        self.gathered = {ward: statement for ward, statement in self.gathered.items() if ward in ours}
+
+    def deal(self, own: Statement) -> list[Action]:
+        """The roster of every cell to its leader: of ours, with ourselves, and of those below; none if alone."""
+        self.closes_at = None
+        if not self.gathered:
+            return []
+        order = beacon_order(self.chain.beacon(), self.gathered)
+        dealt = deal_within(order, self.core.me, self._share, self._networks(order))
+        listed = (own, *(self.gathered[peer] for peer in dealt.own))
+        actions: list[Action] = [Send(self.core.me, self._say(self.core.me, dealt.height, listed))]
+        for leader, wards in dealt.below.items():
+            listed = tuple(self.gathered[peer] for peer in (leader, *wards))
+            actions.append(Send(leader, self._say(leader, 1, listed)))
+        self.gathered = {}
+        return actions
+
+    @property
+    def _share(self) -> float:
+        return self.core.rules.trust.network_share
+
+    def _is_crowd(self, sender: PeerId) -> bool:
+        """Whether this one's network has its share of our places: whoever has many keys there leaves room to others."""
+        if self._share == 1:
+            return False
+        order = (*(peer for peer in self.gathered if peer != sender), sender)
+        return sender in beyond(order, most_of(self._share, WARDS_MAX), self._networks(order))
+
+    def _networks(self, wards: Sequence[PeerId]) -> Networks:
+        """From where we see them call, but founders: they are the organiser's choice."""
+        founders = self.core.manifest.founder_ids
+        own = frozenset(self.core.networks)
+        seen = {peer: self.core.networks_of(peer, frozenset()) for peer in wards if peer not in founders}
+        return seen if self.core.me in founders else {**seen, self.core.me: own}
+
+    def _say(self, leader: PeerId, height: int, wards: tuple[Statement, ...]) -> Statement:
+        body = CellRoster(leader=leader, height=height, wards=wards)
+        return self.core.say("cell", RoundKey(self.chain.fragment, self.chain.version, b""), self.chain.digest, body)

@@ -1,0 +1,1 @@
+"""Certified history: certificates, chains, lineage, weights, waypoints, proofs."""

@@ -1,0 +1,137 @@
+"""What stands behind exported weights, checked without a network (design §9, a checkpoint proves itself). Pure.
+
+A proof holds, for each fragment, the certificates that lead to its version and the momentum's Merkle root: with the
+root of the weights that gives the state digest which the newest certificate signs. Certificates that go back to
+version 1 begin with the founders whom the manifest names. Of a longer run only those are kept that say who was active
+before the newest one; whether these belong to the run is then for others to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field
+
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules, linked
+from coordinator.chain.packed_history import History
+from coordinator.run.manifest import FRAGMENTS_MAX, Manifest
+from dht.errors import LocalError, PeerError
+from dht.identity import PeerId, Verifier
+from dht.statement import Digest
+from dht.wire import Wire, items_of
+
+PROOF_BYTES_MAX = 1 << 30
+FIELDS_MAX = 16  # of a proof and of its fragments, with those of later minor versions
+ONE_FIELD = b"\x91"  # how the encoding of a model with one field begins
+
+
+class _Momentum(Wire):
+    momentum: Digest
+
+
+class FragmentProof(Wire):
+    """Of one fragment: the Merkle root of its momentum, and certificates up to its version, oldest first."""
+
+    momentum: Digest
+    certificates: tuple[Certificate, ...] = Field(min_length=1, max_length=CHAIN_KEPT)
+
+
+class Proof(Wire):
+    """Of a whole model."""
+
+    fragments: tuple[FragmentProof, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
+
+    @classmethod
+    def from_wire(cls, data: bytes, bytes_max: int = PROOF_BYTES_MAX) -> Self:
+        """A certificate at a time: what is no proof would else take thirty times its bytes before it is refused."""
+        if len(data) > bytes_max:
+            raise PeerError(f"Proof of {len(data)} bytes is over the limit of {bytes_max}")
+        (fragments,) = _first_fields(data, 1)
+        found = [_read_fragment(one) for one in items_of(fragments, FRAGMENTS_MAX)]
+        if not found:
+            raise PeerError("Proof of no fragments")
+        return cls(fragments=tuple(found))
+
+
+def _read_fragment(data: bytes) -> FragmentProof:
+    momentum, certificates = _first_fields(data, 2)
+    found = [Certificate.from_wire(one) for one in items_of(certificates, CHAIN_KEPT)]
+    if not found:
+        raise PeerError("Proof without certificates")
+    return FragmentProof(momentum=_Momentum.from_wire(ONE_FIELD + momentum).momentum, certificates=tuple(found))
+
+
+def _first_fields(data: bytes, count: int) -> list[bytes]:
+    fields = items_of(data, FIELDS_MAX)
+    if len(fields) < count:
+        raise PeerError("Proof lacks a part")
+    return fields[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the certificates of a fragment show."""
+
+    version: int
+    head: bytes  # digest of this version
+    first_version: int  # of the oldest certificate; 1: back to the founders
+    minor_versions: tuple[int, ...]
+    head_voters: frozenset[PeerId]
+    signed: Counter[PeerId]  # versions that each key has signed, of those shown
+
+    @property
+    def from_founders(self) -> bool:
+        """Nobody but the founders, and those whom they and their successors let in, can have made this version."""
+        return self.first_version == 1 and not self.minor_versions
+
+
+def proving(certificates: Sequence[Certificate], memory: int) -> tuple[Certificate, ...]:
+    """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do.
+
+    `memory` is how many decide about the one after them (`Rules.memory`).
+    """
+    if certificates and certificates[0].version == 1:
+        return tuple(certificates)
+    if len(certificates) <= memory:
+        raise LocalError(
+            f"this peer holds only {len(certificates)} certificates of one of the fragments, too few to prove it; "
+            "wait for some more versions"
+        )
+    return tuple(certificates[-memory - 1 :])
+
+
+def check_fragment(
+    manifest: Manifest, fragment: int, certificates: Sequence[Certificate], state: bytes, verifier: Verifier
+) -> Standing:
+    """Raise PeerError unless the newest certificate signs this state and follows from the others."""
+    _check_chain(manifest, fragment, certificates, verifier)
+    if certificates[-1].state != state:
+        raise PeerError(f"the weights of fragment {fragment} are not those that its certificate signs")
+    signed: Counter[PeerId] = Counter()
+    for certificate in certificates:
+        signed.update(certificate.voters)
+    return Standing(
+        version=certificates[-1].version,
+        head=certificates[-1].digest,
+        first_version=certificates[0].version,
+        minor_versions=tuple(one.version for one in certificates if one.outcome.minor),
+        head_voters=certificates[-1].voters,
+        signed=signed,
+    )
+
+
+def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certificate], verifier: Verifier) -> None:
+    rules = Rules.of(manifest, verifier)
+    known = 0 if certificates[0].version == 1 else rules.memory
+    if len(certificates) <= known:
+        raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
+    chain = Chain(rules, fragment, manifest.genesis[fragment], History(linked(rules, fragment, certificates[:known])))
+    for certificate in certificates[known:]:
+        reason = chain.refusal(certificate)
+        if reason is not None:
+            raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
+        chain.append(certificate)

@@ -1,0 +1,1 @@
+"""State of one peer's protocol that all of it shares: actions, events, context, timeline, quorum, vote locks."""

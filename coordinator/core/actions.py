@@ -1,0 +1,229 @@
+"""What the protocol core asks its shell to do. Plain values; the shell answers with `coordinator.core.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from coordinator.chain.certificate import Certificate
+from coordinator.trust.bans import Ban
+from coordinator.wire.inputs import ReduceInput, weighed
+from coordinator.wire.messages import Message
+from coordinator.wire.openings import OpenedInput
+from dht.identity import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """One roster of one attempt: the name under which the shell keeps what belongs to it."""
+
+    fragment: int
+    version: int
+    roster_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message; `payload` names tensor bytes by their root, to go along."""
+
+    to: PeerId
+    message: Message
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Snapshot the fragment at the learner's next step boundary and encode its outer gradient. → `Encoded`
+
+    With `merged`, encode instead what that step would apply: what a cell brings (docs/adr/0011). `expected`: how many
+    the group would have if nobody were missing; weights follow from it, so who replays the round has to know.
+    """
+
+    key: RoundKey
+    partitions: int
+    merged: Apply | None = None
+    expected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Merge one partition. → `Reduced`"""
+
+    key: RoundKey
+    partition: int
+    partitions: int
+    turn: int
+    inputs: tuple[ReduceInput, ...]  # with weights as they are claimed
+    inputs_min: int  # with fewer admissible ones the partition is void
+    members: int  # of the group, if nobody were missing
+
+    def weighed(self, admitted: Collection[int]) -> tuple[ReduceInput, ...]:
+        """Of the inputs those that are admissible, weighted for a sum of just these."""
+        return weighed(self.inputs, admitted, self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open the leaves that `seed` draws for one of `voters`, in these inputs of a partition. → `Opened`
+
+    `members`: of the group, each of whom may have an input that is opened; in a cell one of them is a voter.
+    """
+
+    key: RoundKey
+    to: PeerId
+    partition: int
+    partitions: int
+    turn: int
+    seed: bytes
+    voters: int
+    members: int
+    inputs: tuple[ReduceInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Recompute leaves of a result: those that `seed` draws, or `leaf`, from opened inputs. → `Inspected`
+
+    With `whole` all leaves, from inputs that are in the store.
+    """
+
+    key: RoundKey
+    accuser: PeerId  # who asks for it: ourselves, or whose refutation this is
+    partition: int
+    partitions: int
+    turn: int
+    voters: int
+    members: int
+    result: bytes  # digest of the reducer's statement
+    root: bytes
+    coefficients: tuple[float, ...]
+    inputs: tuple[ReduceInput, ...]  # the included ones, in order
+    opened: tuple[OpenedInput, ...]  # of inputs that are not here, whose bytes are in the store
+    seed: bytes = b""
+    leaf: int | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Appraise:
+    """Say what one contribution alone does to the loss (`coordinator.trust.scores`). → `Appraised`"""
+
+    key: RoundKey
+    base: bytes  # digest of the version that it was made from
+    peer: PeerId
+    part_roots: tuple[bytes, ...]  # its bytes, which are in the store
+    window_first: int
+    window_count: int
+    seed: bytes  # draws the windows
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """A merged partition as every member applies it."""
+
+    root: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Take the outer step on the side, without touching the learner. → `Applied`"""
+
+    key: RoundKey
+    results: tuple[PartitionResult | None, ...]
+    inputs: tuple[ReduceInput, ...]  # the whole input set, with weights as they are claimed; `root` unused
+    members: int  # of the group, if nobody were missing
+
+    def weighed(self, merged: Collection[int]) -> tuple[ReduceInput, ...]:
+        """Of the inputs those that some results include, weighted for a sum of just these."""
+        return weighed(self.inputs, merged, self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordVote:
+    """Write this vote to disk before it is sent. → `VoteRecorded`"""
+
+    record: VoteRecord
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRecord:
+    """What a voter must remember across a crash (design §6.2 step 9)."""
+
+    fragment: int
+    version: int
+    parent: bytes
+    attempt: int
+    roster_id: bytes
+    roster: tuple[PeerId, ...]
+    outcome: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Work of ours that only a branch holds which we leave: it is ours to bring again."""
+
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Make a certified state the anchor and bring the learner along at its next step boundary (step 10)."""
+
+    certificate: Certificate
+    applied: RoundKey | None  # the round whose applied state this is; None: the fetched state
+    snapshot: RoundKey | None  # the round whose snapshot of ours was included; None: we were not in it, rebase
+    counted: tuple[bool, ...] = ()  # per partition: were we included
+    frozen: tuple[bool, ...] = ()  # per partition: void
+    returned: Returned | None = None  # the state held before was of another branch, with this work of ours in it
+
+
+@dataclass(frozen=True, slots=True)
+class FetchState:
+    """Get anchor and momentum of a certified version from one of `holders`. → `StateFetched` or `FetchFailed`"""
+
+    certificate: Certificate
+    holders: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """This round is over: snapshots, parts, results and applied state of `key` may go."""
+
+    key: RoundKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEvidence:
+    """Write this evidence to disk, and its head to the record store, so that others find out about the ban."""
+
+    ban: Ban
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Something worth a line on the event tape."""
+
+    event: str
+    fragment: int
+    version: int
+    details: dict[str, object] = field(default_factory=dict)
+
+
+Action = (
+    Send
+    | Encode
+    | Reduce
+    | Open
+    | Inspect
+    | Appraise
+    | Apply
+    | RecordVote
+    | Adopt
+    | FetchState
+    | Discard
+    | KeepEvidence
+    | Tell
+)

@@ -1,0 +1,147 @@
+"""What every part of a peer's protocol core shares: who we are, the run, and whom we believe to be there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+
+from coordinator.chain.certificate import more_than_share
+from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules
+from coordinator.core.actions import RoundKey, Send
+from coordinator.core.answer_budget import FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.core.events import OriginsSeen, ReachSeen, Seen
+from coordinator.core.lateness import Tardiness
+from coordinator.core.quorum import GraceEstimates, grace_seconds
+from coordinator.core.tickets import is_full
+from coordinator.core.timeline import GRACE_SHARE_MAX
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
+from coordinator.trust.bans import Bans
+from coordinator.trust.evidence import Court
+from coordinator.wire.messages import NONCE_BYTES, Message
+from coordinator.wire.presence import PresenceTable
+from dht.errors import PeerError
+from dht.identity import PeerId, Signer, Verifier
+from dht.statement import Context, Statement, make_statement
+from dht.wire import Wire
+
+RandomBytes = Callable[[int], bytes]
+
+UNABLE_DEADLINES = 4.0  # a peer whose disk took no vote stays out of groups this long: in them it would only be missed
+DEADLINE_DOUBLINGS_MAX = 3  # a void group doubles the next deadline, at most to × 8 (design §6.2)
+
+
+@dataclass(slots=True)
+class Core:
+    """Shared by all fragments of one peer's protocol core. No I/O; time comes with every call."""
+
+    manifest: Manifest
+    signer: Signer
+    verifier: Verifier
+    random_bytes: RandomBytes
+    unix_offset_seconds: float  # unix time = monotonic time + this
+    contributes: bool = True
+    dialable: bool = True
+    networks: tuple[bytes, ...] = ()  # public ones from which we call, as our joins name them
+    origins: Mapping[PeerId, bytes] = field(default_factory=dict)  # from which public network somebody calls us
+    chain_kept: int = CHAIN_KEPT
+    boot: bytes = field(init=False)
+    rules: Rules = field(init=False)
+    presence: PresenceTable = field(init=False)
+    answering: Answering = field(init=False)
+    draining: bool = False  # take part in no new round
+    withdrawn: bool = False  # the same, for a while
+    unable_until: float = -math.inf  # to vote
+    steps: int = 0
+    steps_seen: float = 0.0  # when `steps` was true
+    steps_per_second: float = 0.0
+    estimates: GraceEstimates = field(default_factory=GraceEstimates)
+    bans: Bans = field(default_factory=Bans)
+    tardiness: Tardiness = field(default_factory=Tardiness)
+    carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
+    court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
+
+    def __post_init__(self) -> None:
+        self.boot = self.random_bytes(NONCE_BYTES)
+        self.rules = Rules.of(self.manifest, self.verifier, self.chain_kept)
+        self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
+        self.answering = Answering(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
+
+    @property
+    def me(self) -> PeerId:
+        return self.signer.peer_id
+
+    @property
+    def pace(self) -> PaceSpec:
+        return self.manifest.config.pace
+
+    @property
+    def codec(self) -> str:
+        return self.manifest.config.outer.contribution_codec
+
+    def unix_seconds(self, now: float) -> float:
+        return now + self.unix_offset_seconds
+
+    def steps_now(self, now: float) -> int:
+        """Our inner steps, extrapolated since the last report: reports may be seconds apart, but not more than that."""
+        seconds = min(max(now - self.steps_seen, 0.0), self.pace.presence_lifetime_seconds)
+        return int(self.steps + self.steps_per_second * seconds)
+
+    def crowded(self, chain: Chain, now: float) -> bool:
+        """Whether more peers train than fit into one group, so that not everybody can have a seat.
+
+        Presence alone does not tell: keys cost nothing. So the newest group has to be full, too (docs/adr/0042).
+        """
+        return self.presence.population(now) > PEERS_PER_GROUP_MAX and is_full(chain.newest_roster())
+
+    def note(self, event: Seen, now: float) -> None:
+        """How things are now: our learner, from where others call, whether they get through to us."""
+        if isinstance(event, OriginsSeen):
+            self.origins = event.networks
+            return
+        if isinstance(event, ReachSeen):
+            self.dialable = event.dialable
+            return
+        self.steps, self.steps_per_second, self.steps_seen = event.steps, event.steps_per_second, now
+
+    def note_unable(self, now: float) -> None:
+        """A vote of ours could not be written down."""
+        self.unable_until = now + UNABLE_DEADLINES * self.pace.round_seconds
+
+    def say(self, kind: str, key: RoundKey, group: bytes, body: Wire) -> Statement:
+        """Sign a statement about (fragment, version)."""
+        context = Context(run_id=self.rules.run_id, kind=kind, fragment=key.fragment, version=key.version, group=group)
+        return make_statement(self.signer, context, body)
+
+    def check_signed(self, statement: Statement) -> None:
+        """Raises PeerError unless its sender signed it: else nothing follows from it, not even that it has spoken."""
+        if not statement.verify(self.verifier):
+            raise PeerError("is not signed by its sender")
+
+    def to_all(self, peers: tuple[PeerId, ...], message: Message, payload: bytes | None = None) -> list[Send]:
+        """One Send per peer; ourselves included if listed (the engine hands those back at once)."""
+        return [Send(peer, message, payload) for peer in peers]
+
+    def networks_of(self, peer: PeerId, named: Set[bytes]) -> frozenset[bytes]:
+        """The networks of a peer: those that it names, and the one from which we see it call."""
+        return frozenset(named) | ({self.origins[peer]} if peer in self.origins else frozenset())
+
+    def is_dialable(self, peer: PeerId) -> bool:
+        """Whether others can call this peer, as far as it says."""
+        return self.dialable if peer == self.me else self.presence.is_dialable(peer)
+
+    def witnesses_needed(self, active: frozenset[PeerId], now: float) -> bool:
+        """Whether the live learners of the active set are too few for a full certificate (docs/adr/0004)."""
+        ourselves = {self.me} if self.contributes else set()
+        learners = active & (self.presence.trainers(now) | ourselves)
+        return not more_than_share(len(learners), len(active), self.pace.min_share)
+
+    def grace_seconds(self) -> float:
+        """How long a leader waits for more peers once the quorum has joined."""
+        rate = self.steps_per_second
+        step_seconds = 1 / rate if rate > 0 else self.pace.round_seconds / self.pace.steps_per_version
+        return min(grace_seconds(self.pace, step_seconds, self.estimates), GRACE_SHARE_MAX * self.pace.round_seconds)
+
+    def deadline_seconds(self, voids: int) -> float:
+        """Deadline of an attempt after so many void groups."""
+        return self.pace.round_seconds * 2.0 ** min(voids, DEADLINE_DOUBLINGS_MAX)

@@ -1,0 +1,1 @@
+"""The one entrance to the protocol: fragments, fork choice, gossip, enforcement, audits."""

@@ -1,0 +1,232 @@
+"""Looking again into what a reducer returned, after the fact: one partition, every leaf of it (design §9). Sans-IO.
+
+Spot checks see a few leaves before a version exists, so who touches one leaf of hundreds is mostly missed. After some
+of its rounds, drawn by itself so that nobody can know beforehand, a member has the others send it what they committed
+to one partition, and recomputes all of it. A leaf that differs convicts its reducer, as in a refutation; the version
+stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from coordinator.core.actions import Action, Send, Tell
+from coordinator.core.context import Core
+from coordinator.core.events import Appraised, Finding, Inspected
+from coordinator.engine.enforcement import Tribunal
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.engine.scorer import Scorer
+from coordinator.round.exchange import Exchange, HeldResult
+from coordinator.round.refutations import inspection_of
+from coordinator.trust.evidence import false_result
+from coordinator.trust.scores import assignment_of
+from coordinator.wire.messages import NeedNote, PartNote
+from coordinator.wire.openings import OpeningNote, OpenNote
+from dht.identity import PeerId
+
+ROUNDS_KEPT = 4  # newest ones that we were in, for audits of ours and of others
+ASKERS_SPARE = 4  # members that get a part of ours after one round beside a hostile third: audits are rare
+GIVEN_MAX = 4  # times that one of them gets it: messages get lost
+ASK_SHARE = 0.25  # of a round's deadline, between two requests for what is missing
+PATIENCE_DEADLINES = 2.0  # after which an audit that lacks a part is given up
+DRAW_BYTES = 8
+
+
+@dataclass(slots=True)
+class Past:
+    """A certified round that we were in; `given` counts, by asker, the part that it got from us."""
+
+    exchange: Exchange
+    given: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # partition, times
+
+    @property
+    def roster_id(self) -> bytes:
+        return self.exchange.group.key.roster_id
+
+    @property
+    def places(self) -> int:
+        """Askers that get a part: so many that as many hostile members as a group bears deny nobody's audit."""
+        group = self.exchange.group
+        return len(group.members) - group.votes_needed + ASKERS_SPARE
+
+
+@dataclass(slots=True)
+class Audit:
+    """One result that we look into again. `lacking` are the inputs that we have still to get."""
+
+    exchange: Exchange
+    held: HeldResult
+    lacking: set[int]
+    ask_at: float
+    ends_at: float
+    working: bool = False
+
+    @property
+    def place(self) -> tuple[bytes, int, int]:
+        result = self.held.result
+        return self.exchange.group.key.roster_id, result.partition, result.turn
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Of one peer, over all fragments; at most one audit at a time."""
+
+    core: Core
+    machines: Sequence[FragmentMachine]
+    tribunal: Tribunal
+    past: deque[Past] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
+    audit: Audit | None = None
+    scorer: Scorer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scorer = Scorer(self.core)
+
+    # -- beginning
+
+    def follow(self, actions: Sequence[Action], now: float) -> list[Action]:
+        """Keep the rounds of ours that have just been certified; look into one of their results, if so drawn."""
+        found: list[Action] = []
+        for action in actions:
+            if isinstance(action, Tell) and action.event == "certified":
+                found += self._close(self.machines[action.fragment], now)
+        return found
+
+    def _close(self, machine: FragmentMachine, now: float) -> list[Action]:
+        attempt, machine.finished = machine.finished, None
+        trust = self.core.rules.trust
+        if attempt is None or attempt.exchange.inputs is None:
+            return []
+        assignment = assignment_of(machine.chain.certificates[-1].outcome, trust.score_share)
+        actions = self.scorer.close(attempt.exchange, assignment, now)
+        if not trust.audit_share:
+            return actions
+        self.past.append(Past(attempt.exchange))
+        chosen = self._draw() < trust.audit_share
+        return actions + (self._begin(attempt.exchange, machine, now) if chosen and self.audit is None else [])
+
+    def _draw(self) -> float:
+        """Between 0 and 1."""
+        return int.from_bytes(self.core.random_bytes(DRAW_BYTES), "big") / 2.0 ** (8 * DRAW_BYTES)
+
+    def _begin(self, exchange: Exchange, machine: FragmentMachine, now: float) -> list[Action]:
+        """One of the results of others that the newest certificate names."""
+        assert exchange.inputs is not None
+        partitions = machine.chain.certificates[-1].outcome.partitions
+        roots = {(p, one.root) for p, one in enumerate(partitions) if one is not None}
+        results = [
+            held
+            for held in exchange.results.values()
+            if held.reducer != self.core.me and (held.result.partition, held.result.root) in roots
+        ]
+        if not results:
+            return []
+        held = results[min(int(self._draw() * len(results)), len(results) - 1)]
+        lacking = set(held.result.included) - {exchange.inputs.index(self.core.me)}
+        self.audit = Audit(exchange, held, lacking, now, now + PATIENCE_DEADLINES * self.core.pace.round_seconds)
+        return self._ask(self.audit, now)
+
+    def _ask(self, audit: Audit, now: float) -> list[Action]:
+        """What we lack, from those who committed it; all that is here already is recomputed at once."""
+        inputs, (group, partition, turn) = audit.exchange.inputs, audit.place
+        assert inputs is not None
+        if not audit.lacking:
+            return self._recompute(audit)
+        audit.ask_at = now + ASK_SHARE * self.core.pace.round_seconds
+        note = NeedNote(what="part", group=group, partition=partition, turn=turn)
+        return [Send(inputs.peers[member], note) for member in sorted(audit.lacking)]
+
+    # -- messages about rounds that are over
+
+    def receive(
+        self, sender: PeerId, note: PartNote | NeedNote | OpenNote | OpeningNote, root: bytes | None
+    ) -> list[Action]:
+        """A part that we have asked for, or somebody who asks for one of ours."""
+        if isinstance(note, PartNote):
+            return self._on_part(sender, note, root) + self.scorer.on_part(sender, note, root)
+        if not isinstance(note, NeedNote) or note.what != "part":
+            return []
+        return self.scorer.give(sender, note) or self._give(sender, note)
+
+    def _give(self, sender: PeerId, note: NeedNote) -> list[Action]:
+        """Our part of one partition, to a few members of that round."""
+        past = next((one for one in self.past if one.roster_id == note.group), None)
+        if past is None or past.exchange.encoded is None or sender not in past.exchange.group.members:
+            return []
+        roots = past.exchange.encoded.part_roots
+        partition, times = past.given.get(sender, (note.partition, 0))
+        full = sender not in past.given and len(past.given) >= past.places
+        if full or partition != note.partition or times >= GIVEN_MAX or partition >= len(roots):
+            return []
+        past.given[sender] = (partition, times + 1)
+        part = PartNote(group=note.group, partition=partition, turn=note.turn)
+        return [Send(sender, part, roots[partition])]
+
+    def _on_part(self, sender: PeerId, note: PartNote, root: bytes | None) -> list[Action]:
+        audit = self.audit
+        if audit is None or audit.working or (note.group, note.partition, note.turn) != audit.place:
+            return []
+        inputs = audit.exchange.inputs
+        assert inputs is not None
+        member = inputs.index(sender)
+        if member is None or root != inputs.commits[member].part_roots[note.partition]:
+            return []
+        audit.lacking.discard(member)
+        return [] if audit.lacking else self._recompute(audit)
+
+    # -- the result
+
+    def _recompute(self, audit: Audit) -> list[Action]:
+        audit.working = True
+        return [replace(inspection_of(audit.exchange, audit.held, self.core.me), whole=True)]
+
+    def on_answer(self, event: Inspected | Appraised, now: float) -> list[Action]:
+        """What a recomputation has shown; a leaf that differs convicts. Or what a contribution does to the loss."""
+        if isinstance(event, Appraised):
+            return self.scorer.on_appraised(event)
+        audit = self.audit
+        if audit is None or not event.whole or event.key != audit.exchange.group.key:
+            return []
+        inputs, shown = audit.exchange.inputs, event.refutation
+        if shown is None or inputs is None:
+            doubtful = event.finding is Finding.DOUBTFUL  # about its coefficients, which convicts nobody
+            return self._end(False if doubtful else True if event.finding is Finding.CONFIRMED else None, doubtful)
+        evidence = false_result(audit.held.statement, inputs.statement, shown)
+        return self._end(False) + ([] if evidence is None else self.tribunal.accuse([evidence], now))
+
+    def _end(self, passed: bool | None, doubtful: bool = False) -> list[Action]:
+        """`passed` is None where nothing could be recomputed, as from what `withheld` are to have committed.
+
+        `doubtful`: the bytes are what the published coefficients give, but those are not what the rule gives.
+        """
+        assert self.audit is not None
+        audit, self.audit = self.audit, None
+        inputs, key = audit.exchange.inputs, audit.exchange.group.key
+        details: dict[str, object] = {
+            "reducer": audit.held.reducer,
+            "partition": audit.held.result.partition,
+            "passed": passed,
+            "doubtful": doubtful,
+            "withheld": [] if inputs is None else [inputs.peers[member] for member in sorted(audit.lacking)],
+        }
+        return [Tell("audited", key.fragment, key.version, details)]
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        """Ask again, or give up."""
+        audit, actions = self.audit, self.scorer.tick(now)
+        if audit is None or now < self._due_at():
+            return actions
+        return actions + (self._end(None) if now >= audit.ends_at else self._ask(audit, now))
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._due_at(), self.scorer.next_deadline())
+
+    def _due_at(self) -> float:
+        if self.audit is None:
+            return math.inf
+        return self.audit.ends_at if self.audit.working else min(self.audit.ask_at, self.audit.ends_at)

@@ -1,0 +1,238 @@
+"""What a peer does about proven faults: it notices them, bans the key, and lets others know (design §9).
+
+Sans-IO, part of the engine. Evidence travels on request: a peer tells others which keys it holds evidence of, they ask
+for what they lack, and verify it. What is false is never handed on, and its sender is not listened to any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from coordinator.chain.chain import active_sets
+from coordinator.core.actions import Action, KeepEvidence, Send, Tell
+from coordinator.core.context import Core
+from coordinator.core.events import Inspected, Reduced
+from coordinator.engine.fragment import FragmentMachine, is_in_part
+from coordinator.trust.bans import Ban
+from coordinator.trust.equivocation import Hearsay
+from coordinator.trust.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
+from coordinator.trust.length_limits import check_length
+from coordinator.wire.messages import AskEvidenceNote, AskHeardNote, ConvictionsNote, EvidenceNote, HeardNote, TrustNote
+from dht.allowance import Allowance
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+COMPARED_WITH = 3  # members of a group that are told what we heard in its round
+SPREAD_MAX = 32  # peers that are told of a conviction at once; the others hear of it when their presence is seen
+ASKED_MAX = 8  # pieces of evidence that one note makes us ask for
+ASK_SECONDS = 1.0  # one peer is asked, and answered, this often
+RETELL_LIFETIMES = 10.0  # of presence, after which a peer is told again: notes get lost
+STRANGERS_TOLD = 16  # in that time, outside the active sets: keys cost nothing, and each has to be dialled
+PEERS_KEPT = 4096
+
+
+@dataclass(slots=True)
+class Tribunal:
+    """Of one peer. `told` is when each peer was last told how much, `telling` what is left for strangers; `deaf_to`
+    are those who sent false evidence."""
+
+    core: Core
+    machines: Sequence[FragmentMachine]
+    hearsay: list[Hearsay] = field(init=False)
+    asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
+    told: dict[PeerId, tuple[bytes, int, float]] = field(default_factory=dict)
+    telling: Allowance = field(init=False)
+    deaf_to: dict[PeerId, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.telling = Allowance(STRANGERS_TOLD / self._retell_seconds, STRANGERS_TOLD)
+        self.hearsay = [Hearsay(self.core.verifier) for _ in self.machines]
+
+    # -- noticing
+
+    def hear(self, statement: Statement, now: float) -> list[Action]:
+        """Compare a statement with what was said before."""
+        context = statement.context
+        if context.run_id != self.core.rules.run_id or context.fragment >= len(self.machines):
+            return []
+        try:
+            check_length(statement)
+        except PeerError:
+            return []
+        machine, hearsay = self.machines[context.fragment], self.hearsay[context.fragment]
+        chain = machine.chain
+        hearsay.forget(chain.version)
+        if not chain.version - 1 <= context.version <= chain.version:
+            return []
+        found = hearsay.see(statement, chain.active_set(), partial(is_in_part, machine))
+        return self.accuse(found, now)
+
+    def inspect(self, event: Reduced, now: float) -> list[Action]:
+        """Take up what our own reduction found to be garbage."""
+        attempt = self.machines[event.key.fragment].find(event.key.roster_id)
+        inputs = None if attempt is None else attempt.exchange.inputs
+        if inputs is None:
+            return []
+        signed = {PeerId(one.sender): one for one in inputs.signed}
+        return self.accuse([garbage(signed[inputs.peers[member]], opened) for member, opened in event.garbage], now)
+
+    def collect(self, event: Inspected, now: float) -> list[Action]:
+        """We have refuted a result, or repeated somebody's refutation: what its reducer signed convicts it."""
+        attempt, shown = self.machines[event.key.fragment].find(event.key.roster_id), event.refutation
+        if attempt is None or attempt.exchange.inputs is None or shown is None:
+            return []
+        held = attempt.exchange.by_digest().get(shown.result)
+        found = None if held is None else false_result(held.statement, attempt.exchange.inputs.statement, shown)
+        return [] if found is None else self.accuse([found], now)
+
+    def accuse(self, found: Sequence[Evidence], now: float) -> list[Action]:
+        """Convict by what we found ourselves; what turns out to prove nothing is dropped."""
+        actions: list[Action] = []
+        for evidence in found:
+            with suppress(PeerError):
+                actions += self.convict(evidence, now)
+        return actions
+
+    def compare(self, actions: Sequence[Action], now: float) -> list[Action]:
+        """A round is over: let a few members know what we heard in it."""
+        found: list[Action] = []
+        for action in actions:
+            if isinstance(action, Tell) and action.event in ("certified", "round_void"):
+                found += self._compare(self.machines[action.fragment], action)
+        return found
+
+    def _compare(self, machine: FragmentMachine, over: Tell) -> list[Action]:
+        certified = over.event == "certified"
+        past = machine.rounds.past
+        members: tuple[str, ...] = past[0].group.members if past and not certified else ()
+        if certified and machine.chain.version == over.version:
+            members = machine.chain.certificates[-1].outcome.roster
+        if self.core.me not in members:
+            return []
+        note = self.hearsay[machine.index].summary(machine.index, over.version - certified)
+        start = members.index(self.core.me) + 1
+        next_ones = (members[start:] + members[: start - 1])[:COMPARED_WITH]
+        return [] if note is None else [Send(PeerId(peer), note) for peer in next_ones]
+
+    # -- convicting
+
+    def convict(self, evidence: Evidence, now: float) -> list[Action]:
+        """Ban whom this convicts; raises PeerError if it proves nothing. Nobody bans itself."""
+        suspect = PeerId(evidence.statements[0].sender)
+        if suspect == self.core.me or suspect in self.core.bans:
+            return []
+        ban = self._judge(evidence, self.core.unix_seconds(now))
+        if ban is None:
+            return []
+        for machine in self.machines:
+            machine.rounds.shun(suspect)
+        actions: list[Action] = [action for machine in self.machines for action in machine.lose(suspect, now)]
+        details: dict[str, object] = {"peer": suspect, "reason": ban.guilt.reason}
+        context = evidence.statements[0].context
+        actions += [KeepEvidence(ban), Tell("peer_banned", context.fragment, context.version, details)]
+        note = ConvictionsNote(convictions=(ban.conviction,))
+        known, others = self._known(), self.core.presence.live(now) - {self.core.me}
+        members_first = sorted(others, key=lambda peer: (peer not in known, peer))
+        return actions + [Send(peer, note) for peer in members_first[:SPREAD_MAX]]
+
+    def _judge(self, evidence: Evidence, unix_seconds: float) -> Ban | None:
+        guilt = verify(evidence, self.core.rules, self.core.court)
+        ban = Ban(guilt, evidence, unix_seconds)
+        if not self.core.bans.add(ban, self._known()):
+            return None
+        self.core.presence.shun(guilt.peer)
+        return ban
+
+    def restore(self, kept: Sequence[tuple[bytes, float]]) -> None:
+        """Take up the evidence of earlier lives, each with the unix time at which it was learnt."""
+        for data, unix_seconds in kept:
+            try:
+                self._judge(Evidence.parse(data), unix_seconds)
+            except PeerError:
+                continue
+
+    def _known(self) -> frozenset[PeerId]:
+        return active_sets(machine.chain for machine in self.machines)
+
+    # -- spreading
+
+    def on_note(self, sender: PeerId, note: TrustNote, now: float) -> list[Action]:
+        """Ask, answer, or take evidence."""
+        if sender in self.deaf_to:
+            return []
+        if isinstance(note, HeardNote | AskHeardNote):
+            return self._on_heard(sender, note, now)
+        if isinstance(note, ConvictionsNote):
+            return self._ask_for(sender, note, now)
+        if isinstance(note, AskEvidenceNote):
+            evidence = self.core.bans.evidence(note.evidence)
+            if evidence is None or not self._first(sender, note.evidence, now):
+                return []
+            return [Send(sender, EvidenceNote(evidence=evidence.to_wire()))]
+        return self._on_evidence(sender, note, now)
+
+    def _on_heard(self, sender: PeerId, note: HeardNote | AskHeardNote, now: float) -> list[Action]:
+        if note.fragment >= len(self.machines) or sender not in self.machines[note.fragment].chain.active_set():
+            return []
+        hearsay = self.hearsay[note.fragment]
+        if isinstance(note, HeardNote):
+            question = hearsay.differing(note)
+            return [] if question is None else [Send(sender, question)]
+        if not self._first(sender, b"heard", now):
+            return []
+        return [Send(sender, statement) for statement in hearsay.answer(note)]
+
+    def _ask_for(self, sender: PeerId, note: ConvictionsNote, now: float) -> list[Action]:
+        lacking = [one.evidence for one in note.convictions if one.peer not in self.core.bans][:ASKED_MAX]
+        return [Send(sender, AskEvidenceNote(evidence=one)) for one in lacking if self._first(sender, one, now)]
+
+    def _on_evidence(self, sender: PeerId, note: EvidenceNote, now: float) -> list[Action]:
+        try:
+            return self.convict(Evidence.parse(note.evidence), now)
+        except UnknownChargeError:
+            return []
+        except PeerError as error:
+            self.deaf_to[sender] = None
+            while len(self.deaf_to) > PEERS_KEPT:
+                del self.deaf_to[next(iter(self.deaf_to))]
+            return [Tell("false_evidence", 0, 0, {"peer": sender, "reason": str(error)})]
+
+    def _first(self, peer: PeerId, about: bytes, now: float) -> bool:
+        """Whether it is long enough ago that this peer was asked, or answered, about the same thing."""
+        if now < self.asked.get((peer, about), -ASK_SECONDS) + ASK_SECONDS:
+            return False
+        while len(self.asked) >= PEERS_KEPT:
+            del self.asked[next(iter(self.asked))]
+        self.asked[peer, about] = now
+        return True
+
+    @property
+    def _retell_seconds(self) -> float:
+        return RETELL_LIFETIMES * self.core.pace.presence_lifetime_seconds
+
+    def meet(self, peer: PeerId, boot: bytes, now: float) -> list[Action]:
+        """A peer's presence was seen: tell it of our bans, once in each of its lives, and again now and then.
+
+        Of strangers a few are told; the others find in the DHT what members publish (design §9).
+        """
+        count = len(self.core.bans.held)
+        known = self.told.get(peer)
+        if (
+            not count
+            or peer in self.core.bans
+            or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds)
+        ):
+            return []
+        members = self._known()
+        if peer not in members:
+            if self.telling.wait_seconds(now):
+                return []
+            self.telling.take(1, now)
+        while len(self.told) >= PEERS_KEPT:
+            del self.told[next(iter(self.told))]
+        self.told[peer] = (boot, count, now)
+        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]

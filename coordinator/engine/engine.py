@@ -1,0 +1,307 @@
+"""The protocol core of one peer: events in, actions out (design §3).
+
+Routes messages to the fragment that they are about, opens rounds when they are due, and never has more than τ of them
+in flight. No socket, clock, thread, randomness or log in here: a shell (`peer.rounds.driver`,
+`coordinator.simulator`) has those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from coordinator.cells.cell import Cell
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Send, Tell, VoteRecord
+from coordinator.core.context import Core
+from coordinator.core.events import (
+    Answer,
+    Applied,
+    Appraised,
+    Encoded,
+    Event,
+    FetchFailed,
+    Inspected,
+    Opened,
+    PeerGone,
+    PresenceSeen,
+    Received,
+    Reduced,
+    Seen,
+    StateFetched,
+    Tick,
+)
+from coordinator.engine.audit import Auditor
+from coordinator.engine.enforcement import Tribunal
+from coordinator.engine.fork_choice import Rivals
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.engine.gossip import spread
+from coordinator.group.group import OtherBaseError
+from coordinator.group.schedule import Candidate, next_to_open
+from coordinator.trust.length_limits import check_length
+from coordinator.wire.messages import AskChainNote, CellNote, CertificateNote, ChainNote, NeedNote, PartNote, TrustNote
+from coordinator.wire.openings import OpeningNote, OpenNote
+from coordinator.wire.presence import HEAD_BYTES
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+TICK_SECONDS_MIN = 0.01  # whatever is overdue waits this long, so that no shell spins
+CASCADE_MAX = 10_000  # messages to ourselves handled within one event: more is a bug of ours
+
+
+class Engine:
+    """Drives all fragments of one peer."""
+
+    def __init__(self, core: Core, chains: Sequence[Chain], held: Sequence[int], now: float) -> None:
+        """`held[p]` is the version of fragment p whose state this peer has; its chain may know newer ones."""
+        self.core = core
+        self.machines = [
+            FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
+        ]
+        self.rivals = Rivals(self.machines, core.bans)
+        self.tribunal = Tribunal(core, self.machines)
+        self.auditor = Auditor(core, self.machines, self.tribunal)
+        self.opened_at = -math.inf
+        self._due: list[float] = []  # when we may ask into a group, as of the last event
+
+    # -- the one entrance
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Everything that follows from one event. Messages to ourselves are delivered at once, within the call."""
+        out: list[Action] = []
+        queue: deque[Event] = deque([event])
+        for _ in range(CASCADE_MAX):
+            if not queue:
+                actions = self._open(now)
+                if not actions:
+                    return out
+            else:
+                actions = self._step(queue.popleft(), now)
+            for action in actions:
+                if isinstance(action, Send) and action.to == self.core.me:
+                    queue.append(Received(self.core.me, action.message, action.payload))
+                else:
+                    out.append(action)
+        raise RuntimeError("one event caused an endless cascade of messages to ourselves")
+
+    def _step(self, event: Event, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if isinstance(event, Received) and isinstance(event.message, Statement):
+            actions += self.tribunal.hear(event.message, now)
+        try:
+            actions += self._dispatch(event, now)
+        except PeerError as error:
+            sender = event.sender if isinstance(event, Received) else self.core.me
+            actions.append(Tell("refused", 0, 0, {"peer": sender, "reason": str(error)}))
+        for machine in self.machines:
+            actions += machine.settle(now)
+        return actions + self.tribunal.compare(actions, now) + self.auditor.follow(actions, now)
+
+    def _dispatch(self, event: Event, now: float) -> list[Action]:
+        if isinstance(event, Received):
+            return self._receive(event, now)
+        if isinstance(event, Tick):
+            return [action for machine in self.machines for action in machine.tick(now)] + self.auditor.tick(now)
+        if isinstance(event, Seen):
+            self.core.note(event, now)
+            return []
+        if isinstance(event, PresenceSeen):
+            return self._on_presence(event, now)
+        if isinstance(event, PeerGone):
+            self.core.presence.lose(event.peer)
+            return [action for machine in self.machines for action in machine.lose(event.peer, now)]
+        if isinstance(event, StateFetched):
+            return self.machines[event.fragment].fetched(event.digest, now)
+        if isinstance(event, FetchFailed):
+            return self.machines[event.fragment].fetch_failed(event.digest, now)
+        return self._on_answer(event, now)
+
+    def _on_answer(self, event: Answer, now: float) -> list[Action]:
+        machine = self.machines[event.key.fragment]
+        attempt = machine.find(event.key.roster_id)
+        if isinstance(event, Appraised) or (isinstance(event, Inspected) and event.whole):
+            return self.auditor.on_answer(event, now)
+        if attempt is None:
+            return []
+        if isinstance(event, Encoded):
+            return machine.rounds.on_encoded(event, now)
+        if isinstance(event, Reduced):
+            found = self.tribunal.inspect(event, now) if event.garbage else []
+            return found + attempt.on_reduced(event, now)
+        if isinstance(event, Opened):
+            return attempt.on_opened(event)
+        if isinstance(event, Inspected):
+            return attempt.on_inspected(event, now) + self.tribunal.collect(event, now)
+        if isinstance(attempt, Cell):
+            return []  # it takes no step
+        if isinstance(event, Applied):
+            return attempt.on_applied(event)
+        if not event.written:
+            self.core.note_unable(now)
+        return attempt.on_vote_recorded(event)
+
+    # -- messages
+
+    def _receive(self, event: Received, now: float) -> list[Action]:
+        sender, message = event.sender, event.message
+        self.core.presence.heard(sender)
+        if isinstance(message, Statement):
+            return self._receive_statement(event, message, now)
+        if isinstance(message, PartNote | NeedNote | OpenNote | OpeningNote):
+            return self._receive_within_group(event, message, now)
+        if isinstance(message, CertificateNote):
+            return self._on_certificate(sender, message.certificate, now)
+        if isinstance(message, TrustNote):
+            return self.tribunal.on_note(sender, message, now)
+        if isinstance(message, CellNote):
+            return [action for machine in self.machines for action in machine.cells.on_note(sender, message, now)]
+        return self._on_chain_note(sender, message, now)
+
+    def _receive_within_group(
+        self, event: Received, note: PartNote | NeedNote | OpenNote | OpeningNote, now: float
+    ) -> list[Action]:
+        """Notes name their group only; those of an old group are about audits."""
+        for machine in self.machines:
+            attempt = machine.find(note.group)
+            if attempt is not None and isinstance(note, PartNote):
+                return attempt.receive(event.sender, note, event.payload_root, now)
+            if attempt is not None and isinstance(note, OpeningNote):
+                return attempt.on_opening(event.sender, note, now)
+            if attempt is not None and isinstance(note, NeedNote | OpenNote):
+                return attempt.answer(event.sender, note)
+        return self.auditor.receive(event.sender, note, event.payload_root)
+
+    def _on_chain_note(self, sender: PeerId, note: AskChainNote | ChainNote, now: float) -> list[Action]:
+        self._require_fragment(note.fragment)
+        if isinstance(note, AskChainNote):
+            return self.rivals.answer(sender, note, now)
+        return self.rivals.hear(sender, note, now)
+
+    def _receive_statement(self, event: Received, statement: Statement, now: float) -> list[Action]:
+        context = statement.context
+        if context.run_id != self.core.rules.run_id:
+            raise PeerError("a statement of another run")
+        _check_form(statement, event.sender)
+        self._require_fragment(context.fragment)
+        machine = self.machines[context.fragment]
+        if context.version < machine.chain.version:
+            self.core.check_signed(statement)
+            return self.rivals.teach(event.sender, machine, context.version, now)
+        if context.version > machine.chain.version:
+            return self.rivals.ask(event.sender, machine.index, now)
+        try:
+            return machine.receive(statement, event.payload_root, now, event.sender)
+        except OtherBaseError:
+            return self.rivals.ask(event.sender, machine.index, now)
+
+    def _require_fragment(self, fragment: int) -> None:
+        if fragment >= len(self.machines):
+            raise PeerError(f"fragment {fragment} does not exist in this run")
+
+    def _on_certificate(self, sender: PeerId, certificate: Certificate, now: float) -> list[Action]:
+        """The next full version is taken over at once; whatever else is news makes us ask for what led to it."""
+        self._require_fragment(certificate.fragment)
+        machine = self.machines[certificate.fragment]
+        known = machine.chain.digest_at(certificate.version) == certificate.digest
+        if known or machine.custody.is_unserved(certificate.digest, now):
+            return machine.custody.offered(sender, certificate.digest, machine.chain, now)
+        if certificate.outcome.minor or machine.chain.refusal(certificate) is not None:
+            return self.rivals.ask(sender, machine.index, now)
+        actions = machine.learn(certificate, now) + spread(self.core, machine.chain, certificate, now)
+        return actions + machine.custody.offered(sender, certificate.digest, machine.chain, now)
+
+    def _on_presence(self, event: PresenceSeen, now: float) -> list[Action]:
+        """Besides who is there, presence shows who is ahead of us or on another branch."""
+        self.core.presence.see(event.peer, event.presence, now)
+        actions = self.tribunal.meet(event.peer, event.presence.boot, now)
+        heads = zip(self.machines, event.presence.versions, event.presence.heads, strict=False)
+        for machine, version, head in heads:
+            chain = machine.chain
+            known = chain.digest_at(version) if version <= chain.version else None
+            if version > chain.version or (known is not None and known[:HEAD_BYTES] != head):
+                actions += self.rivals.ask_few(event.peer, machine.index, now)
+        return actions
+
+    # -- opening rounds
+
+    def _candidates(self, now: float) -> list[Candidate]:
+        if self.draining or self.in_flight >= self.core.pace.overlap:
+            return []
+        candidates = []
+        for machine in self.machines:
+            if machine.may_open(now) and not self._founds_alone(machine, now):
+                pacing = machine.tempo.pacing(machine.chain, now)
+                spaced = self.opened_at + pacing.spacing_seconds
+                due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
+                candidates.append(Candidate(machine.index, machine.chain.version, due_at))
+        return candidates
+
+    def _founds_alone(self, machine: FragmentMachine, now: float) -> bool:
+        """Whether a first version has too few to be made with: attempts used up alone only part us from who comes."""
+        core = self.core
+        return machine.chain.version == 0 and len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
+
+    def _open(self, now: float) -> list[Action]:
+        candidates = self._candidates(now)
+        self._due = [candidate.due_at for candidate in candidates]
+        if (chosen := next_to_open(candidates, now)) is None:
+            return []
+        self.opened_at = now
+        return self.machines[chosen.fragment].open(now)
+
+    def next_deadline(self, now: float) -> float:
+        """When to send a `Tick` at the latest; infinity if only events can change anything."""
+        ours = (time for machine in self.machines for time in machine.next_deadline(now))
+        return max(min(*ours, *self._due, self.auditor.next_deadline(), math.inf), now + TICK_SECONDS_MIN)
+
+    # -- for shells
+
+    def drain(self) -> None:
+        """Open no further rounds; those in flight go on."""
+        self.core.draining = True
+
+    def withdraw(self, withdrawn: bool) -> None:
+        """Open no further rounds until called with False; those in flight go on."""
+        self.core.withdrawn = withdrawn
+
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self.core.draining
+
+    @property
+    def in_flight(self) -> int:
+        return sum(machine.busy for machine in self.machines)
+
+    def begin_at(self, chains: Sequence[Chain], now: float) -> None:
+        """Before any event: go on from the waypoint of an invite where our own chains do not contain it."""
+        for machine, chain in zip(self.machines, chains, strict=True):
+            ours = machine.chain.digest_at(chain.version)
+            forgotten = ours is None and chain.version <= machine.chain.version
+            if ours != chain.digest and not forgotten:
+                machine.begin_at(chain, now)
+
+    def bind(self, records: Sequence[VoteRecord], now: float) -> None:
+        """Honour votes that an earlier life of this peer gave."""
+        for record in records:
+            if record.fragment < len(self.machines):
+                self.machines[record.fragment].bonds.bind(record, now)
+
+    @property
+    def chains(self) -> list[Chain]:
+        """The newest chains that we know, by fragment."""
+        return [machine.chain for machine in self.machines]
+
+    def heads(self) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """Versions and shortened digests of all chains, as presence carries them."""
+        return tuple(one.version for one in self.chains), tuple(one.digest[:HEAD_BYTES] for one in self.chains)
+
+
+def _check_form(statement: Statement, sender: PeerId) -> None:
+    """Raises PeerError for what is too long, or nobody hands on."""
+    check_length(statement)
+    if statement.context.kind == "ward" and sender != statement.sender:
+        raise PeerError("somebody else's ward")  # perhaps of an earlier stay at this base

@@ -1,0 +1,297 @@
+"""One fragment at one peer: its chain, the state that we hold of it, and our rounds at the newest version.
+
+Sans-IO. `Rounds` makes the next version with others; `Custody` gets us the state of one that others made; `Bonds`
+remember what we promised where. This machine moves the chain on when a certificate appears, whoever made it, and
+changes over to another branch (design §6.2 step 10, §8).
+"""
+
+from __future__ import annotations
+
+from coordinator.cells.cell import Cell
+from coordinator.cells.cell_rounds import CellRounds
+from coordinator.cells.cell_version import adoption, supply
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Adopt, Discard, Tell
+from coordinator.core.context import Core
+from coordinator.core.own_work import Ledger
+from coordinator.core.state_sync import FETCH_RETRY_SECONDS, Custody
+from coordinator.core.vote_locks import Bonds
+from coordinator.engine.gossip import announce, spread
+from coordinator.engine.version_round import Rounds
+from coordinator.group.pacing import Tempo
+from coordinator.round.attempt import Attempt
+from coordinator.round.roles import has_say
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+class FragmentMachine:
+    """The protocol of one fragment at one peer. `chain` is the newest that we know; `held_chain` what we have of it."""
+
+    def __init__(self, core: Core, chain: Chain, held: int, now: float) -> None:
+        """`held` is the version whose state we have; `chain`, whose certificates are verified, may know newer ones."""
+        self.core = core
+        self.chain = chain
+        self.custody = Custody(core)
+        self.bonds = Bonds(core)
+        self.ledger = Ledger(core.me)
+        self.tempo = Tempo(core, certified_at=now, counted_from=now)
+        self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
+        if held != chain.version:
+            self.custody.fall_behind(chain.truncated(held), now)
+            self.custody.again_at = now
+        self.rounds = self._new_rounds()
+
+    def _new_rounds(self) -> Rounds:
+        cells = CellRounds(self.core, self.chain, self.custody, self.ledger)
+        return Rounds(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo, cells)
+
+    @property
+    def cells(self) -> CellRounds:
+        """What we do at the newest version to bring work without a seat, ours or others'."""
+        return self.rounds.cells
+
+    # -- where we stand
+
+    @property
+    def index(self) -> int:
+        return self.chain.fragment
+
+    @property
+    def held_chain(self) -> Chain:
+        """The chain up to the version whose state we have; another branch than `chain` after a change of lineage."""
+        return self.chain if self.custody.behind is None else self.custody.behind
+
+    @property
+    def held(self) -> int:
+        """The version whose state we have."""
+        return self.held_chain.version
+
+    @property
+    def ready(self) -> bool:
+        """Whether we hold the newest version and so may take part in its successor."""
+        return self.custody.complete
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round of ours is in flight."""
+        return self.rounds.busy or self.cells.busy
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The group that we are in."""
+        return self.rounds.attempt
+
+    @property
+    def joining_since(self) -> float | None:
+        """Since when we have been asking into a group or a cell; None while we do not ask."""
+        return self.rounds.joining.since if self.cells.since is None else self.cells.since
+
+    def find(self, roster_id: bytes) -> Attempt | Cell | None:
+        """Our attempt or cell with this roster."""
+        return self.rounds.find(roster_id) or self.cells.find(roster_id)
+
+    def bound(self, now: float) -> bool:
+        """Whether a vote forbids us to enter a group."""
+        return self.rounds.bound(now)
+
+    # -- events
+
+    def may_open(self, now: float) -> bool:
+        """Whether we are free to ask into a group, or into a cell, which comes first."""
+        return self.cells.may_open(now) or (not self.cells.busy and self.rounds.may_open(now))
+
+    def open(self, now: float) -> list[Action]:
+        """Take part in making the next version; the caller has seen that we may."""
+        return self.cells.open(now) if self.cells.may_open(now) else self.rounds.open(now)
+
+    def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
+        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
+        self.core.check_signed(statement)  # the only way into groups and cells: nothing behind it asks again
+        if statement.context.kind in ("ward", "cell") or self.cells.find_by_group(statement.context.group) is not None:
+            return self.cells.receive(statement, root, now)
+        return self.rounds.receive(statement, root, now, shown_by)
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer: wait for nothing of its."""
+        return self.rounds.lose(peer, now) + self.cells.lose(peer, now)
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions = self.rounds.tick(now) + self.cells.tick(now)
+        if self.custody.again_at is not None and now >= self.custody.again_at:
+            actions += self.custody.fetch(self.chain, now)
+        return actions
+
+    def next_deadline(self, now: float) -> list[float]:
+        """When there is something to do."""
+        again_at = self.custody.again_at
+        times = self.rounds.next_deadline(now) + self.cells.next_deadline(now)
+        return times + ([] if again_at is None else [again_at])
+
+    # -- versions
+
+    def settle(self, now: float) -> list[Action]:
+        """Move on if one of our groups has certified; leave one from which nothing can come."""
+        for attempt in self.rounds.all():
+            certificate = attempt.certificate
+            if certificate is not None and not self.rounds.shall_hold(certificate, now):
+                led = attempt.group.leader == self.core.me
+                told = announce(self.core, self.chain, certificate, now) if led else []
+                return self.learn(certificate, now) + told + spread(self.core, self.chain, certificate, now)
+        return self.rounds.leave_pointless(now) + self._follow_cells(now)
+
+    def _follow_cells(self, now: float) -> list[Action]:
+        """Go on with our cells; after them, into the group."""
+        actions = self.cells.settle(now)
+        into_group = self.cells.hand_over() and self.rounds.may_open(now)
+        return actions + (self.rounds.open(now) if into_group else [])
+
+    def learn(self, certificate: Certificate, now: float) -> list[Action]:
+        """The next version exists; whoever calls, or our own ballot, has verified it."""
+        if self.rounds.shall_hold(certificate, now):
+            return []
+        return self.advance(certificate, now) + self.fetch_if_behind(now)
+
+    def advance(self, certificate: Certificate, now: float) -> list[Action]:
+        """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
+        self.finished = own = self.rounds.find(certificate.outcome.roster_id)
+        self.custody.supplier, self.custody.customers = supply(self.cells)
+        adopt = adoption(self.cells, certificate, None if own is None else own.adoption(certificate))
+        self.rounds.leave(now)
+        self._observe(certificate, now)
+        if adopt is None or adopt.applied is None:
+            self.custody.fall_behind(self.held_chain, now)
+        self.chain.append(certificate)
+        actions = [_tell_certified(self.core, certificate), *self._take_over(certificate, adopt)]
+        return actions + self._begin_anew()
+
+    def _take_over(self, certificate: Certificate, adopt: Adopt | None) -> list[Action]:
+        """Adopt the version if we hold its state; else remember whether work of ours is in it."""
+        if adopt is not None and adopt.applied is not None:
+            if adopt.snapshot is not None:
+                self.ledger.count(adopt.snapshot.roster_id, certificate.outcome)
+            return [adopt, *self.custody.supply(certificate)]
+        if adopt is not None and adopt.snapshot is not None:
+            self.custody.unadopted = adopt
+        elif not self.ledger.knows(certificate.outcome):
+            self.custody.included_unseen = True
+        return []
+
+    def _observe(self, certificate: Certificate, now: float) -> None:
+        """Learn from the round: where counting starts, and the estimates behind the grace window."""
+        own = self.rounds.find(certificate.outcome.roster_id)
+        # with cells from when all hear of it, so that heads and wards come to the next version together
+        self.tempo.counted_from = now if own is None or self.cells.needed(now) else own.timeline.start
+        if not certificate.outcome.minor:
+            self.tempo.certified_at = now
+        gathering = self.rounds.joining.gatherings.get(certificate.outcome.attempt)
+        if own is None or gathering is None or gathering.first_at is None or gathering.quorum_at is None:
+            return
+        self.core.estimates = self.core.estimates.with_round(
+            gathering.quorum_at - gathering.first_at, now - own.timeline.start
+        )
+
+    def _begin_anew(self) -> list[Action]:
+        """Nothing of the rounds at the base that we leave is needed, but a snapshot whose version has still to come."""
+        kept = None if self.custody.unadopted is None else self.custody.unadopted.snapshot
+        keys = [one.group.key for one in self.rounds.all()] + [one.group.key for one in self.cells.cells()]
+        self.rounds = self._new_rounds()
+        return [Discard(key) for key in keys if key != kept]
+
+    # -- catching up, changing over
+
+    def fetch_if_behind(self, now: float) -> list[Action]:
+        """Get the newest state if we lack it; where somebody is to supply us, as soon as it has it itself."""
+        if self.ready:
+            return []
+        if self.custody.supplier is None:
+            return self.custody.fetch(self.chain, now)
+        self.custody.await_supplier(now)
+        return []
+
+    def fetch_later(self, now: float) -> None:
+        """More versions are about to follow; should they not, the newest state that we know is fetched all the same."""
+        self.custody.again_at = None if self.ready else now + FETCH_RETRY_SECONDS
+
+    def fetched(self, digest: bytes, now: float) -> list[Action]:
+        """The state of a version has arrived; an older one than the newest is of no use any more."""
+        if self.ready or digest != self.chain.digest:
+            return []
+        returned, unadopted = None, self.custody.unadopted
+        if unadopted is not None and unadopted.snapshot is not None:
+            self.ledger.count(unadopted.snapshot.roster_id, unadopted.certificate.outcome)
+        elif self.custody.included_unseen:
+            self.ledger.count_all(self.core.steps_now(now))
+        elif self.core.carries:
+            returned = self.ledger.take_back(self.chain)
+        return self.custody.fetched(self.chain, returned) + self.custody.supply(self.chain.certificates[-1])
+
+    def fetch_failed(self, digest: bytes, now: float) -> list[Action]:
+        """Nobody gave the state; after a while it counts as not existing, and we go on from what we hold."""
+        interval = self.tempo.interval_seconds(self.chain, now)
+        if self.ready or digest != self.chain.digest or not self.custody.failed(self.chain, interval, now):
+            return []
+        version = self.chain.version
+        self.rounds.leave(now)
+        self.chain, actions = self.custody.turn_back(now)
+        return [*actions, Tell("version_unserved", self.index, version, {"held": self.held}), *self._begin_anew()]
+
+    def begin_at(self, chain: Chain, now: float) -> None:
+        """Before anything else: go on from a chain that the invite vouches for, whatever version we hold (design §8).
+
+        Which work of an earlier life of ours led to it nobody can tell, so none of that is brought again.
+        """
+        self.custody.fall_behind(self.chain, now)
+        self.custody.floor = chain.truncated(chain.version)
+        self.custody.included_unseen = self.held > 0
+        self.chain = chain
+        self.fetch_later(now)
+        self.rounds = self._new_rounds()
+
+    def switch(self, rival: Chain, fork: int, now: float) -> list[Action]:
+        """Leave our branch, from version `fork` on, for a rival one (design §8); its state has to be fetched."""
+        self.rounds.leave(now)
+        self.custody.supplier = None
+        self.custody.fall_behind(self.chain, now)
+        unadopted = self.custody.unadopted
+        dropped = unadopted is not None and unadopted.certificate.version > fork
+        actions = self.custody.drop_unadopted() if dropped else []
+        if not self.ledger.change_over([one.outcome for one in rival.after(fork, rival.version - fork)]):
+            self.custody.included_unseen = True
+        self.chain = rival
+        self.tempo.counted_from, self.tempo.certified_at = now, now
+        return actions + self._begin_anew()
+
+
+def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
+    """Tensor bytes, by their roots, without which what a fragment has in flight would fail."""
+    exchanges = [cell.exchange for cell in machine.cells.cells()]
+    exchanges += [] if machine.attempt is None else [machine.attempt.exchange]
+    return frozenset(root for exchange in exchanges for root in exchange.roots)
+
+
+def is_in_part(machine: FragmentMachine, statement: Statement) -> bool:
+    """Whether somebody says in a group or cell of ours what is its part there."""
+    attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
+    members: list[Attempt | Cell] = [*attempts, *machine.cells.cells()]
+    return any(has_say(one.exchange, statement) for one in members)
+
+
+def _tell_certified(core: Core, certificate: Certificate) -> Tell:
+    """Who made it of what, and how long we would wait for late peers from now on, by which estimates."""
+    outcome, estimates = certificate.outcome, core.estimates
+    details: dict[str, object] = {
+        "group": len(outcome.included()),
+        "roster": len(outcome.roster),
+        "tokens": outcome.tokens,
+        "minor": outcome.minor,
+        "steps": max((one.steps for one in outcome.included()), default=0),
+        "grace_seconds": core.grace_seconds(),
+        "quorum_seconds": estimates.quorum_seconds,
+        "sync_seconds": estimates.sync_seconds,
+    }
+    return Tell("certified", outcome.fragment, certificate.version, details)

@@ -1,0 +1,48 @@
+"""How news of a version gets round: from its leader in a small swarm, by rumour in a large one (docs/adr/0010).
+
+Of the active set everybody knows, and of the others only a part: drawn like these, its few members outside the group
+would be told by the whole swarm. So the leader tells them.
+"""
+
+from __future__ import annotations
+
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain, beacon_order
+from coordinator.core.actions import Action, Send
+from coordinator.core.context import Core
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
+from coordinator.wire.messages import CertificateNote
+from dht.identity import PeerId
+from dht.statement import digest_of
+
+TOLD_BY_LEADER_MAX = 2 * PEERS_PER_GROUP_MAX
+RUMOUR_PEERS = 4  # told by each who learns: all but e⁻⁴ of a swarm hear it, the rest see it in somebody's presence
+
+
+def is_crowded(core: Core, now: float) -> bool:
+    """Whether there are more peers than one leader can tell."""
+    return core.presence.population(now) > TOLD_BY_LEADER_MAX
+
+
+def announce(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
+    """The leader tells everyone who was not there; where they are many, the active set, and rumour tells the rest."""
+    told = _outsiders(core, certificate, now)
+    if is_crowded(core, now):
+        told &= chain.active_set()
+    note = CertificateNote(certificate=certificate)
+    return [Send(peer, note) for peer in sorted(told)]
+
+
+def spread(core: Core, chain: Chain, certificate: Certificate, now: float) -> list[Action]:
+    """Whoever learns of a version in a large swarm tells a few, so that nobody has to tell all (design §10)."""
+    if not is_crowded(core, now):
+        return []
+    note = CertificateNote(certificate=certificate)
+    others = _outsiders(core, certificate, now) - chain.active_set()
+    drawn = beacon_order(digest_of(certificate.digest, core.me.encode()), others)
+    return [Send(peer, note) for peer in drawn[:RUMOUR_PEERS]]
+
+
+def _outsiders(core: Core, certificate: Certificate, now: float) -> frozenset[PeerId]:
+    """Live peers that were not there."""
+    return core.presence.live(now) - certificate.outcome.roster_ids - {core.me}

@@ -1,0 +1,314 @@
+"""Our rounds at one base: from asking into a group to its certificate, or to the next attempt (design §6.2).
+
+`Joining` gets us into a group, `Attempt` is the group, `Bonds` say when a vote forbids us another one. A `Rounds` lives
+as long as its base is the newest version here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.cells.cell_rounds import CellRounds
+from coordinator.chain.certificate import Certificate, Conviction
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Discard, Send, Tell
+from coordinator.core.context import Core
+from coordinator.core.events import Encoded
+from coordinator.core.lateness import LEADING
+from coordinator.core.own_work import Ledger
+from coordinator.core.state_sync import Custody
+from coordinator.core.timeline import QUORUM_SHARE, Timeline
+from coordinator.core.vote_locks import Bonds
+from coordinator.group.group import Group, read_group
+from coordinator.group.joining import Joining
+from coordinator.group.pacing import Tempo
+from coordinator.group.roster_building import Gathering
+from coordinator.round.attempt import Attempt
+from coordinator.wire.messages import Abstain, AskEvidenceNote, EvidenceNote
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+PAST_ATTEMPTS_MAX = 6
+LEFT_OUT_ATTEMPTS = 2  # whoever was silent in a void attempt may be left out of this many more (design §6.2 step 2)
+MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when a minor group is due
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What we do to get from one version to the next. `attempt` is the group that we are in, `past` are void ones."""
+
+    core: Core
+    chain: Chain
+    custody: Custody
+    bonds: Bonds
+    ledger: Ledger
+    tempo: Tempo
+    cells: CellRounds
+    joining: Joining = field(init=False)
+    attempt: Attempt | None = None
+    past: list[Attempt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.joining = Joining(self.core, self.chain, self.bonds.at(self.chain.digest).first_attempt)
+
+    # -- where we stand
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round of ours is in flight."""
+        return self.attempt is not None or self.joining.since is not None
+
+    def all(self) -> list[Attempt]:
+        """The attempt that we are in, then past ones, newest first."""
+        return [*([self.attempt] if self.attempt is not None else []), *self.past]
+
+    def find(self, roster_id: bytes) -> Attempt | None:
+        """Our attempt with this roster."""
+        return next((one for one in self.all() if one.group.key.roster_id == roster_id), None)
+
+    def _find_by_inputs(self, digest: bytes) -> Attempt | None:
+        """The attempt with this input set, or the one that may still get it."""
+        for attempt in self.all():
+            inputs = attempt.exchange.inputs
+            if inputs is not None and inputs.digest == digest:
+                return attempt
+        current = self.attempt
+        return current if current is not None and current.exchange.inputs is None else None
+
+    def bound(self, now: float) -> bool:
+        """Whether a vote still forbids us to enter another attempt."""
+        return now < self.bonds.at(self.chain.digest).until or any(one.locked(now) for one in self.all())
+
+    def contributes(self, now: float) -> bool:
+        """Whether we bring an outer gradient: of others, or at least one step that no version holds, nor our head."""
+        if self.cells.harvest is not None:
+            return True
+        return self.core.contributes and not self.cells.given and self.ledger.brings(self.core.steps_now(now))
+
+    def wanted(self, now: float) -> bool:
+        """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
+        if self.core.draining or self.core.withdrawn or now < self.core.unable_until:
+            return False
+        if self.core.contributes:
+            return self.joining.has_ticket(self.core.me, now) or self.tempo.minor_allowed(self.chain, now)
+        return self.core.me in self.chain.active_set() and self.tempo.witnesses_needed(self.chain, now)
+
+    def may_open(self, now: float) -> bool:
+        """Whether we are free to ask into a group."""
+        return self.custody.complete and not self.busy and not self.bound(now) and self.wanted(now)
+
+    # -- into a group
+
+    def open(self, now: float) -> list[Action]:
+        """Take part in making the next version; the caller has seen that we may."""
+        return self.joining.open(self.contributes(now), now)
+
+    def _advance(self, gathering: Gathering, now: float) -> list[Action]:
+        """Ask into an attempt that others have opened; move one of which we are the leader forward."""
+        may_join = self.custody.complete and not self.bound(now)
+        if may_join and self.core.me not in gathering.joins and self.attempt is None and self.wanted(now):
+            return self.joining.follow(gathering, self.contributes(now), now)
+        mine = self.attempt  # may still be replaced by a revision of its own roster
+        busy = mine is not None and (mine.group.attempt != gathering.attempt or mine.exchange.inputs is not None)
+        leads = self.joining.leads(gathering.attempt) and not self._is_over(gathering.attempt)
+        asked = may_join and self.core.me in gathering.joins
+        if not asked or busy or not leads or self._awaits_cell(gathering, now):
+            return []
+        silent, minor = _silent(self, gathering.attempt), self.tempo.minor_allowed(self.chain, now)
+        return self.joining.close(gathering, silent, minor, now)
+
+    def _awaits_cell(self, gathering: Gathering, now: float) -> bool:
+        """Whether our own cell may still come in time; the leaders of the others have a grace window for that."""
+        first_at = now if gathering.first_at is None else gathering.first_at
+        return self.cells.busy and now < first_at + QUORUM_SHARE * self.core.pace.round_seconds
+
+    def _is_over(self, attempt: int) -> bool:
+        return attempt < self.joining.own.first_attempt or any(one.group.attempt == attempt for one in self.past)
+
+    def _on_roster(self, statement: Statement, now: float) -> list[Action]:
+        """A leader fixed a group with us in it."""
+        if not self.custody.complete or self.find(statement.digest) is not None:
+            return []
+        group = read_group(statement, self.chain, self.core.unix_seconds(now))
+        if group.boots.get(self.core.me) != self.core.boot:
+            raise PeerError("a roster without us in this life")
+        if self.joining.own.is_behind(group):
+            return []
+        self.joining.check_limits(group)
+        unproven = [one for one in group.convictions if one.peer not in self.core.bans]
+        if unproven:  # the leader has the evidence or is wrong; it repeats the roster
+            return [Send(group.leader, AskEvidenceNote(evidence=one.evidence)) for one in unproven]
+        if banned := self.core.bans.among(group.members):
+            return [*self._show(group, banned), *self._decline(group)]
+        if not self._may_enter(group, now):
+            return self._decline(group)
+        if lacking := self.joining.lacking(group, _silent(self, group.attempt)):
+            return [Send(group.leader, join) for join in lacking]
+        return self._enter(group, now)
+
+    def _show(self, group: Group, convictions: tuple[Conviction, ...]) -> list[Action]:
+        """Tell a leader why we refuse its roster."""
+        bans = [self.core.bans.held[PeerId(one.peer)] for one in convictions]
+        return [Send(group.leader, EvidenceNote(evidence=ban.evidence.to_wire())) for ban in bans]
+
+    def shun(self, peer: PeerId) -> None:
+        """This peer is banned: it gets into no group of ours any more."""
+        self.joining.shun(peer)
+
+    def _may_enter(self, group: Group, now: float) -> bool:
+        if group.minor and not self.tempo.minor_allowed(self.chain, now, MINOR_TOLERANCE_INTERVALS):
+            raise PeerError("a minor group before its time")
+        if self._is_over(group.attempt):
+            return False
+        current = self.attempt
+        if current is None:
+            return not self.bound(now)
+        revised = current.group.attempt == group.attempt and current.group.revision < group.revision
+        return revised and current.exchange.inputs is None
+
+    def _decline(self, group: Group) -> list[Action]:
+        """We joined this attempt but have left it since: say so, that nobody there waits for our vote."""
+        roster_id = group.key.roster_id
+        self.joining.own.speak(group)
+        statement = self.core.say("abstain", group.key, roster_id, Abstain(attempt=group.attempt))
+        others = tuple(member for member in group.members if member != self.core.me)
+        return list(self.core.to_all(others, statement))
+
+    def _enter(self, group: Group, now: float) -> list[Action]:
+        draft = self.attempt  # an earlier revision of the same roster
+        actions: list[Action] = [] if draft is None else [Discard(draft.group.key)]
+        self.joining.enter(group)
+        seconds = self.joining.deadline_seconds(group)
+        timeline = Timeline(now, seconds) if draft is None else draft.timeline.redrafted(now, seconds)
+        self.attempt = Attempt(self.core, self.chain, group, timeline, self.cells.harvest, _left_out(self, group))
+        return actions + self.attempt.start(now)
+
+    # -- what others say and what our shell answers
+
+    def receive(self, statement: Statement, root: bytes | None, now: float, shown_by: PeerId) -> list[Action]:
+        """A statement about the version at which we are; raises PeerError if it is false or out of place."""
+        kind, sender, group = statement.context.kind, PeerId(statement.sender), statement.context.group
+        if kind == "join":
+            gathering = self.joining.hear(statement, now, at_first_hand=shown_by == sender)
+            return [] if gathering is None else self._advance(gathering, now)
+        if kind == "roster":
+            return self._on_roster(statement, now)
+        by_roster = kind in ("commit", "bundle", "vote", "abstain")
+        attempt = self.find(group) if by_roster else self._find_by_inputs(group)
+        if attempt is not None and kind == "bundle":  # a hasty leader may have closed before all had asked
+            attempt.exchange.left_out = _left_out(self, attempt.group)
+        if attempt is not None and kind == "result" and shown_by == sender:
+            attempt.exchange.waits.see_giver(sender, statement.digest)
+        return [] if attempt is None else attempt.receive(sender, statement, root, now)
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        """Our contribution is ready."""
+        attempt = self.find(event.key.roster_id)
+        if attempt is None:
+            return self.cells.on_encoded(event, now)
+        own = attempt.harvest is None  # else our own work is given to the cell
+        self.ledger.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
+        return attempt.on_encoded(event, now)
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a peer: wait for nothing of its."""
+        actions = [action for attempt in self.all() for action in attempt.lose(peer, now)]
+        if self.joining.since is not None and self.joining.leader == peer:
+            actions += self.joining.open(self.contributes(now), now)
+        return actions
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions = self._tick_joining(now)
+        for attempt in self.all():
+            actions += attempt.tick(now) if now >= attempt.next_deadline() else []
+        if self.attempt is not None and now >= self.attempt.timeline.end:
+            actions += self._give_up(self.attempt, "no certificate in time", now)
+        return actions
+
+    def _tick_joining(self, now: float) -> list[Action]:
+        joining, gives_up_at = self.joining, self.joining.gives_up_at()
+        if gives_up_at is None:
+            return []
+        if now >= gives_up_at:
+            self.core.tardiness.miss([joining.leader], LEADING)
+            reason = joining.current.reason if joining.current is not None else "nobody asks"
+            return self._void(f"no roster in time ({reason})", now)
+        actions = joining.meet(self.contributes(now), now) if now >= joining.repeat_at else []
+        return actions + (self._advance(joining.current, now) if joining.current is not None else [])
+
+    def leave_pointless(self, now: float) -> list[Action]:
+        """Leave the attempt that we are in if nothing can come of it."""
+        attempt = self.attempt
+        if attempt is None:
+            return []
+        attempt.deserted = _deserted(attempt, self.joining)
+        if not (attempt.deserted or attempt.pointless(now)):
+            return []
+        return self._give_up(attempt, "nothing can come of it", now)
+
+    def _give_up(self, attempt: Attempt, reason: str, now: float) -> list[Action]:
+        actions = attempt.give_up()
+        self.attempt, self.past = None, [attempt, *self.past]
+        for old in self.past[PAST_ATTEMPTS_MAX:]:
+            self.joining.use_up(old.group.attempt)
+            self.bonds.tie(self.chain.digest, 0, old.timeline.lock_end if old.locked(now) else 0.0)
+            actions.append(Discard(old.group.key))
+        del self.past[PAST_ATTEMPTS_MAX:]
+        return actions + self._void(reason, now)
+
+    def _void(self, reason: str, now: float) -> list[Action]:
+        self.joining.void(now)
+        details: dict[str, object] = {"reason": reason, "attempt": self.joining.attempt_number}
+        return [Tell("round_void", self.chain.fragment, self.chain.version, details)]
+
+    def next_deadline(self, now: float) -> list[float]:
+        """When `tick` has something to do, or a vote stops to bind us."""
+        times = [attempt.next_deadline() for attempt in self.all()] + self.joining.deadlines(now)
+        times += [] if self.attempt is None else [self.attempt.timeline.end]
+        free_at = self.bonds.at(self.chain.digest).until
+        return [*times, free_at] if free_at > now else times
+
+    # -- the end
+
+    def shall_hold(self, certificate: Certificate, now: float) -> bool:
+        """Whether we are about to have applied this very version: waiting a moment saves fetching its state."""
+        own = self.find(certificate.outcome.roster_id)
+        return own is not None and own.verdict.applying(certificate) and now < own.timeline.end
+
+    def leave(self, now: float) -> None:
+        """Remember what binds us at this base, in case it becomes ours again."""
+        if self.attempt is not None:
+            self.attempt.judge_members(void=False)
+        locks = [one.timeline.lock_end for one in self.all() if one.locked(now)]
+        self.bonds.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
+
+
+def bound_until(rounds: Rounds) -> float:
+    """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
+    locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
+    return max(rounds.bonds.at(rounds.chain.digest).until, *locks, 0.0)
+
+
+def _left_out(rounds: Rounds, group: Group) -> int:
+    """How many have asked in vain for a place in this group, as far as we know by now."""
+    gathering = rounds.joining.gatherings.get(group.attempt)
+    return 0 if gathering is None else gathering.left_out(group, _silent(rounds, group.attempt))
+
+
+def _silent(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
+    """Members of the void attempts just before this one that said nothing there."""
+    recent = [one for one in rounds.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
+    return frozenset[PeerId]().union(*(one.silent for one in recent))
+
+
+def _deserted(attempt: Attempt, joining: Joining) -> bool:
+    """Whether too many of its members ask for later attempts: its leader may have shown them no roster.
+
+    Whoever waited for its input set meanwhile would be missing from the next group (docs/adr/0046).
+    """
+    ahead = {peer for peer, number in joining.announced.items() if number > attempt.group.attempt}
+    return attempt.exchange.inputs is None and not attempt.group.more_than_two_thirds(attempt.group.voters - ahead)

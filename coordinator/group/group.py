@@ -1,0 +1,264 @@
+"""A group: the members of one attempt at a round, as their leader's roster fixes it (design §6.2 steps 2–3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from coordinator.chain.certificate import Conviction, are_convictions, enough_votes, is_minor, votes_needed
+from coordinator.chain.chain import Chain, Rules, beacon_order
+from coordinator.chain.weights import is_plausible
+from coordinator.core.actions import RoundKey
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX
+from coordinator.wire.inputs import Committed
+from coordinator.wire.messages import BODY_BYTES_MAX, Bundle, Commit, Join, Roster
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+JOIN_TOLERANCE_SECONDS = 30  # clocks of honest peers agree this well (`muster doctor` checks)
+
+
+class OtherBaseError(PeerError):
+    """Somebody speaks of our version number on another branch. Not a fault: its lineage and ours must be compared."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """An accepted roster with everything that follows from it and from the chain."""
+
+    key: RoundKey
+    attempt: int
+    revision: int
+    leader: PeerId
+    members: tuple[PeerId, ...]  # in beacon order
+    contributors: frozenset[PeerId]
+    reducers: tuple[PeerId, ...]  # partition j belongs to reducers[j]
+    boots: Mapping[PeerId, bytes]
+    active: frozenset[PeerId]
+    min_share: float
+    beacon: bytes
+    parent: bytes
+    statement: Statement
+    convictions: tuple[Conviction, ...] = ()
+    voids: int | None = None  # void groups that the leader was in; None: it does not say
+    networks: Mapping[PeerId, frozenset[bytes]] = field(default_factory=dict)  # as the members' joins name them
+    probation: frozenset[PeerId] = frozenset()  # members whose work has no weight, who reduce nothing and do not vote
+
+    @cached_property
+    def voters(self) -> frozenset[PeerId]:
+        """Whose votes count: all members but those on probation (docs/adr/0056)."""
+        return frozenset(self.members) - self.probation
+
+    @property
+    def expected(self) -> int:
+        """How many members it would have if nobody of the active set were missing (docs/adr/0046)."""
+        return max(len(self.members), min(len(self.active), PEERS_PER_GROUP_MAX))
+
+    @property
+    def partitions(self) -> int:
+        return len(self.reducers)
+
+    @property
+    def minor(self) -> bool:
+        return is_minor(self.voters, self.active, self.min_share)
+
+    @property
+    def votes_needed(self) -> int:
+        return votes_needed(len(self.voters))
+
+    def certifies(self, voters: frozenset[PeerId]) -> bool:
+        return enough_votes(voters, self.voters, self.active, self.min_share)
+
+    def more_than_a_third(self, peers: frozenset[PeerId]) -> bool:
+        return 3 * len(peers & self.voters) > len(self.voters)
+
+    def more_than_two_thirds(self, peers: frozenset[PeerId]) -> bool:
+        return len(peers & self.voters) >= self.votes_needed
+
+    def counted(self, peers: Iterable[PeerId]) -> int:
+        """How many of these bring something that has weight."""
+        return len(self.contributors.intersection(peers) - self.probation)
+
+    def inputs_needed(self, left_out: int) -> int:
+        """Of how many with weight an input set is, at least: more than two thirds of who asked, but not all of three.
+
+        `left_out` of these are not in the roster. Else a hostile leader could have the hostile alone contribute
+        (docs/adr/0038).
+        """
+        asked = self.counted(self.contributors) + left_out
+        return min(votes_needed(asked), max(asked - 1, 1))
+
+    def merged_needed(self, inputs: int, left_out: int) -> int:
+        """Of how many with weight a partition is merged, at least: fewer than a third of who asked are never half."""
+        return (2 * (self.counted(self.contributors) + left_out) + 1) // 3
+
+    def reducer(self, partition: int, redone: Collection[int] = ()) -> PeerId:
+        """Who reduces a partition: its own reducer or, if it is among those `redone`, one whose own partition stands.
+
+        These take turns, beginning with the next in order. Where nobody's stands, each has the next reducer's.
+        """
+        order, count = self.reducers, self.partitions
+        if partition not in redone:
+            return order[partition]
+        first = min(redone)
+        after = [(first + step) % count for step in range(1, count + 1)]
+        standing = [place for place in after if place not in redone]
+        if not standing:
+            return order[(partition + 1) % count]
+        return order[standing[sorted(redone).index(partition) % len(standing)]]
+
+    def receivers(self, reducer: PeerId) -> tuple[PeerId, ...]:
+        """Who gets the results of a reducer."""
+        return self.members
+
+    def proposers(self) -> tuple[PeerId, ...]:
+        """The leader, then whoever may propose once if the leader is silent."""
+        rest = tuple(member for member in self.members if member in self.voters and member != self.leader)
+        return (self.leader, *rest[:1])
+
+
+def read_join(statement: Statement, chain: Chain, unix_seconds: float) -> Join:
+    """The body of a join for the next version of this chain; raises PeerError with the reason it does not count."""
+    context = statement.context
+    if (context.run_id, context.kind) != (chain.rules.run_id, "join"):
+        raise PeerError("is no join of this run")
+    if (context.fragment, context.version) != (chain.fragment, chain.version):
+        raise PeerError("joins another version")
+    if context.group != chain.digest:
+        raise OtherBaseError("joins another base")
+    join = statement.read(Join)
+    if join.leader != leader_of(chain, join.attempt):
+        raise PeerError("names the wrong leader")
+    if statement.sender in chain.convicted():
+        raise PeerError("was convicted by this chain")
+    if join.expires_unix_seconds < unix_seconds - JOIN_TOLERANCE_SECONDS:
+        raise PeerError("has expired")
+    if not statement.verify(chain.rules.verifier):
+        raise PeerError("is not signed by its sender")
+    return join
+
+
+def leader_of(chain: Chain, attempt: int) -> PeerId:
+    """Attempt k belongs to the k-th of the active set in beacon order, cyclically."""
+    leaders = chain.leaders()
+    return leaders[attempt % len(leaders)]
+
+
+def reducing(able: Sequence[PeerId], dialable: Set[PeerId]) -> tuple[PeerId, ...]:
+    """Who reduces: those that others can call; where nobody can be called, all, for whoever is alone needs no call."""
+    return tuple(member for member in able if member in dialable) or tuple(able)
+
+
+def read_group(statement: Statement, chain: Chain, unix_seconds: float) -> Group:
+    """The group that a roster statement defines; raises PeerError with the reason it is refused."""
+    context = statement.context
+    if (context.run_id, context.kind) != (chain.rules.run_id, "roster"):
+        raise PeerError("is no roster of this run")
+    if (context.fragment, context.version) != (chain.fragment, chain.version):
+        raise PeerError("is for another version")
+    if context.group != chain.digest:
+        raise OtherBaseError("is for another base")
+    roster = statement.read(Roster)
+    if statement.sender != leader_of(chain, roster.attempt):
+        raise PeerError("comes from the wrong leader")
+    if not statement.verify(chain.rules.verifier):
+        raise PeerError("is not signed by the leader")
+    joins: dict[PeerId, Join] = {}
+    for signed in roster.joins:
+        join = read_join(signed, chain, unix_seconds)
+        if join.attempt != roster.attempt:
+            raise PeerError("holds a join for another attempt")
+        joins[PeerId(signed.sender)] = join
+    if len(joins) != len(roster.joins):
+        raise PeerError("lists a member twice")
+    if not are_convictions(roster.convictions, joins.keys()):
+        raise PeerError("convicts a member, or a key twice")
+    return _group(statement, roster, joins, chain)
+
+
+def _group(statement: Statement, roster: Roster, joins: Mapping[PeerId, Join], chain: Chain) -> Group:
+    beacon = chain.beacon()
+    members = beacon_order(beacon, joins)
+    probation = chain.on_probation(joins.keys())
+    able = [member for member in members if joins[member].contributes and member not in probation]
+    reducers = reducing(able, {member for member in able if joins[member].dialable})
+    if not reducers:
+        raise PeerError("has nobody who could reduce")
+    return Group(
+        key=RoundKey(chain.fragment, chain.version, statement.digest),
+        attempt=roster.attempt,
+        revision=roster.revision,
+        leader=PeerId(statement.sender),
+        members=members,
+        contributors=frozenset(member for member in members if joins[member].contributes),
+        reducers=reducers,
+        boots={member: join.boot for member, join in joins.items()},
+        active=chain.active_set(),
+        min_share=chain.rules.min_share,
+        beacon=beacon,
+        parent=chain.digest,
+        statement=statement,
+        convictions=roster.convictions,
+        voids=roster.voids,
+        networks={member: frozenset(join.networks) for member, join in joins.items()},
+        probation=probation,
+    )
+
+
+@dataclass(frozen=True)
+class InputSet(Committed):
+    """The commitments of a round, as the leader's bundle fixes them; places are indices into `peers`."""
+
+    digest: bytes
+    peers: tuple[PeerId, ...]
+    statement: Statement
+
+    @property
+    def signed(self) -> tuple[Statement, ...]:
+        """The commitments as their members signed them, in the same order."""
+        return self.statement.read(Bundle).commits
+
+    def index(self, peer: PeerId) -> int | None:
+        return self.peers.index(peer) if peer in self.peers else None
+
+
+def read_commit(statement: Statement, group: Group, codec: str, rules: Rules) -> Commit:
+    """The body of a member's commitment; raises PeerError with the reason it does not count."""
+    context, key = statement.context, group.key
+    place = (rules.run_id, "commit", key.fragment, key.version)
+    if (context.run_id, context.kind, context.fragment, context.version) != place:
+        raise PeerError("is no commitment to this round")
+    if context.group != key.roster_id or statement.sender not in group.contributors:
+        raise PeerError("does not belong to this group")
+    if len(statement.body) > BODY_BYTES_MAX["commit"]:  # also in a bundle, which would be too long for evidence
+        raise PeerError("is too long")
+    commit = statement.read(Commit)
+    if commit.codec != codec or len(commit.part_roots) != group.partitions:
+        raise PeerError("commits in the wrong form")
+    if not is_plausible(commit.tokens, commit.steps, commit.window_count, rules.tokens_per_step):
+        raise PeerError("claims work that nobody can have done")
+    if commit.probation != (statement.sender in group.probation):
+        raise PeerError("is wrong about being on probation")
+    if not statement.verify(rules.verifier):
+        raise PeerError("is not signed by its sender")
+    return commit
+
+
+def read_input_set(statement: Statement, group: Group, codec: str, chain: Chain) -> InputSet:
+    """The input set that a bundle fixes; raises PeerError with the reason it is refused."""
+    context, key, rules = statement.context, group.key, chain.rules
+    if (context.run_id, context.kind, context.group) != (rules.run_id, "bundle", key.roster_id):
+        raise PeerError("is no bundle of this group")
+    if statement.sender != group.leader or not statement.verify(rules.verifier):
+        raise PeerError("is not signed by the leader")
+    bundle = statement.read(Bundle)
+    if bundle.members != group.expected:
+        raise PeerError("says that the group has another size")
+    commits: dict[PeerId, Commit] = {}
+    for signed in bundle.commits:
+        commits[PeerId(signed.sender)] = read_commit(signed, group, codec, rules)
+    if len(commits) != len(bundle.commits):
+        raise PeerError("holds two commitments of one member")
+    return InputSet(tuple(commits.values()), bundle.members, statement.digest, tuple(commits), statement)

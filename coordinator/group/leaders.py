@@ -1,0 +1,54 @@
+"""Which attempts at a base are worth asking into: their leader is there, and can be called (design §6.2 step 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.chain.chain import Chain
+from coordinator.core.context import Core
+from coordinator.core.lateness import LEADING, RESULT, Stage, round_number
+from coordinator.group.group import leader_of
+from dht.identity import PeerId
+
+LEADERS_TOLD = 3  # of more than fit into a group, a join goes to the attempt's leader and the next two
+
+
+def first_able(core: Core, chain: Chain, attempt: int, now: float) -> int:
+    """This attempt or the first one after it whose leader is there, as we believe, and can be called, if any can."""
+    coming = range(attempt, attempt + len(chain.leaders()))
+    able = [one for one in coming if _can_lead(core, chain, leader_of(chain, one), now)]
+    return next(iter(_preferred(able, core, chain) + able), attempt)
+
+
+def first_leaders(chain: Chain, attempt: int) -> tuple[PeerId, ...]:
+    """The leaders of this attempt and of the next ones."""
+    order = chain.leaders()
+    start = attempt % len(order)
+    return (order[start:] + order[:start])[:LEADERS_TOLD]
+
+
+def _can_lead(core: Core, chain: Chain, leader: PeerId, now: float) -> bool:
+    """Whether we believe this peer to be there, and to take part."""
+    presence = core.presence
+    if leader in presence.unheard or _is_hurried(core, chain, leader, LEADING):
+        return False  # its roster would not reach us either, or it had its turn, and did not lead (docs/adr/0043)
+    if core.crowded(chain, now) and leader not in chain.newest_roster():
+        return False  # it may get no seat in its own roster
+    if leader == core.me or presence.is_training(leader, now):
+        return True
+    return presence.is_live(leader, now) and core.witnesses_needed(chain.active_set(), now)
+
+
+def _preferred(attempts: Sequence[int], core: Core, chain: Chain) -> list[int]:
+    """Those whose leader can be called, without who let us wait for its results; or with them if they are many.
+
+    Of more than a third some may be honest, and those whom they did not let wait would ask elsewhere than we.
+    """
+    reached = [attempt for attempt in attempts if core.is_dialable(leader_of(chain, attempt))]
+    prompt = [attempt for attempt in reached if not _is_hurried(core, chain, leader_of(chain, attempt), RESULT)]
+    return prompt if 3 * len(prompt) >= 2 * len(reached) else reached
+
+
+def _is_hurried(core: Core, chain: Chain, peer: PeerId, stage: Stage) -> bool:
+    """Whether this version is one in which we expect nothing of a peer at this stage (docs/adr/0043)."""
+    return bool(core.tardiness.hurried({peer}, stage, round_number(chain.fragment, chain.version)))

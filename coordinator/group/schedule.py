@@ -1,0 +1,84 @@
+"""When a round is due: the median voter sets the pace (design §6.2 step 1). Pure functions of plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.run.manifest import PaceSpec
+
+SPACING_SHARE = 0.8  # openings keep at least this share of the expected spacing, so that fragments do not burst
+QUORUM_INTERVALS = 3.0  # expected intervals after which K voters are enough to open a round
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One voter's speed as we know it: `steps` made at time `seen`, going on at `steps_per_second`."""
+
+    steps: float
+    seen: float
+    steps_per_second: float
+
+    def reaches(self, steps: float) -> float:
+        """When this voter will have made `steps`; infinity if it stands still."""
+        if steps <= self.steps:
+            return self.seen
+        return self.seen + (steps - self.steps) / self.steps_per_second if self.steps_per_second > 0 else math.inf
+
+
+def steps_needed(pace: PaceSpec, fragment: int, version: int) -> float:
+    """H steps on the fragment; in the first cycle fragment p is due at (p+1)·H/P of all steps."""
+    if version == 0:
+        return (fragment + 1) * pace.steps_per_version / pace.fragments
+    return pace.steps_per_version
+
+
+def median_time(voters: Sequence[Pace], steps: float) -> float:
+    """When the median voter (the lower one of an even number) will have made `steps`; infinity without voters."""
+    times = sorted(voter.reaches(steps) for voter in voters)
+    return times[(len(times) - 1) // 2] if times else math.inf
+
+
+def due_time(voters: Sequence[Pace], steps: float, quorum: int, patience_until: float) -> float:
+    """When a round opens: with the median voter, or after `patience_until` with the K-th.
+
+    The second is for a swarm of which most stand still (paused, gone); it must come late enough that a few fast peers
+    do not set the pace.
+    """
+    times = sorted(voter.reaches(steps) for voter in voters)
+    kth = times[quorum - 1] if 0 < quorum <= len(times) else math.inf
+    return min(median_time(voters, steps), max(kth, patience_until))
+
+
+def median_rate(voters: Sequence[Pace]) -> float:
+    """Steps per second of the median voter (the upper one of an even number) among those that move; 0 if none does."""
+    rates = sorted(voter.steps_per_second for voter in voters if voter.steps_per_second > 0)
+    return rates[len(rates) // 2] if rates else 0.0
+
+
+def interval_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
+    """Expected time between two versions of a fragment; a round's deadline while nobody moves."""
+    rate = median_rate(voters)
+    return pace.steps_per_version / rate if rate > 0 else pace.round_seconds
+
+
+def spacing_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
+    """Least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
+    rate = median_rate(voters)
+    return SPACING_SHARE * pace.steps_per_version / (pace.fragments * rate) if rate > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fragment that could be opened."""
+
+    fragment: int
+    version: int
+    due_at: float
+
+
+def next_to_open(candidates: Sequence[Candidate], now: float) -> Candidate | None:
+    """Of the fragments that are due, the one with the lowest version, then the lowest index."""
+    due = [candidate for candidate in candidates if candidate.due_at <= now]
+    return min(due, key=lambda candidate: (candidate.version, candidate.fragment), default=None)

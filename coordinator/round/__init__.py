@@ -1,0 +1,1 @@
+"""One attempt at a version: exchange, leader, reducer, spot checks, voting, ballot."""

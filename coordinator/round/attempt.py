@@ -1,0 +1,284 @@
+"""One member's attempt at a round, from the accepted roster to a certificate or an abstention (design §6.2).
+
+Composes the steps: `Exchange` (4–7), `Chair` (the leader's part), `Verdict` (8–9). What comes before its turn is kept
+in a bounded list and tried again; what was lost is repeated by `_remind`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from coordinator.core.actions import Action, Adopt
+from coordinator.core.context import Core
+from coordinator.core.events import Applied, Encoded, Inspected, Opened, Reduced, VoteRecorded
+from coordinator.core.lateness import LEADING
+from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
+from coordinator.group.group import Group, read_commit
+from coordinator.round.cell_input import Harvest
+from coordinator.round.early_messages import Early
+from coordinator.round.exchange import Exchange
+from coordinator.round.leader import Chair
+from coordinator.round.opening_server import Opener
+from coordinator.round.outcome import read_check
+from coordinator.round.refutations import Refutations
+from coordinator.round.spot_checks import Inspection
+from coordinator.round.voting import Verdict
+from coordinator.wire.messages import NeedNote, PartNote
+from coordinator.wire.openings import OpeningNote, OpenNote
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+NEEDS_INPUTS = frozenset({"result", "check", "redo", "proposal"})
+LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still matters to whoever has abstained
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Everything one member knows of one group.
+
+    `gone`: members that the transport lost, and when, or that were silent in the group before; nobody waits for these.
+    """
+
+    core: Core
+    chain: Chain
+    group: Group
+    timeline: Timeline
+    harvest: Harvest | None = None  # what we bring as a head of others; None: our own outer gradient
+    left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
+    exchange: Exchange = field(init=False)
+    opener: Opener = field(init=False)
+    refutations: Refutations = field(init=False)
+    inspection: Inspection = field(init=False)
+    verdict: Verdict = field(init=False)
+    chair: Chair = field(init=False)
+    early: Early = field(init=False)
+    retry_at: float = field(init=False)
+    moment: float = math.inf  # when a stage ends for members that have only a moment
+    gone: dict[PeerId, float] = field(init=False)
+    heard: set[PeerId] = field(default_factory=set)  # members that said anything here
+    deserted: bool = False  # others have gone on without it, who may never have been shown its roster
+
+    def __post_init__(self) -> None:
+        presence = self.core.presence
+        lost = (presence.gone | presence.unheard).intersection(self.group.members)
+        self.gone = dict.fromkeys(lost, self.timeline.start)
+        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
+        self.early = Early(self.exchange, NEEDS_INPUTS)
+        self.opener = Opener(self.core, self.group, self.exchange)
+        self.refutations = Refutations(self.core, self.group, self.exchange)
+        self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange, self.inspection)
+        self.chair = Chair(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.retry_at = self.timeline.at(RETRY_SHARE)
+
+    # -- what the attempt amounts to
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self.verdict.ballot.certificate()
+
+    @property
+    def voted(self) -> bool:
+        return self.verdict.vote is not None
+
+    @property
+    def over(self) -> bool:
+        """We have abstained: nothing that we send here after this can be a vote."""
+        return self.verdict.abstention is not None
+
+    @property
+    def silent(self) -> frozenset[PeerId]:
+        """Voters that have said nothing here, though they knew of it."""
+        return frozenset() if self.deserted else self.group.voters - self.heard - {self.core.me}
+
+    def locked(self, now: float) -> bool:
+        """We voted here and a certificate may still come of it: no other attempt yet (step 9).
+
+        On probation we wait as long for what we would have voted for: elsewhere nobody would be free to lead us.
+        """
+        waits = self.voted or (self.core.me in self.group.probation and self.verdict.outcome is not None)
+        return waits and now < self.timeline.lock_end and not self.verdict.ballot.hopeless()
+
+    def pointless(self, now: float) -> bool:
+        """No certificate can come of this group: too many abstained, or its leader was lost before the input set."""
+        lost_at = self.gone.get(self.group.leader)
+        stranded = lost_at is not None and now >= lost_at + GONE_SHARE * self.timeline.deadline_seconds
+        return (stranded and self.exchange.inputs is None) or self.verdict.ballot.hopeless()
+
+    def adoption(self, certificate: Certificate) -> Adopt | None:
+        """How to adopt this certificate, if it is this group's and we contributed to it or hold its state."""
+        if certificate.outcome.roster_id != self.group.key.roster_id:
+            return None
+        counted = certificate.outcome.included_in(self.core.me)
+        if self.harvest is not None:  # our own work, if any, is in a cell's
+            counted = (False,) * len(counted)
+        return Adopt(
+            certificate,
+            applied=self.group.key if self.verdict.holds(certificate) else None,
+            snapshot=self.group.key if any(counted) and self.exchange.commit is not None else None,
+            counted=counted,
+            frozen=tuple(partition is None for partition in certificate.outcome.partitions),
+        )
+
+    # -- events
+
+    def start(self, now: float) -> list[Action]:
+        if not self.exchange.suffices(self.group.contributors):
+            return self.abstain()  # whatever they commit, its leader has left out too many
+        merged = None if self.harvest is None else self.harvest.merged
+        return self.exchange.start(merged) + self._settle(now)
+
+    def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
+        """A statement or part of this group; raises PeerError if it does not belong or is false."""
+        kind = "part" if isinstance(message, PartNote) else message.context.kind
+        if sender not in self.group.members:
+            raise PeerError("comes from somebody outside the group")
+        if self.over and kind not in LAST_WORDS:
+            return []
+        if self.early.holds_back(sender, message, root):
+            return []
+        progress = self.exchange.progress
+        actions = self._dispatch(sender, message, root)
+        self.heard.add(sender)
+        self.gone.pop(sender, None)
+        if self.exchange.progress != progress:
+            actions += self.early.replay(self.receive, now)
+        return actions + self._settle(now)
+
+    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> list[Action]:
+        if isinstance(message, PartNote):
+            self.exchange.on_part(sender, message, root)
+            return []
+        kind = message.context.kind
+        if kind == "commit":
+            if self.chair.leads and sender not in self.chair.commits:
+                read_commit(message, self.group, self.core.codec, self.core.rules)
+                self.chair.add_commit(message)
+            return []
+        if kind == "bundle":
+            actions = self.exchange.on_bundle(message, self.gone.keys())
+            return actions if self.exchange.inputs is not None else self.abstain()
+        if kind == "result":
+            self.exchange.on_result(message, root)
+            return []
+        if kind == "check" and self.exchange.inputs is not None:
+            self.chair.add_check(read_check(message, self.group, self.exchange.inputs, self.core.verifier))
+            return []
+        if kind == "refutation":
+            return self.refutations.hear(message)
+        if kind == "vote":
+            self.verdict.ballot.add_vote(message)
+            return []
+        if kind == "abstain":
+            self.verdict.ballot.add_abstention(message)
+            return []
+        return self.verdict.on_leader_statement(message, self.gone.keys())
+
+    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
+        claimed = event if self.harvest is None else self.harvest.claim(event)
+        return [] if self.over else self.exchange.on_encoded(claimed) + self._settle(now)
+
+    def on_reduced(self, event: Reduced, now: float) -> list[Action]:
+        return self.exchange.on_reduced(event) + self._settle(now)
+
+    def on_opened(self, event: Opened) -> list[Action]:
+        return self.opener.on_opened(event)
+
+    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
+        ours = event.accuser == self.core.me
+        actions = self.inspection.on_inspected(event, now) if ours else self.refutations.on_inspected(event)
+        return actions + self._settle(now)
+
+    def on_applied(self, event: Applied) -> list[Action]:
+        return self.verdict.on_applied(event)
+
+    def on_vote_recorded(self, event: VoteRecorded) -> list[Action]:
+        return self.verdict.on_vote_recorded() if event.written else self.verdict.on_vote_not_written()
+
+    def lose(self, peer: PeerId, now: float) -> list[Action]:
+        """The transport lost a member: wait for nothing of its."""
+        if peer not in self.group.members:
+            return []
+        self.gone[peer] = now
+        self.exchange.lose(peer)
+        return self._settle(now)
+
+    def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
+        """Serve a member's request for something of this group."""
+        if isinstance(need, OpenNote):
+            return self.opener.answer(sender, need) if sender in self.group.voters else []
+        return self.exchange.answer(sender, need) if sender in self.group.members else []
+
+    def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
+        """A member has opened what we asked for."""
+        return [] if self.over else self.inspection.on_opening(sender, note) + self._settle(now)
+
+    # -- time
+
+    def tick(self, now: float) -> list[Action]:
+        actions = self._settle(now)
+        if now >= self.retry_at:
+            self.retry_at = now + RETRY_SHARE * self.timeline.deadline_seconds
+            if self.retry_at >= self.timeline.lock_end:
+                self.retry_at = math.inf  # nobody is bound by this group any more: no more reminders
+            actions += self._remind()
+        return actions
+
+    def next_deadline(self) -> float:
+        """When to tick next. All times of the timeline are met at this resolution, or sooner by messages."""
+        return min(self.retry_at, self.moment)
+
+    def judge_members(self, void: bool) -> None:
+        """The group is over for us: from whoever had something to say here, but did not, we expect nothing for now."""
+        if self.exchange.inputs is not None:
+            self.core.presence.miss(self.silent)
+        self._judge_leader(void)
+
+    def _judge_leader(self, void: bool) -> None:
+        """Whether the leader has led: else we ask past its attempts for a while."""
+        proposed = self.verdict.proposed
+        if void or (proposed is not None and proposed.sender != self.group.leader):
+            self.core.tardiness.miss([self.group.leader], LEADING)
+        elif proposed is not None:
+            self.core.tardiness.come(self.group.leader, LEADING)
+
+    def give_up(self) -> list[Action]:
+        """No certificate has come of this group."""
+        self.judge_members(void=True)
+        self.early.close()
+        return self.abstain()
+
+    def abstain(self) -> list[Action]:
+        """Let this group go, unless we have voted."""
+        return self.verdict.abstain()
+
+    def _settle(self, now: float) -> list[Action]:
+        """Do everything that has become possible."""
+        actions = self._advance(now)
+        self.moment = self.exchange.waits.next_moment(now)
+        return actions
+
+    def _advance(self, now: float) -> list[Action]:
+        if self.over:
+            return self.verdict.judge()  # should the others certify it, we hold the state already
+        leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
+        proposers, progress = self.group.proposers(), self.exchange.progress
+        actions = self.exchange.decide(now)
+        actions += self.inspection.decide(self.gone.keys(), now) if self.verdict.vote is None else []
+        actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
+        if self.exchange.progress != progress:
+            actions += self.early.replay(self.receive, now)
+        second = leaderless and self.core.me in proposers and self.verdict.open
+        if self.chair.leads or second:
+            actions += self.chair.decide(self.exchange.phase, self.gone.keys(), now)
+        return actions
+
+    def _remind(self) -> list[Action]:
+        actions = self.verdict.remind()
+        if self.verdict.proposal is None and not self.over:
+            actions += self.exchange.remind() + self.inspection.remind() + self.refutations.remind()
+        return actions + (self.chair.remind() if self.chair.leads and not self.over else [])

@@ -1,0 +1,35 @@
+"""Whose part it is to say what in a group: only that may fill the room in which what somebody says there is kept."""
+
+from __future__ import annotations
+
+from coordinator.round.exchange import Exchange
+from coordinator.wire.messages import Result
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement
+
+
+def has_say(exchange: Exchange, statement: Statement) -> bool:
+    """Whether a member says what is its part in this group, as far as we know by now."""
+    context, sender, group = statement.context, PeerId(statement.sender), exchange.group
+    if context.group == group.key.roster_id:
+        leader = frozenset({group.leader})
+        before = {"commit": group.contributors, "bundle": leader, "vote": group.voters, "abstain": group.members}
+        return sender in before.get(context.kind, ())
+    if exchange.inputs is None or context.group != exchange.inputs.digest:
+        return False
+    if context.kind == "result":
+        return _reduces(exchange, statement)
+    proposers = frozenset(group.proposers())
+    return sender in {"check": group.voters, "redo": proposers, "proposal": proposers}.get(context.kind, ())
+
+
+def _reduces(exchange: Exchange, statement: Statement) -> bool:
+    """In the second turn nobody does before we know what is redone."""
+    try:
+        result = statement.read(Result)
+    except PeerError:
+        return False
+    due = range(exchange.group.partitions) if result.turn == 0 else exchange.redone
+    redone = exchange.redone if result.turn else ()
+    return result.partition in due and statement.sender == exchange.group.reducer(result.partition, redone)

@@ -1,0 +1,1 @@
+"""What a run fixes for ever: manifest, model spec, compatibility."""

@@ -1,0 +1,376 @@
+"""The immutable description of a run. Its hash is the run id; everything peers must agree on beforehand is here.
+
+A `RunConfig` is what an organiser writes (one TOML file). `Manifest` adds what only exists once the run does:
+founders, organiser, the digest of the data and of the initial state.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
+
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+
+from coordinator.run.model_spec import BY_HOST, OWN, Installed, ModelSpec
+from coordinator.run.toml_file import parse_toml, read_text
+from dht.errors import UsageError
+from dht.identity import PeerId
+from dht.records import RECORD_KINDS
+from dht.statement import Digest, PeerIdText, digest_of
+from dht.wire import PROTOCOL_MAJOR, Wire
+
+PEERS_PER_GROUP_MAX = 32
+FRAGMENTS_MAX = 256
+VERSIONS_MAX = 2**40
+LAB = "lab"  # a table of run files that is no part of a run: options of `muster lab`
+PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
+PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
+
+Codec = Literal["fp32", "fp16", "bf16", "int8", "int4", "e3m0", "int2"]
+Merge = Literal[
+    "robust_rda",
+    "centered_clip",
+    "median",
+    "trimmed_mean",
+    "geometric_median",
+    "nnm_trimmed_mean",
+    "krum",
+    "multi_krum",
+    "rda",
+    "mean",
+]
+DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "hub", "own"]
+InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon"]
+Norms = Literal["tensor", "row"]
+Precision = Literal["float32", "bfloat16"]
+Order = Literal["draws", "passes"]
+Adoption = Literal["carry", "eager", "overwrite", "blend"]
+LaterShare: TypeAlias = Annotated[
+    float | None,
+    Field(ge=0, le=1, json_schema_extra={"type": "number", "default": 0.0, "minimum": 0, "maximum": 1}),
+    AfterValidator(lambda share: share or None),
+]
+"""A share that manifests of older versions do not have: 0 has one form only, which they know."""
+
+
+class DataSpec(Wire):
+    """What the learners read."""
+
+    OMITS_NONE: ClassVar[bool] = True
+
+    source: DataSource = Field(
+        "stdlib",
+        description="`stdlib`: this Python's own source text; files (docs/data.md): `text`, `jsonl`, `parquet`, or "
+        "`tokens` that are ready; `hub`: a data set streamed by `datasets` (extra `[hf]`); `own`: as `model.family`",
+    )
+    context_tokens: int = Field(128, ge=8, le=1 << 20, description="length of one training sequence, in tokens")
+    sequences_per_step: int = Field(8, ge=1, le=1 << 16, description="sequences in one inner step of one learner")
+    evaluation_tokens: int = Field(32768, ge=256, le=1 << 26, description="held-out tokens behind each evaluation")
+    path: str = Field(
+        "",
+        max_length=1024,
+        description="the host's files, as `text/**/*.md`, which others name with `--corpus`; or the data set's name",
+    )
+    subset: str = Field("", max_length=256, description="configuration of a data set that has several")
+    field: str = Field("text", max_length=256, description="where a line of JSON or a row holds its text")
+    tokenizer: str = Field(
+        "",
+        max_length=1024,
+        description="a `tokenizer.json` of the host's, which others name with `--tokenizer`, or `hub:NAME`; else bytes",
+    )
+    tokens_max: int = Field(1 << 28, ge=1024, le=1 << 40, description="no more tokens than these are read")
+    tokenizer_sha256: str = Field(
+        "", pattern=r"^([0-9a-f]{64})?$", description="names the tokenizer", json_schema_extra=BY_HOST
+    )
+    order: Order | None = Field(
+        None,
+        description="`draws`: every sequence begins anywhere; `passes`: no two peers read one window in one pass "
+        "(docs/data.md)",
+        json_schema_extra={"type": "string", "enum": list(get_args(Order)), "default": "draws"},
+    )
+
+    @field_validator("order")
+    @classmethod
+    def _plain(cls, value: Order | None) -> Order | None:
+        """The default has one encoding, which earlier versions read."""
+        return None if value == "draws" else value
+
+    @property
+    def is_in_passes(self) -> bool:
+        """Whether windows are dealt out (`coordinator.chain.passes`); else every peer draws its own."""
+        return self.order == "passes"
+
+
+class InnerSpec(Wire):
+    """The inner optimizer of every learner; its rate follows certified progress, not local steps (design §8)."""
+
+    optimizer: InnerOptimizer = Field(
+        "adamw8bit",
+        description="`…8bit` are bitsandbytes'; `muon` is for matrices, with AdamW for embeddings and vectors",
+    )
+    learning_rate: float = Field(3e-3, gt=0, le=10, description="peak rate")
+    final_rate_share: float = Field(0.1, ge=0, le=1, description="rate at the last version, as a share of the peak")
+    warmup_steps: int = Field(
+        40, ge=0, le=1 << 30, description="steps of linear warm-up, counted in certified progress"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="first-moment decay")
+    beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay")
+    weight_decay: float = Field(0.1, ge=0, le=10, description="decoupled weight decay, on matrices only")
+    clip_norm: float = Field(1.0, gt=0, le=1e6, description="gradients are clipped to this global norm")
+    precision: Precision = Field(
+        "float32",
+        description="of a learner's parameters and gradients; `bfloat16` takes half the memory, and steps are rounded "
+        "up or down by lot (docs/models.md)",
+    )
+
+
+class OuterSpec(Wire):
+    """The outer step (design §6.4) and the merge (§7)."""
+
+    OMITS_NONE: ClassVar[bool] = True
+
+    learning_rate: float = Field(0.65, gt=0, le=10, description="η of the Nesterov outer step")
+    momentum: float = Field(0.0, ge=0, lt=1, description="μ of the Nesterov outer step")
+    merge: str = Field(
+        "robust_rda",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="how contributions become one outer gradient; another name is of a rule that `merge_package` "
+        "brings (docs/aggregators.md)",
+        json_schema_extra={"enum": list(get_args(Merge))},
+    )
+    contribution_codec: Codec = Field("int8", description="encoding of a member's outer gradient")
+    result_codec: Codec = Field("int8", description="encoding of the merged outer gradient")
+    adoption: Adoption = Field(
+        "carry",
+        description="`carry` keeps the steps made while a round ran, `overwrite` drops them, `blend` keeps a share; "
+        "`eager` makes them where the learner's own part of the merge already is, and keeps a share",
+    )
+    norms: Norms = Field("tensor", description="what `rda` and `robust_rda` give one length: a tensor, or each row")
+    adoption_blend: float = Field(0.5, ge=0, le=1, description="share α that `blend` and `eager` keep")
+    error_feedback: bool = Field(
+        False, description="members add what encoding cut off one contribution to their next one"
+    )
+    merge_package: Installed = Field(
+        None, description="`NAME==VERSION` of the installed package that brings this `merge` (docs/aggregators.md)"
+    )
+    merge_sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="names what that rule computes", json_schema_extra=BY_HOST
+    )
+    moment_correction: LaterShare = Field(
+        None,
+        description="with `eager`: share of what a merge brought beyond a learner's own work that its first moment "
+        "takes over; for `adamw8bit` and `adamw`",
+    )
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        is_built_in = self.merge in get_args(Merge)
+        if not is_built_in and self.merge_package is None:
+            raise ValueError(
+                f"outer.merge: {self.merge!r} is none of {', '.join(map(repr, get_args(Merge)))}; name the "
+                "outer.merge_package that brings it"
+            )
+        if is_built_in and (self.merge_package, self.merge_sha256) != (None, None):
+            raise ValueError(f"outer.merge_package: {self.merge!r} is built in, so no package brings it")
+        return self
+
+    @property
+    def keeps_later_steps(self) -> bool:
+        """Whether the steps made since a snapshot go on from the new anchor."""
+        return self.adoption in ("carry", "eager")
+
+    def kept_share(self, counted_steps: int) -> float:
+        """What a learner keeps of its distance from what it is measured against; all of it if nothing was merged."""
+        return self.adoption_blend if self.adoption == "eager" and counted_steps > 0 else 1.0
+
+
+class PaceSpec(Wire):
+    """Who waits for whom, and how long (design §6.2)."""
+
+    fragments: int = Field(8, ge=1, le=FRAGMENTS_MAX, description="P: parts of the model that are synchronised in turn")
+    steps_per_version: int = Field(
+        24, ge=1, le=1 << 20, description="H: inner steps between two versions of a fragment"
+    )
+    overlap: int = Field(2, ge=1, le=16, description="τ: rounds in flight at once")
+    quorum: int = Field(3, ge=1, le=PEERS_PER_GROUP_MAX, description="K: joined peers that start the grace window")
+    grace_share: float = Field(0.5, ge=0, lt=1, description="γ: share of the slack given to late peers")
+    min_group: int = Field(2, ge=1, le=PEERS_PER_GROUP_MAX, description="fewest members a round may have")
+    min_share: float = Field(0.5, ge=0, lt=1, description="share of the active set a full certificate must exceed")
+    max_stale: int = Field(4, ge=1, le=64, description="versions a contribution may lag before it is dropped")
+    round_seconds: float = Field(
+        8.0,
+        gt=0,
+        le=86400,
+        description="deadline of one attempt at a round; a fifth of it is the longest inner step that is in time",
+    )
+    presence_seconds: float = Field(
+        3.0, gt=0, le=PRESENCE_SECONDS_MAX / 2, description="a peer says that it is there this often"
+    )
+    presence_lifetime_seconds: float = Field(
+        9.0, gt=0, le=PRESENCE_SECONDS_MAX, description="after this silence a peer counts as gone"
+    )
+    cells: bool = Field(
+        False, description="with more than 32 training peers, who has no seat contributes through those who have one"
+    )
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.presence_lifetime_seconds < 2 * self.presence_seconds:
+            raise ValueError("pace.presence_lifetime_seconds must be at least twice pace.presence_seconds")
+        return self
+
+
+class TrustSpec(Wire):
+    """What keys are worth that nobody knows yet (design §9); for runs whose invite anybody may have."""
+
+    newcomers_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of a group that may be neither founders nor active before; one always may; 1 is no bound",
+    )
+    network_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the same for members from one public network (IPv4 /24, IPv6 /48), but for founders",
+    )
+    probation_rounds: int = Field(
+        0,
+        ge=0,
+        le=PROBATION_ROUNDS_MAX,
+        description="this many certified rounds of a fragment a key takes part in before its work has weight there "
+        "and it votes; founders are exempt",
+    )
+    audit_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of its rounds after which a member gets one partition's inputs and recomputes all of it",
+    )
+    score_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of versions of which two members look what one contribution does to the loss; it is shown "
+        "and nothing else (docs/verification.md)",
+    )
+
+    @property
+    def bounds_newcomers(self) -> bool:
+        """Whether strangers are few in any group: then a run can only begin with founders that train."""
+        return self.newcomers_share < 1
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.probation_rounds and self.newcomers_share > 0.25:
+            raise ValueError(
+                "trust.probation_rounds needs trust.newcomers_share of 0.25 at most: keys on probation have no vote "
+                "and no weight, so the others have to be most of a group"
+            )
+        return self
+
+
+class RunConfig(Wire):
+    """One run as its organiser describes it."""
+
+    name: str = Field(
+        "tiny",
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$",
+        description="what people call the run",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seeds initial parameters, data order and every other draw")
+    versions: int = Field(
+        400, ge=1, le=VERSIONS_MAX, description="the run ends after this many certified versions, over all fragments"
+    )
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    data: DataSpec = Field(default_factory=DataSpec)
+    inner: InnerSpec = Field(default_factory=InnerSpec)
+    outer: OuterSpec = Field(default_factory=OuterSpec)
+    pace: PaceSpec = Field(default_factory=PaceSpec)
+    trust: TrustSpec = Field(default_factory=TrustSpec)
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.pace.cells and self.trust.bounds_newcomers:  # as probation needs it to be
+            raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
+        if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
+            raise ValueError('data.order = "passes" cannot be combined with pace.cells, or data.source = "own"')
+        if self.outer.moment_correction is not None and (
+            self.outer.adoption != "eager"
+            or self.inner.optimizer not in ("adamw8bit", "adamw")
+            or self.data.source == OWN
+        ):
+            raise ValueError(
+                'outer.moment_correction needs outer.adoption = "eager", inner.optimizer = "adamw8bit" or "adamw", and '
+                'data.source other than "own"'
+            )
+        return self
+
+    @classmethod
+    def from_toml(cls, path: Path) -> RunConfig:
+        """Read a run file; raises UsageError with one sentence that names the key at fault."""
+        return cls.parse(read_text(path, "run file"), str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> RunConfig:
+        """Parse TOML text; `source` names it in errors."""
+        described = {key: value for key, value in parse_toml(text, source).items() if key != LAB}
+        try:
+            return cls.model_validate(described)
+        except ValidationError as error:
+            raise UsageError(f"{source}: {fault_of(error)}; see docs/config.md") from None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in one inner step of one learner."""
+        return self.data.context_tokens * self.data.sequences_per_step
+
+
+def fault_of(error: ValidationError) -> str:
+    """The first thing that is wrong, in words."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # one of our own, which names its keys
+        return str(first["ctx"]["error"])
+    problem = "is not a known key" if first["type"] == "extra_forbidden" else first["msg"].lower()
+    return f"{'.'.join(map(str, first['loc']))}: {problem}"
+
+
+def run_id_of(manifest: bytes) -> bytes:
+    """The run id of an encoded manifest, also of one that this version cannot read."""
+    return digest_of(b"muster-manifest", manifest)
+
+
+class Manifest(Wire):
+    """A run that exists. Hash it with `run_id`."""
+
+    config: RunConfig
+    organiser: PeerIdText
+    founders: tuple[PeerIdText, ...] = Field(min_length=1, max_length=PEERS_PER_GROUP_MAX)
+    data_digest: Digest
+    genesis: tuple[Digest, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
+    created_unix_seconds: int = Field(ge=0)
+    protocol_major: int = PROTOCOL_MAJOR
+    protocol_minor_min: int = Field(0, ge=0)  # more only where an older minor could not do what is written here
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if len(self.genesis) != self.config.pace.fragments:
+            raise ValueError("genesis must hold one digest per fragment")
+        if len(set(self.founders)) != len(self.founders):
+            raise ValueError("founders must be distinct")
+        if self.config.outer.merge_package is not None and self.config.outer.merge_sha256 is None:
+            raise ValueError("outer.merge_sha256 must say what the rule of outer.merge_package computes")
+        return self
+
+    @property
+    def run_id(self) -> bytes:
+        """SHA-256 of the canonical encoding."""
+        return run_id_of(self.to_wire())
+
+    @property
+    def founder_ids(self) -> frozenset[PeerId]:
+        return frozenset(PeerId(founder) for founder in self.founders)

@@ -1,0 +1,117 @@
+"""What a run's manifest says of its model: a part of `coordinator.run.manifest`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+
+from dht.wire import Wire
+
+TENSORS_MAX = 4096
+SETTINGS_CHARACTERS_MAX = 1 << 16
+OWN = "own"  # the model or the data that every peer brings itself
+BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
+
+Installed: TypeAlias = Annotated[
+    str | None,
+    Field(
+        max_length=128,
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?$",
+        json_schema_extra={"type": "string", "default": ""},
+    ),
+    AfterValidator(lambda text: text or None),
+]
+"""An installed package, `NAME==VERSION`; that there is none has one form only, which older versions know."""
+
+
+class TensorEntry(Wire):
+    """One trained tensor: its name in the model, its shape, and its values at version 0 if they are seeded."""
+
+    name: str = Field(min_length=1, max_length=256)
+    shape: tuple[int, ...] = Field(max_length=8)
+    embedding: bool = False
+    start: Literal["uniform", "ones", "zeros"] = "uniform"
+
+
+class ModelSpec(Wire):
+    """A causal language model of `transformers` (docs/models.md), or one that peers bring (docs/session.md)."""
+
+    OMITS_NONE: ClassVar[bool] = True
+
+    hidden_size: int = Field(128, ge=8, le=16384, description="width of the residual stream")
+    layers: int = Field(4, ge=1, le=256, description="number of transformer blocks")
+    heads: int = Field(4, ge=1, le=256, description="attention heads")
+    intermediate_size: int = Field(
+        352, ge=8, le=65536, description="width of the feed-forward layer, where it can be set"
+    )
+    vocabulary: int = Field(256, ge=2, le=1 << 20, description="number of tokens; 256 for bytes")
+    family: str = Field(
+        "llama",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="`model_type` in `transformers`, as in `gpt2`; `own`: peers bring the model (`peer.Session`)",
+    )
+    settings: str = Field(
+        "",
+        max_length=SETTINGS_CHARACTERS_MAX,
+        description="a table of further fields of the model's `transformers` config, which go before the keys above",
+        json_schema_extra={"type": "table"},
+    )
+    source: str = Field(
+        "",
+        max_length=1024,
+        description="take config and weights from this folder of the host's, or from `hub:NAME` (extra `[hf]`)",
+    )
+    weights: Literal["seeded", "given"] = Field(
+        "seeded",
+        description="version 0: `seeded` values, drawn alike by every machine, or those `given` by the host, "
+        "which sends them to whoever joins; with a `source` that holds weights always `given`",
+    )
+    tensors: tuple[TensorEntry, ...] = Field(
+        (),
+        max_length=TENSORS_MAX,
+        description="names and shapes, for all but plain Llama models",
+        json_schema_extra=BY_HOST,
+    )
+    package: Installed = Field(
+        None, description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)"
+    )
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _canonical(cls, value: Any) -> Any:
+        """A table becomes the one JSON text that stands for it on the wire, where there are no maps."""
+        return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        if self.is_plain_llama and self.hidden_size % self.heads:
+            raise ValueError("model.hidden_size must be a multiple of model.heads")
+        if any(size < 1 for tensor in self.tensors for size in tensor.shape):
+            raise ValueError("model.tensors must hold something")
+        if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
+            raise ValueError("model.tensors must have distinct names")
+        if not isinstance(self.settings_table, dict):
+            raise ValueError("model.settings must be a table")
+        return self
+
+    @property
+    def settings_table(self) -> dict[str, Any]:
+        """`settings` as the table that it stands for; raises ValueError."""
+        try:
+            return json.loads(self.settings or "{}")  # type: ignore[no-any-return]
+        except RecursionError:
+            raise ValueError("model.settings must be a table") from None
+
+    @property
+    def is_plain_llama(self) -> bool:
+        """Whether names, shapes and values at version 0 follow from the first five keys alone."""
+        said = (self.family, self.settings, self.source, self.weights, self.tensors, self.package)
+        return said == ("llama", "", "", "seeded", (), None)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether every peer brings the model itself, and Muster knows its tensors only."""
+        return self.family == OWN

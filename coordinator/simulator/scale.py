@@ -1,0 +1,262 @@
+"""`python -m coordinator.simulator.scale --peers 1000`: the round machine among very many peers, counted.
+
+Every peer runs the real engine. Presence comes from a board of which each reads a part (`coordinator.simulator.board`);
+signatures are keyed hashes, checked and counted as real ones; tensors are digests. Peers die and come back. Prints one
+JSON object: messages, bytes and signature checks per peer and version, how long a version takes until it is certified
+and until nearly everybody knows it, and what the record store carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+from coordinator.chain.certificate import Outcome
+from coordinator.chain.chain import active_sets
+from coordinator.core.actions import Action
+from coordinator.core.events import Event, PeerGone, PresenceSeen, Progress, Tick
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
+from coordinator.simulator.board import REPLICAS, Board
+from coordinator.simulator.clock import VirtualClock
+from coordinator.simulator.meter import CountingVerifier, Meter
+from coordinator.simulator.network import LinkFaults, VirtualNetwork
+from coordinator.simulator.peer import Surroundings, VirtualPeer, make_virtual_tensors
+from coordinator.simulator.simulation import make_manifest, make_signers
+from dht.identity import PeerId, Signer
+
+KNOWN_SHARE = 0.95  # of live peers: a version counts as known
+NOTICED_SHARE = 0.7  # of a dead peer's groupmates whose transport tells them
+AWAY_SECONDS = 60.0
+SECONDS_PER_VERSION_MAX = 400.0
+
+
+@dataclass(slots=True)
+class BoardPeer(VirtualPeer):
+    """A virtual peer that finds others on the board, and says whose signature checks are being counted."""
+
+    board: Board | None = None
+    verifier: CountingVerifier | None = None
+
+    def heartbeat(self) -> None:
+        """Report progress, publish presence, read a part of the others'; goes on for the rest of this life."""
+        engine, board, world, life = self.engine, self.board, self.world, self.life
+        if engine is None or board is None:
+            return
+        now, pace = world.clock.now, world.manifest.config.pace
+        steps = self.tensors.learner.steps(now)
+        board.put(self.me, self.presence(steps), now)
+        presence = engine.core.presence
+        needed = active_sets(machine.chain for machine in engine.machines)
+        other = world.random.randrange(board.shards)
+        presence.forget(now, lifetimes=1.0)
+        versions = engine.heads()[0]
+        for peer in board.get(self.me, needed, other, now, pace.presence_lifetime_seconds):
+            seen, at = board.records[peer]
+            presence.see(peer, seen, at)
+            if seen.versions > versions:
+                self.handle(PresenceSeen(peer, seen))
+        presence.sampled_share = min(1.0, max(len(presence.trainers(now)), 1) / max(board.peers - 1, 1))
+        self.handle(Progress(steps, self.tensors.learner.steps_per_second))
+        self.handle(Tick())
+        again = lambda: self.heartbeat() if self.life == life and self.alive else None  # noqa: E731
+        world.clock.after(pace.presence_seconds, again)
+
+    def handle(self, event: Event) -> None:
+        """Signature checks from here on are ours."""
+        if self.verifier is not None:
+            self.verifier.current = self.me
+        VirtualPeer.handle(self, event)
+
+
+@dataclass(slots=True, repr=False)  # it would be that of every engine
+class Crowd:
+    """Very many peers of one fragment. `knew_at`: when peers heard of each version; `opened`: when each was due."""
+
+    count: int
+    seed: int
+    deaths_per_version: float
+    pace: PaceSpec
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    meter: Meter = field(default_factory=Meter)
+    random: random.Random = field(init=False)
+    board: Board = field(init=False)
+    peers: list[BoardPeer] = field(init=False)
+    heard: dict[int, list[float]] = field(default_factory=dict)  # by version: when peers learnt of it
+    held: dict[int, list[float]] = field(default_factory=dict)  # by version: when peers had its state
+    begun: dict[int, float] = field(default_factory=dict)  # by version: when the first join was sent
+    network: VirtualNetwork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random, self.board = random.Random(self.seed), Board(self.count)
+        signers, inner = make_signers(self.count, self.seed, real_keys=False)
+        verifier = CountingVerifier(inner, self.meter)
+        manifest = make_manifest(self.pace, [one.peer_id for one in signers[:PEERS_PER_GROUP_MAX]], self.seed)
+        self.network = VirtualNetwork(self.clock, self.random, LinkFaults())
+        directory: dict[PeerId, VirtualPeer] = {}
+        world = Surroundings(
+            manifest, self.clock, self.network, self.random, verifier, directory, self, make_virtual_tensors
+        )
+        self.peers = [self._peer(world, signer, verifier) for signer in signers]
+        directory.update({peer.me: peer for peer in self.peers})
+
+    def _peer(self, world: Surroundings, signer: Signer, verifier: CountingVerifier) -> BoardPeer:
+        rate = self.random.uniform(0.5, 1.5)
+        return BoardPeer(world, signer, rate, board=self.board, verifier=verifier)
+
+    # -- watching
+
+    def acts(self, peer: VirtualPeer, action: Action) -> None:
+        """Count an action."""
+        self.meter.acts(peer, action)
+
+    def handled(self, peer: VirtualPeer) -> None:
+        """See who has learnt of which version."""
+        if peer.engine is None:
+            return
+        machine = peer.engine.machines[0]
+        version = machine.chain.version
+        if peer.beats and version > self._known.get(peer.me, 0):
+            self._known[peer.me] = version
+            self.heard.setdefault(version, []).append(self.clock.now)
+        if peer.beats and machine.held > self._holds.get(peer.me, 0):
+            self._holds[peer.me] = machine.held
+            self.held.setdefault(machine.held, []).append(self.clock.now)
+        if machine.joining_since is not None:
+            self.begun.setdefault(version + 1, machine.joining_since)
+
+    _known: dict[PeerId, int] = field(default_factory=dict)
+    _holds: dict[PeerId, int] = field(default_factory=dict)
+
+    # -- running
+
+    def run(self, versions: int) -> None:
+        """Start everybody, then certify so many versions, with deaths in between."""
+        for peer in self.peers:
+            self.clock.after(self.random.uniform(0, self.pace.presence_seconds), peer.start)
+        until = versions * SECONDS_PER_VERSION_MAX
+        if self.deaths_per_version:
+            self._plan_death()
+        while len(self.meter.certified) < versions and self.clock.step(until):
+            pass
+        end = self.clock.now + self.pace.presence_seconds  # let the news spread
+        while self.clock.step(end):
+            pass
+
+    def _plan_death(self) -> None:
+        every = self.pace.steps_per_version / self.deaths_per_version
+        self.clock.after(self.random.expovariate(1 / every), self._death)
+
+    def _death(self) -> None:
+        victim = self.random.choice([peer for peer in self.peers if peer.alive])
+        groupmates = [peer for peer in self.peers if self._grouped(peer, victim)]
+        victim.crash()
+        for other in groupmates:
+            if self.random.random() < NOTICED_SHARE:
+                self.clock.after(self.random.uniform(0.05, 1.0), partial(other.handle, PeerGone(victim.me)))
+        self.clock.after(AWAY_SECONDS, victim.start)
+        self._plan_death()
+
+    @staticmethod
+    def _grouped(peer: BoardPeer, victim: BoardPeer) -> bool:
+        if peer.engine is None or peer is victim:
+            return False
+        machine = peer.engine.machines[0]
+        groups = [machine.attempt, *machine.cells.cells()]
+        return any(one is not None and victim.me in one.group.members for one in groups)
+
+    # -- the result
+
+    def report(self) -> dict[str, object]:
+        """Per peer and version, mean and of the busiest peer."""
+        versions = max(len(self.meter.certified), 1)
+        live = sum(peer.alive for peer in self.peers)
+
+        def per(counter: Mapping[PeerId, float]) -> dict[str, float]:
+            values = list(counter.values()) or [0]
+            return {"mean": round(sum(values) / self.count / versions, 1), "max": round(max(values) / versions, 1)}
+
+        known, held = self._spread(self.heard, live), self._spread(self.held, live)
+        certified = {v: round(self.heard[v][0] - at, 1) for v, at in sorted(self.begun.items()) if v in self.heard}
+        members = Counter(peer for one in self.meter.certified.values() for peer in one.outcome.roster)
+        stored = max(len(peer.engine.core.presence.sightings) for peer in self.peers if peer.engine is not None)
+        return {
+            "peers": self.count,
+            "versions": len(self.meter.certified),
+            "minor": sum(one.outcome.minor for one in self.meter.certified.values()),
+            "void": self.meter.told["round_void"],
+            "peers_in_rosters": len(members),
+            "peers_whose_work_is_in": [self.meter.worked[version] for version in sorted(self.heard)],
+            "steps": [sum(one.steps for one in outcome.included()) for outcome in self._outcomes()],
+            "messages_sent": per(self.meter.sent),
+            "messages_received": per(self.meter.received),
+            "bytes_sent": per(self.meter.sent_bytes),
+            "bytes_received": per(self.meter.received_bytes),
+            "fragments_sent": per(self.meter.fragments_sent),
+            "fragments_received": per(self.meter.fragments_received),
+            "steps_or_states_served": per({peer.me: peer.given for peer in self.peers}),
+            "signature_checks": per(self.meter.checks),
+            "seconds_to_certify": list(certified.values()),  # the first one has no cells yet
+            "seconds_to_certify_median": median(certified.values()) if certified else None,
+            "seconds_until_95_percent_know_median": median(known) if known else None,
+            "versions_known_by_95_percent": len(known),
+            "seconds_until_95_percent_hold_median": median(held) if held else None,
+            "presence_records_kept_max": stored,
+            "record_store": {
+                "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put * REPLICAS),
+                "presence_bytes_got_per_peer_minute": self._per_minute(self.board.bytes_got),
+                "presence_records_held_per_peer": REPLICAS,
+            },
+            "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
+            "virtual_seconds": round(self.clock.now, 1),
+        }
+
+    @staticmethod
+    def _spread(times: Mapping[int, list[float]], live: int) -> list[float]:
+        """Of versions that came to nearly everybody, the seconds between the first peer and the last of these."""
+        needed = int(KNOWN_SHARE * live)
+        return [sorted(one)[needed - 1] - min(one) for one in times.values() if len(one) >= max(needed, 1)]
+
+    def _outcomes(self) -> list[Outcome]:
+        return sorted((one.outcome for one in self.meter.certified.values()), key=lambda outcome: outcome.version)
+
+    def _per_minute(self, total: int) -> float:
+        return round(total / self.count / max(self.clock.now, 1.0) * 60)
+
+
+def main() -> int:
+    """Run one crowd."""
+    parser = argparse.ArgumentParser(prog="python -m coordinator.simulator.scale", description=__doc__)
+    parser.add_argument("--peers", type=int, default=100)
+    parser.add_argument("--versions", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--deaths", type=float, default=0.0, help="peers that die per version, for a minute each")
+    parser.add_argument("--one-level", action="store_true", help="no cells: only the 32 of the group contribute")
+    arguments = parser.parse_args()
+    pace = PaceSpec(
+        fragments=1,
+        overlap=1,
+        presence_seconds=15.0,
+        presence_lifetime_seconds=45.0,
+        round_seconds=20.0,
+        cells=not arguments.one_level,
+    )
+    crowd = Crowd(arguments.peers, arguments.seed, arguments.deaths, pace)
+    started = time.process_time()
+    crowd.run(arguments.versions)
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    cost = {"cpu_seconds": round(time.process_time() - started, 1), "megabytes": round(megabytes)}
+    sys.stdout.write(json.dumps({**crowd.report(), **cost}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Many seeds in several processes: what each one did, or what broke."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from coordinator.simulator.chaos import ChaosReport, run_seed
+
+SEEDS_PER_TASK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is drawn from a seed besides faults: the options of `run_seed`."""
+
+    real_keys: bool = False
+    attacked: bool = False
+    strangers: bool = False
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "honest": Kind(),
+        "attacked": Kind(attacked=True),
+        "strangers": Kind(strangers=True),
+        "attacked strangers": Kind(attacked=True, strangers=True),
+        "real keys": Kind(real_keys=True),
+    }
+)
+"""By the name under which seeds are recorded (docs/seed-ledger.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedOutcome:
+    """A seed, its report or what broke, and the processor time that it took."""
+
+    seed: int
+    report: ChaosReport | str
+    cpu_seconds: float
+
+
+def outcomes(seeds: Sequence[int], kind: Kind, processes: int) -> Iterator[SeedOutcome]:
+    """Per seed what became of it, in their order; what broke a lone seed comes with its traceback."""
+    run = partial(_run, kind=kind, verbose=len(seeds) == 1)
+    if processes <= 1 or len(seeds) <= SEEDS_PER_TASK:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
+
+
+def _run(seed: int, kind: Kind, verbose: bool) -> SeedOutcome:
+    started = time.process_time()
+    try:
+        report: ChaosReport | str = run_seed(seed, kind.real_keys, kind.attacked, kind.strangers)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
+        report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
+    return SeedOutcome(seed, report, time.process_time() - started)

@@ -1,0 +1,1 @@
+"""What convicts: evidence, bans, equivocation, scores."""

@@ -1,0 +1,119 @@
+"""Places: where an honest peer says one thing at most, however often it crashes and restarts (design §9).
+
+Two statements of one key in one place that differ are a contradiction (`coordinator.trust.evidence`). Each place holds
+something that a later life of the same peer does not share:
+
+* A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `OwnJoins.said` keeps
+  what was said; an attempt forgotten there is used up, also if we leave the base and come back (`Bonds`).
+* A *roster* counts as said by the life whose join of the leader it holds; without one it convicts nobody. A life issues
+  each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
+  (`Gathering.add`).
+* *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
+  every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind;
+  what it has left or declined it does not enter later (`OwnJoins.is_behind`).
+* *What is said in a cell* names its roster, which holds a nonce of every member, its leader included. A member draws
+  one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
+* *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
+  one result for each partition and turn, one check for each phase, one redo, one proposal.
+* *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).
+
+Kinds that are not listed (presence, whatever comes later) may be said as often as one likes. The simulator holds
+every honest peer to this over all of its lives (`coordinator.simulator.invariants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from coordinator.wire.messages import STATEMENT_BODIES, Check, Join, Result, Roster
+from dht.errors import PeerError
+from dht.statement import Statement
+
+Place = tuple[object, ...]
+"""Where an honest peer says one thing at most."""
+
+
+def place_of(statement: Statement) -> Place | None:
+    """Where this was said, if only one thing may be said there; None for all else, and for what cannot be read."""
+    context = statement.context
+    detail = _PLACES.get(context.kind)
+    if detail is None:
+        return None
+    try:
+        known = detail(statement)
+    except PeerError:
+        return None
+    if known is None:
+        return None
+    return (
+        context.run_id,
+        kind_of(statement),
+        context.fragment,
+        context.version,
+        context.group,
+        statement.sender,
+        *known,
+    )
+
+
+def kind_of(statement: Statement) -> str:
+    """What it is said as: who votes does not abstain."""
+    return "ballot" if statement.context.kind in ("vote", "abstain") else statement.context.kind
+
+
+def nested(statement: Statement) -> tuple[Statement, ...]:
+    """The statements of others that a leader's statement holds; none if it cannot be read."""
+    model = STATEMENT_BODIES.get(statement.context.kind)
+    field = _NESTED.get(statement.context.kind)
+    if model is None or field is None:
+        return ()
+    try:
+        found: tuple[Statement, ...] = getattr(statement.read(model), field)
+    except PeerError:
+        return ()
+    return found
+
+
+def _nothing_more(statement: Statement) -> Place:
+    return ()
+
+
+def _join(statement: Statement) -> Place:
+    join = statement.read(Join)
+    return (join.attempt, join.boot)
+
+
+def _roster(statement: Statement) -> Place | None:
+    roster = statement.read(Roster)
+    own = [join for join in roster.joins if join.sender == statement.sender]
+    return (roster.attempt, roster.revision, own[0].read(Join).boot) if len(own) == 1 else None
+
+
+def _result(statement: Statement) -> Place:
+    result = statement.read(Result)
+    return (result.partition, result.turn)
+
+
+def _check(statement: Statement) -> Place:
+    return (statement.read(Check).phase,)
+
+
+_PLACES: Mapping[str, Callable[[Statement], Place | None]] = MappingProxyType(
+    {
+        "join": _join,
+        "roster": _roster,
+        "commit": _nothing_more,
+        "bundle": _nothing_more,
+        "result": _result,
+        "check": _check,
+        "redo": _nothing_more,
+        "proposal": _nothing_more,
+        "vote": _nothing_more,
+        "abstain": _nothing_more,
+    }
+)
+
+_NESTED: Mapping[str, str] = MappingProxyType(
+    {"roster": "joins", "bundle": "commits", "redo": "checks", "proposal": "checks"}
+)

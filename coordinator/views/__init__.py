@@ -1,0 +1,1 @@
+"""What people see: snapshot, network view, control client, credit, report."""

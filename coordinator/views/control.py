@@ -1,0 +1,122 @@
+"""Talking to the peer that runs on this machine: one JSON line each way over a Unix socket only its owner can open.
+
+The client lives here so that the dashboard can use it; the server is in `peer.service.control_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from coordinator.views.owner_limits import OwnerLimits
+from coordinator.views.snapshot import PeerSnapshot
+from dht.errors import LocalError, UsageError
+
+SOCKET_NAME = "control.sock"
+REPLY_BYTES_MAX = 8 << 20
+TIMEOUT_SECONDS = 10.0
+SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
+
+Model = TypeVar("Model", bound=BaseModel)
+Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit", "limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a peer. `changes` go with `limits`: each `KEY=VALUE`, as `--limit` takes them."""
+
+    command: Command
+    changes: tuple[str, ...] = ()
+
+
+class NobodyRunsError(UsageError):
+    """No peer is running with this data directory."""
+
+
+def ask(
+    data_directory: Path, command: Command, timeout_seconds: float = TIMEOUT_SECONDS, changes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Send a command to the peer whose data directory this is; returns its reply.
+
+    Raises NobodyRunsError if no peer runs there, UsageError if what is asked makes no sense, LocalError if the peer
+    does not answer or reports a failure.
+    """
+    path = data_directory / SOCKET_NAME
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_seconds)
+        try:
+            _connect(connection, path)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            raise NobodyRunsError(f"no peer is running with data directory {data_directory}; start one first") from None
+        except OSError as error:
+            raise LocalError(f"the control socket {path} cannot be opened: {error}") from None
+        try:
+            connection.sendall(_line(command, changes))
+            reply = _read_line(connection, timeout_seconds)
+        except OSError:
+            raise LocalError(f"the peer with data directory {data_directory} does not answer") from None
+    if not isinstance(reply, dict):
+        raise LocalError("the peer gave an answer that is not an object")
+    if "error" in reply:
+        raise (UsageError if reply.get("usage") is True else LocalError)(str(reply["error"]))
+    return reply
+
+
+def snapshot(data_directory: Path, command: Literal["status", "final"] = "status") -> PeerSnapshot:
+    """The peer's own view of itself; `final` has digests hashed from the tensors."""
+    seconds = TIMEOUT_SECONDS if command == "status" else 6 * TIMEOUT_SECONDS
+    return _told(PeerSnapshot, "snapshot", ask(data_directory, command, seconds))
+
+
+def limits(data_directory: Path, changes: Sequence[str] = (), timeout_seconds: float = TIMEOUT_SECONDS) -> OwnerLimits:
+    """What the owner allows, after these changes; UsageError says in a sentence why there was none."""
+    return _told(OwnerLimits, "limits", ask(data_directory, "limits", timeout_seconds, changes))
+
+
+def _told(model: type[Model], name: str, reply: dict[str, Any]) -> Model:
+    """What a reply says under this name; raises LocalError if it is something else."""
+    try:
+        return model.model_validate(reply[name])
+    except (KeyError, ValidationError):
+        raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+
+
+def _line(command: Command, changes: Sequence[str]) -> bytes:
+    return json.dumps({"command": command} | ({"changes": list(changes)} if changes else {})).encode() + b"\n"
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect through the folder's descriptor: a socket address may be 107 bytes long, a path much longer."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _read_line(connection: socket.socket, timeout_seconds: float, clock: Callable[[], float] = time.monotonic) -> Any:
+    """One line of JSON; raises TimeoutError if all of it is not there in time, and LocalError if it is none."""
+    ends, buffer = clock() + timeout_seconds, bytearray()
+    while not buffer.endswith(b"\n"):
+        remaining_seconds = ends - clock()
+        if remaining_seconds <= 0:
+            raise TimeoutError("its answer only trickles in")
+        connection.settimeout(remaining_seconds)
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            raise ConnectionResetError("it ended, or has too many others to answer")
+        buffer += chunk
+        if len(buffer) > REPLY_BYTES_MAX:
+            raise LocalError("the peer's answer is too long")
+    try:
+        return json.loads(buffer)
+    except ValueError:
+        raise LocalError("the peer's answer is not JSON") from None

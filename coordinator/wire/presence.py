@@ -1,0 +1,197 @@
+"""Presence: who says to be here, and how fast. Helps to find and to time things, never decides (design §6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coordinator.wire.messages import Nonce
+from dht.identity import PeerId
+from dht.records import RECORD_KINDS
+from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
+
+PEERS_KNOWN_MAX = 4096
+ADDRESSES_MAX = 8
+ADDRESS_CHARACTERS_MAX = 256
+HEAD_BYTES = 8  # of a version's digest, as presence carries it
+NAME_CHARACTERS_MAX = 32
+DEVICE_CHARACTERS_MAX = 64
+SOFTWARE_CHARACTERS_MAX = 32
+PRESENCE_BYTES_MAX = RECORD_KINDS["presence"].payload_bytes_max
+COMPLETE_SHARE = 2 / 3  # of a lifetime, which is three records' time (`PaceSpec.presence_lifetime_seconds`)
+FORGET_LIFETIMES = 20.0  # of silence, after which a peer makes room for others
+
+State = Literal["starting", "training", "catching up", "paused", "draining", "hosting"]
+
+
+class Presence(Wire):
+    """What a peer says of itself every few seconds; signed by the record that carries it."""
+
+    protocol_major: int = PROTOCOL_MAJOR
+    protocol_minor: int = PROTOCOL_MINOR
+    boot: Nonce
+    state: State
+    steps: int = Field(ge=0)
+    steps_per_second: float = Field(ge=0, le=1e6)
+    tokens: int = Field(ge=0)
+    loss: float | None = Field(None, ge=0)
+    versions: tuple[int, ...] = Field(max_length=256)
+    heads: tuple[Annotated[bytes, Field(max_length=HEAD_BYTES)], ...] = Field(max_length=256)
+    addresses: tuple[Annotated[str, Field(max_length=ADDRESS_CHARACTERS_MAX)], ...] = Field(max_length=ADDRESSES_MAX)
+    dialable: bool = True
+    software: str = Field("", max_length=SOFTWARE_CHARACTERS_MAX)
+    beat: int = Field(0, ge=0)  # another number every time, so that a peer at rest differs from an old record of it
+    # for people only, and only claims: nothing is decided by them
+    name: str = Field("", max_length=NAME_CHARACTERS_MAX)
+    device: str = Field("", max_length=DEVICE_CHARACTERS_MAX)
+    bytes_sent: int = Field(0, ge=0)
+    bytes_received: int = Field(0, ge=0)
+    rounds_void: int = Field(0, ge=0)  # own rounds of this life
+    team: str = Field("", max_length=NAME_CHARACTERS_MAX)  # for people, and only a claim
+
+    def fitting(self) -> Presence:
+        """This presence within the bytes of a record: what only people read goes first, then addresses, then heads."""
+        fitting = self
+        shorter = (("device", ""), ("team", ""), ("name", ""), ("addresses", self.addresses[:1]), ("heads", ()))
+        for field_name, value in shorter:
+            if len(fitting.to_wire()) <= PRESENCE_BYTES_MAX:
+                break
+            fitting = fitting.model_copy(update={field_name: value})
+        return fitting
+
+
+@dataclass(slots=True)
+class Sighting:
+    """The newest presence of a peer, when it reached us, and since when it has been live (our monotonic clock)."""
+
+    presence: Presence
+    seen_seconds: float
+    since_seconds: float
+
+
+@dataclass(slots=True)
+class PresenceTable:
+    """Whom we believe to be there. Bounded; forgets whoever has been silent for many lifetimes."""
+
+    lifetime_seconds: float
+    sightings: dict[PeerId, Sighting] = field(default_factory=dict)
+    gone: set[PeerId] = field(default_factory=set)  # of `sightings`: lost by the transport
+    unheard: set[PeerId] = field(default_factory=set)  # of `sightings`: said nothing to us in a group, nor since
+    spoken: set[PeerId] = field(default_factory=set)  # of `sightings`: said something to us, and not only to the world
+    shunned: set[PeerId] = field(default_factory=set)  # banned: they may be there, but not for us
+    sampled_share: float = 1.0  # of all presence records that reach us; large swarms read a part of them (design §10)
+    revision: int = 0  # grows with every change, so that whoever computes from the table knows when to do it again
+
+    _counted: tuple[tuple[int, int], int] | None = field(init=False, default=None)
+
+    def see(self, peer: PeerId, presence: Presence, now: float) -> None:
+        """Note a presence record, unless it is the one that we know or there is no room."""
+        known = self.sightings.get(peer)
+        if known is not None and known.presence.beat == presence.beat and known.presence == presence:
+            return  # the same record read again says nothing about now
+        if known is None and len(self.sightings) >= PEERS_KNOWN_MAX:
+            self.forget(now)
+            if len(self.sightings) >= PEERS_KNOWN_MAX:
+                return
+        if known is not None and known.presence.boot != presence.boot:
+            self.unheard.discard(peer)  # another life of it, which has had no occasion to say anything yet
+        since = known.since_seconds if known is not None and self.is_live(peer, now) else now
+        self.revision += 1
+        self.sightings[peer] = Sighting(presence, now, since)
+        self.gone.discard(peer)
+
+    def heard(self, peer: PeerId) -> None:
+        """Any message from a peer shows that the transport reaches it."""
+        self.unheard.discard(peer)
+        if peer in self.sightings:
+            self.spoken.add(peer)
+        if peer in self.gone:
+            self.gone.discard(peer)
+            self.revision += 1
+
+    def miss(self, peers: Set[PeerId]) -> None:
+        """These have said nothing to us in a group that is over: we wait for none of them until they do.
+
+        They may be well, and heard by others; so they stay live, and take part wherever they say something.
+        """
+        self.unheard = (self.unheard | peers) & self.sightings.keys()
+
+    def lose(self, peer: PeerId) -> None:
+        """The transport lost a peer."""
+        if peer in self.sightings:
+            self.revision += 1
+            self.gone.add(peer)
+
+    def shun(self, peer: PeerId) -> None:
+        """This peer is never live for us again."""
+        self.revision += 1
+        self.shunned.add(peer)
+
+    def is_live(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""
+        sighting = self.sightings.get(peer)
+        if sighting is None or peer in self.gone or peer in self.shunned:
+            return False
+        return now - sighting.seen_seconds <= self.lifetime_seconds
+
+    def live(self, now: float) -> frozenset[PeerId]:
+        """Everyone who is live."""
+        return frozenset(peer for peer in self.sightings if self.is_live(peer, now))
+
+    def met_at(self, peers: Set[PeerId], now: float) -> float:
+        """Since when whoever of these has been live longest has been so; now where nobody is."""
+        return min((self.sightings[peer].since_seconds for peer in self.live(now) & peers), default=now)
+
+    def is_complete(self, known: Set[PeerId], now: float) -> bool:
+        """Whether one of these, or where none is live anybody, has been live for two records' time.
+
+        By then we have heard of everybody who is there.
+        """
+        live = self.live(now)
+        return now - self.met_at(live & known or live, now) >= COMPLETE_SHARE * self.lifetime_seconds
+
+    def is_training(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer is live and its learner is running."""
+        return self.is_live(peer, now) and self.sightings[peer].presence.state == "training"
+
+    def is_dialable(self, peer: PeerId) -> bool:
+        """Whether a peer says that others can call it; one of which we know nothing may be."""
+        sighting = self.sightings.get(peer)
+        return sighting is None or sighting.presence.dialable
+
+    def trainers(self, now: float) -> frozenset[PeerId]:
+        """Live peers whose learners are running."""
+        return frozenset(peer for peer in self.sightings if self.is_training(peer, now))
+
+    def heard_trainers(self, now: float) -> frozenset[PeerId]:
+        """Those of them that have not been silent towards us."""
+        return self.trainers(now) - self.unheard
+
+    def population(self, now: float) -> float:
+        """How many peers train, as far as what we see tells; counted anew when that may have changed."""
+        basis = (self.revision, int(now))
+        if self._counted is None or self._counted[0] != basis:
+            self._counted = (basis, len(self.trainers(now)))
+        return self._counted[1] / self.sampled_share
+
+    def step_seconds(self, peers: Set[PeerId]) -> float:
+        """How long an inner step of the slowest of these takes, as far as they say; what they bring ends with one."""
+        rates = [self.sightings[peer].presence.steps_per_second for peer in peers & self.sightings.keys()]
+        return max((1 / rate for rate in rates if rate > 0), default=0.0)
+
+    def says_head(self, peer: PeerId, fragment: int, digest: bytes) -> bool:
+        """Whether a peer says that this version is its newest one."""
+        sighting = self.sightings.get(peer)
+        heads = () if sighting is None else sighting.presence.heads
+        return fragment < len(heads) and heads[fragment] == digest[:HEAD_BYTES]
+
+    def forget(self, now: float, lifetimes: float = FORGET_LIFETIMES) -> None:
+        """Make room of whoever has been silent for so long."""
+        limit = lifetimes * self.lifetime_seconds
+        for peer in [peer for peer, sighting in self.sightings.items() if now - sighting.seen_seconds > limit]:
+            del self.sightings[peer]
+            for noted in (self.gone, self.unheard, self.spoken):
+                noted.discard(peer)

@@ -1,0 +1,262 @@
+"""Owns the libp2p daemon of one peer: identity, addresses, start, restart and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.utils.multiaddr import Multiaddr as HivemindMultiaddr
+from multiaddr import Multiaddr
+
+from dht.address_book import AddressBook
+from dht.addresses import PeerAddress
+from dht.daemon import calls
+from dht.daemon.calls import DAEMON_ERRORS
+from dht.daemon.config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
+from dht.daemon.p2pd import DaemonProcess
+from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
+from dht.errors import LocalError, NetworkError, UsageError
+from dht.guard import Calls, Questions
+from dht.identity import Identity, PeerId
+from dht.locks import IdentityLock, RuntimeDirectory
+from dht.meeting import any_answers
+
+__all__ = ["Daemon", "DaemonConfig", "Relay"]
+
+STARTUP_SECONDS = 60.0  # hivemind's 15 s are too short for a loaded home machine
+CONTROL_SECONDS_MAX = 10.0  # one question to our own daemon
+DUPLICATE_CHECK_SECONDS_MAX = 5.0
+EMPTY_TABLE = "failed to find any peer in table"  # libp2p's words, until the initial peers have told who they are
+EMPTY_TABLE_SECONDS = 0.1
+DIAL_SECONDS_MAX = 5.0
+
+
+class Daemon:
+    """A running libp2p daemon with our key. `p2p` is replaced by `restart`: ask for it each time."""
+
+    def __init__(self, config: DaemonConfig, peer_id: PeerId) -> None:
+        self._config = config
+        self._peer_id = peer_id
+        self._lock = IdentityLock(config.identity_path)
+        self._directory: RuntimeDirectory | None = None
+        self._process: DaemonProcess | None = None
+        self._p2p: Any = None
+        self._listen = config.listen
+        self._book = AddressBook(config.address_book)
+
+    @classmethod
+    async def start(cls, config: DaemonConfig) -> Daemon:
+        """Start p2pd with the key at `config.identity_path`; it calls nobody before it is told to `dial`.
+
+        Raises UsageError (no key, key in use here or elsewhere, port taken), NetworkError (no initial peer answers)
+        or LocalError (the daemon cannot run here).
+        """
+        daemon = cls(config, Identity.load(config.identity_path).peer_id)
+        daemon._lock.acquire()
+        try:
+            check_ports_free(config.listen)
+            if config.port_file is not None:
+                daemon._listen = with_last_ports(config.listen, config.port_file)
+            if config.initial_peers and await _in_use_elsewhere(daemon._peer_id, config, daemon.bootstrap_peers):
+                raise UsageError(
+                    f"the key {config.identity_path} is in use on another machine right now; "
+                    "stop muster there or start this one with a key of its own"
+                )
+            await daemon._launch()
+        except BaseException:
+            await daemon.close()
+            raise
+        return daemon
+
+    @property
+    def p2p(self) -> Any:
+        """The `hivemind.p2p.P2P` over the running daemon."""
+        if self._p2p is None:
+            raise LocalError("the libp2p daemon is not running")
+        return self._p2p
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._peer_id
+
+    @property
+    def initial_peers(self) -> tuple[PeerAddress, ...]:
+        """Whom the configuration names; none for the first peer of a run, which may be alone and well."""
+        return self._config.initial_peers
+
+    @property
+    def bootstrap_peers(self) -> tuple[PeerAddress, ...]:
+        """Whom to call to get into the network: the initial peers, then those remembered."""
+        return tuple(dict.fromkeys((*self._config.initial_peers, *self._book.addresses)))
+
+    def remember(self, addresses: Iterable[PeerAddress]) -> None:
+        """Note where live peers are, freshest first, so that a restart succeeds after the initial peers are gone."""
+        self._book.note(address for address in addresses if address.peer_id != self._peer_id)
+
+    @property
+    def client_only(self) -> bool:
+        """True if nobody can call this peer: it answers no requests and stores nothing for others."""
+        return self._config.client_only
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of p2pd, None while it is not running."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def alive(self) -> bool:
+        """True while the p2pd process really exists, and is listened to; hivemind's own flag stays true after that."""
+        return self._process is not None and self._process.alive and (self._p2p is None or _is_heard(self._p2p))
+
+    def serves(self, p2p: Any) -> bool:
+        """True if `p2p` still leads to a live daemon; False for one from before a restart."""
+        return self.alive and p2p is self._p2p
+
+    async def visible_addresses(self) -> tuple[PeerAddress, ...]:
+        """Where others may dial us, those through our relays last; raises NetworkError if the daemon is silent."""
+        try:
+            visible = await calls.own_addresses(self.p2p, CONTROL_SECONDS_MAX)
+        except DAEMON_ERRORS as error:
+            raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
+        found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
+        found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
+        return tuple(PeerAddress.parse(text) for text in found)
+
+    async def host_of(self, peer: PeerId) -> str:
+        """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""
+        return (await self.hosts()).get(peer, "")
+
+    async def hosts(self) -> dict[PeerId, str]:
+        """The same of all connected peers of which it is known."""
+        try:
+            known = await calls.connected_peers(self.p2p, CONTROL_SECONDS_MAX)
+        except (*DAEMON_ERRORS, LocalError):
+            return {}
+        found: dict[PeerId, str] = {}
+        for peer, addresses in known:
+            for place in map(Multiaddr, addresses):
+                protocol, value = next(iter(place.items()))
+                if "p2p-circuit" not in str(place) and protocol.name in ("ip4", "ip6"):
+                    found.setdefault(peer, str(value))
+        return found
+
+    async def dial(self, address: PeerAddress) -> None:
+        """Connect to a peer at this address, if not connected already; raises NetworkError."""
+        if self._p2p is None:  # the watchdog replaces the daemon while others go on
+            raise NetworkError(f"{address} cannot be called: the libp2p daemon is not running")
+        if not await _dial(self._p2p, address):
+            raise NetworkError(f"{address} does not answer")
+
+    async def restart(self) -> None:
+        """Replace the daemon, dead or alive, by a new one at the same ports; raises UsageError or LocalError."""
+        await self._shut_down()
+        await self._launch()
+
+    async def close(self) -> None:
+        """Stop the daemon, remove its files and let go of the key. Safe to call twice."""
+        await self._shut_down()
+        self._lock.release()
+
+    async def _launch(self) -> None:
+        self._directory = RuntimeDirectory(self._config.runtime_parent)
+        config = replace(self._config, listen=self._listen)
+        self._process = await DaemonProcess.start(arguments(config, self._directory.path), STARTUP_SECONDS)
+        self._p2p = await _attach(self._directory.path)
+        if not self._config.announce:
+            self._listen = with_chosen_ports(self._listen, await self.visible_addresses())
+        if self._config.port_file is not None:
+            keep_ports(self._listen, self._config.port_file)
+
+    async def _shut_down(self) -> None:
+        if self._process is not None:
+            await self._process.stop()
+            self._process = None
+        # not before: from Python 3.12.1 on the listening server waits for all streams, which a daemon that hangs keeps
+        if self._p2p is not None:
+            await _detach(self._p2p)
+            self._p2p = None
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+
+async def _attach(directory: Path) -> Any:
+    """hivemind's P2P over a daemon that it did not start, with its own socket in `directory`."""
+    attached: Any = type("AttachedP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{directory}/"})
+    try:
+        async with asyncio.timeout(CONTROL_SECONDS_MAX):
+            p2p = await attached.replicate(HivemindMultiaddr(control_address(directory)))
+    except DAEMON_ERRORS as error:
+        raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
+    control = p2p._client.control
+    control._handler_tasks, control._pending_calls = Calls(), Questions()
+    return p2p
+
+
+def _is_heard(p2p: Any) -> bool:
+    """Whether hivemind's background tasks still read what the daemon says, and write to it."""
+    control = p2p._client.control
+    return not any(task is not None and task.done() for task in (control._read_task, control._write_task))
+
+
+async def _detach(p2p: Any) -> None:
+    """Close the connection to the daemon and wait for hivemind's background tasks, which it only cancels."""
+    control = p2p._client.control
+    tasks = [p2p._listen_task, control._read_task, control._write_task, *control._handler_tasks.values()]
+    running = [task for task in tasks if task is not None]
+    await p2p.shutdown()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _dial(p2p: Any, address: PeerAddress) -> bool:
+    """Connect to a peer at this address; False if it does not answer."""
+    # as bytes by py-multiaddr: hivemind's own encodes the relay's peer id wrongly
+    place = Multiaddr(address.text.removesuffix(f"/p2p/{address.peer_id}"))
+    try:
+        await calls.connect(p2p, address.peer_id, [place.to_bytes()], DIAL_SECONDS_MAX)
+    except DAEMON_ERRORS:
+        return False
+    return True
+
+
+async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[PeerAddress, ...]) -> bool:
+    """True if those we know can lead a nameless daemon to a live peer with this id; NetworkError if none answers."""
+    directory = RuntimeDirectory(config.runtime_parent)
+    process: DaemonProcess | None = None
+    p2p: Any = None
+    try:
+        process = await DaemonProcess.start(nameless_arguments(directory.path), STARTUP_SECONDS)
+        p2p = await _attach(directory.path)
+        if not await any_answers(_dial(p2p, address) for address in known):
+            raise NetworkError("none of the initial peers answered; check the addresses and this machine's connection")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):
+                return await _can_find(p2p, peer_id)
+        return False
+    finally:
+        if p2p is not None:
+            await _detach(p2p)
+        if process is not None:
+            await process.stop()
+        directory.close()
+
+
+async def _can_find(p2p: Any, peer_id: PeerId) -> bool:
+    """Whether others lead us to this peer; asks again while we have not yet learnt whom to ask."""
+    while True:
+        try:
+            await calls.connect(p2p, peer_id, [], DUPLICATE_CHECK_SECONDS_MAX)
+        except P2PDaemonError as error:
+            if EMPTY_TABLE not in str(error):
+                return False
+            await asyncio.sleep(EMPTY_TABLE_SECONDS)
+        else:
+            return True

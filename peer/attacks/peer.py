@@ -1,0 +1,163 @@
+"""A peer that attacks its run (`muster join --attack`), by its outer gradients or by what it says, to see what follows.
+
+For trials on one's own machine: it joins nothing but what is there alone, or in namespaces or containers that whoever
+started it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address, ip_network
+
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
+
+from coordinator.adversary.mischief import Mischief, MischievousCore
+from coordinator.core.actions import Send
+from coordinator.core.context import Core
+from coordinator.run.manifest import Manifest
+from coordinator.wire.messages import Message, PartNote
+from dht.addresses import Reach
+from dht.errors import NetworkError, UsageError
+from dht.identity import PeerId, Signer
+from dht.invite import Invite
+from peer.attacks.evasion import EVASIVE, EvasiveWork
+from peer.attacks.forgery import FORGERIES
+from peer.attacks.messages import CALL_SECONDS_MAX, MESSAGE_ATTACKS, ByteStream, MessageAttack, group_named
+from peer.attacks.protocol import is_mischief, mischief_named, own_attack
+from peer.attacks.work import ForgingWork, HostileWork, MischievousWork
+from peer.attacks.zoo import AttackChoice
+from peer.net.frames import Transfer, encode_header
+from peer.net.hivemind_transport import HivemindTransport, handler_name
+from peer.net.network import Network
+from peer.net.transport import Lane, Payload
+from peer.rounds.driver import Pump
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors
+from peer.storage.blobs import BlobStore
+
+
+def check_among_ourselves(invite: Invite, option: str, trial_network: str = "") -> None:
+    """Raises UsageError if this run is not on this machine alone; `option` is what has no business elsewhere.
+
+    `trial_network` is an IP network or a host's name, never public, that is this machine's own all the same.
+    """
+    for address in invite.addresses:
+        named = address.reach is Reach.PRIVATE and _is_in(address.host, trial_network)
+        if not (named or address.reach is Reach.LOOPBACK):
+            raise UsageError(f"{option} is for runs on this machine alone, and {address.host} may be elsewhere")
+
+
+def _is_in(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network)
+    except ValueError:
+        return host == network
+
+
+@dataclass
+class HostilePump(Pump):
+    """Sends what its mischief makes of every message, and of the bytes beside it."""
+
+    mischief: Mischief = field(kw_only=True)
+
+    def _send(self, action: Send) -> None:
+        for sent in self.mischief.sends(action):
+            super()._send(sent)
+
+    def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
+        if isinstance(message, PartNote):
+            payload = self.mischief.carries(message, bytes(payload))
+        super().post(peer, message, payload)
+
+    def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        if self.mischief.is_deaf_to(sender, message):
+            return
+        for answer in self.mischief.hears(sender, message):
+            super()._send(answer)
+        super()._receive(sender, message, payload)
+
+
+class OpenLine:
+    """The network of a running peer without what keeps an honest one from misusing it; see `attacks.messages.Line`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    @property
+    def _transport(self) -> HivemindTransport:
+        return self._network._transport  # another one after each restart of the daemon
+
+    def post(self, peer: PeerId, header: bytes, payload: bytes) -> None:
+        self._transport.post(peer, header, payload)
+
+    async def open(self, peer: PeerId, lane: Lane | str) -> ByteStream:
+        handler = handler_name(self._network._run_id, lane) if isinstance(lane, Lane) else lane
+        return await self._transport.open_stream(peer, handler)
+
+    async def call(self, peer: PeerId, handler: str, request: bytes) -> None:
+        client = self._network.dht.daemon.p2p._client
+        try:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                await client.call_unary_handler(PeerID.from_base58(peer), handler, request)
+        except (P2PDaemonError, P2PHandlerError) as error:
+            raise NetworkError(f"{peer} refuses: {error}") from None
+
+
+@dataclass
+class NoisyPump(Pump):
+    """An honest pump, and an attack that hears what it sends and receives."""
+
+    attack: type[MessageAttack] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.transport, Network)
+        core = self.engine.core
+        others = {*core.manifest.founder_ids, PeerId(core.manifest.organiser)} - {core.me}
+        self._attack = self.attack(OpenLine(self.transport), others, random.Random(core.me))
+        self._start(self._attack.run())
+
+    def on_frame(self, sender: PeerId, header: bytes, payload: bytes) -> None:
+        self._attack.tap.note(header, payload)
+        super().on_frame(sender, header, payload)
+
+    def post(self, peer: PeerId, message: Message | Transfer, payload: Payload) -> None:
+        self._attack.tap.note(encode_header(message), bytes(payload))
+        super().post(peer, message, payload)
+
+    def _receive(self, sender: PeerId, message: Message, payload: bytes) -> None:
+        if (group := group_named(message)) is not None:
+            self._attack.tap.note_group(group)
+        super()._receive(sender, message, payload)
+
+
+def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
+    """What makes the core of a peer that attacks its run; raises UsageError if there is no such attack."""
+    if not is_mischief(name):
+        return Core
+    mischief = mischief_named(name, signer, manifest.founder_ids)
+    return partial(MischievousCore, mischief=lambda: mischief)
+
+
+def disguise(
+    name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
+) -> tuple[RoundWork, Callable[..., Pump]]:
+    """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
+    config = core.manifest.config
+    own = MESSAGE_ATTACKS.get(name) or own_attack(name)
+    if own is not None and issubclass(own, MessageAttack):
+        return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=own)
+    if name == EVASIVE:
+        return EvasiveWork(config, anchors, blobs, worker), Pump
+    if name in FORGERIES:
+        return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
+    mischief = core.mischief() if isinstance(core, MischievousCore) else None
+    if mischief is None:
+        return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
+    return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostilePump, mischief=mischief)

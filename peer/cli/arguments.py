@@ -1,0 +1,101 @@
+"""What the options of a command mean: folders, run files, and lists of one value per peer."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import PeerError, UsageError
+from dht.identity import PeerId, public_key_of
+
+PRESET = "presets/tiny.toml"
+CHECKOUT_PRESET = "examples/tiny.toml"  # the same file before it is packed into a wheel
+SLOWNESS_MAX = 1000.0
+_DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
+
+
+def run_config(path: Path | None, versions: int | None) -> RunConfig:
+    """The run in this file, or the one that ships with Muster, with another length if given; raises UsageError."""
+    if path is not None:
+        config = RunConfig.from_toml(path)
+    else:
+        preset = files("peer") / PRESET
+        if not preset.is_file():
+            preset = Path(__file__).resolve().parents[2] / CHECKOUT_PRESET
+        config = RunConfig.parse(preset.read_text(encoding="utf-8"), Path(CHECKOUT_PRESET).name)
+    return config if versions is None else config.model_copy(update={"versions": versions})
+
+
+def listen(text: str) -> str:
+    """An address of this machine to listen on; raises UsageError."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise UsageError(f"--listen {text!r} is no IP address; 0.0.0.0 stands for all of this machine's") from None
+    return text
+
+
+def device(text: str) -> str:
+    """A device to train on, or several GPUs; raises UsageError."""
+    if not _DEVICE.fullmatch(text):
+        raise UsageError(
+            f"--device {text!r} is none; say auto, cpu, cuda, cuda:1 for the second GPU, or cuda:0,cuda:1 for both"
+        )
+    names = text.split(",")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--device {text} names a GPU twice; name each once")
+    return text
+
+
+def founders(texts: Iterable[str]) -> tuple[str, ...]:
+    """Peer ids; raises UsageError if one is none."""
+    for text in texts:
+        try:
+            public_key_of(PeerId(text))
+        except PeerError as error:
+            raise UsageError(f"{text!r} cannot be a founder: {error}") from None
+    return tuple(texts)
+
+
+def by_peer(option: str, texts: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The pairs of `NUMBER:VALUE`; raises UsageError."""
+    for text in texts:
+        number, _, value = text.partition(":")
+        if not (number.isdecimal() and value):
+            raise UsageError(f"{option} {text!r} is not of the form NUMBER:VALUE, as in {option} 2:10")
+        yield int(number), value
+
+
+def attacks(texts: Sequence[str], peers: int) -> dict[int, str]:
+    """What the last of so many peers do, by number, of `NAME:COUNT[:PARAMETER=VALUE]`; raises UsageError."""
+    if not texts:
+        return {}
+    from peer.attacks.protocol import is_process_attack
+    from peer.attacks.zoo import AttackOrder
+
+    found: list[str] = []
+    asked = 0
+    for text in texts:
+        count = AttackOrder.parse(text, is_process_attack).count
+        name, _, rest = text.partition(":")
+        _, colon, setting = rest.partition(":")
+        asked += count
+        found += [name + colon + setting] * min(count, peers + 1)
+    if asked >= peers:
+        raise UsageError(f"somebody must be honest: of {peers} peers {peers - 1} can attack, not {asked}")
+    return dict(enumerate(found, peers - len(found) + 1))
+
+
+def slowness(text: str) -> float:
+    """How many times slower than the others; raises UsageError."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= SLOWNESS_MAX:
+        raise UsageError(f"a peer can be 1 to {SLOWNESS_MAX:g} times slower than the others, not {text!r}")
+    return factor

@@ -1,0 +1,277 @@
+"""The commands. Each imports what it needs when it runs, so that `--help` and `status` answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.run.manifest import VERSIONS_MAX
+from coordinator.views.control import Command, ask, snapshot
+from dht.daemon.config import Relay
+from dht.errors import LocalError, UsageError
+from dht.invite import Invite
+from peer.cli import arguments, chaos, dashboard, home, join, lab, plan
+from peer.cli import credit as cli_credit
+from peer.cli import export as cli_export
+from peer.cli import top as cli_top
+from peer.cli.common import (
+    Announce,
+    ChainKept,
+    Dashboard,
+    DashboardListen,
+    Data,
+    DieWithParent,
+    Limit,
+    Listen,
+    Metrics,
+    MetricsListen,
+    Name,
+    Port,
+    ServeRelay,
+    Stay,
+    StepSeconds,
+    Verbose,
+    serve,
+)
+from peer.export.options import ExportOptions
+from peer.machine import paths
+from peer.machine.limits import PeerSettings
+from peer.node.options import NodeOptions
+from peer.service.dashboard import PagesAt
+from peer.service.process import ServiceOptions, Start
+
+if TYPE_CHECKING:
+    from peer.swarm.run import SwarmOptions
+
+app = typer.Typer(
+    help="Train a language model together with other people's machines. There is no server.",
+    epilog="Example: muster swarm --peers 4 --minutes 5",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+app.add_typer(plan.app, name="plan")
+app.add_typer(lab.app)
+app.add_typer(dashboard.app)
+app.command(epilog="Example: muster top")(cli_top.top)
+app.add_typer(chaos.app)
+app.command(epilog="Example: muster export my-model")(cli_export.export)
+app.command(epilog="Example: muster verify my-model")(cli_export.verify)
+app.command(epilog="Example: muster credit")(cli_credit.credit)
+app.add_typer(join.app)
+app.add_typer(home.app)
+
+Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
+Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
+
+
+@app.callback(invoke_without_command=True)
+def _help(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show_version:
+        version()
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog="Example: muster swarm --peers 4 --versions 400 --report report.json")
+def swarm(
+    peers: Annotated[int, typer.Option(help="How many peers to start.")] = 4,
+    versions: Versions = None,
+    minutes: Annotated[float | None, typer.Option(help="End after this time instead.")] = None,
+    config: ConfigOption = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
+    no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
+    step_seconds: StepSeconds = 0.0,
+    data: Annotated[Path | None, typer.Option(help="Keep what the peers hold in this folder, for next time.")] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME:COUNT: so many of the peers attack; names: `muster lab --list`, or MODULE.CLASS. "
+            "They see nobody's work but their own, so alie, ipm, mimic, min_max and min_sum are tame here."
+        ),
+    ] = None,
+    tape: Annotated[
+        Path | None, typer.Option(help="Write the event tape to this file (JSON lines), for `muster lab --replay`.")
+    ] = None,
+    slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Start N real peers on this machine, train together, and report."""
+    from peer.swarm.report import check_writable
+    from peer.swarm.run import SwarmOptions
+
+    if versions is not None and minutes is not None:
+        raise UsageError("a swarm ends after --versions or after --minutes; give one of the two")
+    if minutes is not None and not minutes > 0:
+        raise UsageError("--minutes must be more than 0")
+    for file in (report, tape):
+        if file is not None:
+            check_writable(file)
+    options = SwarmOptions(
+        config=arguments.run_config(config, versions),
+        config_path=config,
+        peers=peers,
+        minutes=minutes,
+        step_seconds=step_seconds,
+        data_directory=paths.swarm_directory(data),
+        slow={number: arguments.slowness(text) for number, text in arguments.by_peer("--slow", slow or [])},
+        faults=dict(arguments.by_peer("--fault", fault or [])),
+        attacks=arguments.attacks(attack or (), peers),
+        tape=tape,
+        verbose=verbose,
+    )
+    _run_swarm(options, report, no_ui or not sys.stdout.isatty())
+
+
+@app.command(epilog="Example: muster host examples/tiny.toml --port 7400")
+def host(
+    config: Config = None,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    relay: ServeRelay = False,
+    founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
+    versions: Versions = None,
+    limit: Limit = None,
+    name: Name = "",
+    export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
+    export_every: Annotated[
+        int | None, typer.Option(min=1, help="And whenever so many more versions are certified.")
+    ] = None,
+    push: cli_export.Push = None,
+    licence: cli_export.Licence = "",
+    invite: Annotated[str | None, typer.Option(help="Fresh invite of this run, to come back after long.")] = None,
+    stay: Stay = False,
+    metrics_port: Metrics = None,
+    metrics_listen: MetricsListen = "127.0.0.1",
+    dashboard_port: Dashboard = None,
+    dashboard_listen: DashboardListen = "127.0.0.1",
+    verbose: Verbose = False,
+    die_with_parent: DieWithParent = None,
+    chain_kept: ChainKept = None,
+) -> None:
+    """Begin a run and keep it reachable: print its invite, evaluate, never train."""
+    described = arguments.run_config(config, versions)
+    if export is None and (export_every is not None or push is not None or licence):
+        raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
+    fresh = None if invite is None else Invite.parse(invite)
+    pages = None if dashboard_port is None else PagesAt(dashboard_port, dashboard_listen)
+    if pages is not None:
+        pages.check()
+    options = NodeOptions(
+        data_directory=paths.data_directory(data),
+        port=port,
+        listen_host=listen,
+        announce=tuple(announce or ()),
+        relay=Relay.SERVE if relay else Relay.OFF,
+        name=name,
+        founders=arguments.founders(founder or ()),
+        export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
+        limits=PeerSettings.load(paths.data_directory(data), limit or ()).limits,
+        chain_kept=chain_kept,
+    )
+
+    def prepare() -> Start:
+        from peer.export.regular import check
+        from peer.node.node import Node
+
+        if options.export is not None:
+            check(options.export)
+        return lambda: Node.host(described, options, fresh)
+
+    served = ServiceOptions(
+        options.data_directory,
+        stay,
+        True,
+        parent=die_with_parent,
+        metrics_port=metrics_port,
+        metrics_listen=metrics_listen,
+        pages=pages,
+    )
+    serve(prepare, served, verbose)
+
+
+@app.command("invite", epilog="Example: muster invite")
+def invite_command(data: Data = None) -> None:
+    """Print the invite of the run that the peer here takes part in."""
+    typer.echo(ask(paths.data_directory(data), "invite")["invite"])
+
+
+@app.command(epilog="Example: muster status --json")
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+    data: Data = None,
+) -> None:
+    """Say how the peer running here is doing."""
+    from peer.service.status_text import status_page
+
+    now = snapshot(paths.data_directory(data))
+    typer.echo(now.model_dump_json(indent=2) if as_json else status_page(now))
+
+
+@app.command(epilog="Example: muster pause")
+def pause(data: Data = None) -> None:
+    """Make no inner steps until `muster resume`; stay in the network."""
+    _tell(data, "pause", "paused; go on with: muster resume")
+
+
+@app.command(epilog="Example: muster resume")
+def resume(data: Data = None) -> None:
+    """Go on after `muster pause`."""
+    _tell(data, "resume", "going on")
+
+
+@app.command(epilog="Example: muster drain")
+def drain(data: Data = None) -> None:
+    """Finish the rounds under way, save, and leave."""
+    _tell(data, "drain", "finishing the rounds under way; the peer then saves and ends")
+
+
+@app.command("version", epilog="Example: muster version")
+def version() -> None:
+    """Print the version of Muster and of its protocol."""
+    from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
+    from peer.machine.version import release
+
+    software = release() or "(a checkout that is not installed)"
+    typer.echo(f"muster {software}, protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}")
+
+
+def _tell(data: Path | None, command: Command, done: str) -> None:
+    ask(paths.data_directory(data), command)
+    typer.echo(done)
+
+
+def _run_swarm(options: SwarmOptions, report_path: Path | None, plain: bool) -> None:
+    """Run the swarm and say how it went; raises LocalError if that was not well."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from peer.swarm.report import disagreement, write_report
+    from peer.swarm.run import Swarm
+    from peer.swarm.view import LiveView, PlainLines, summary
+
+    console = Console(highlight=False, soft_wrap=plain)
+    view = LiveView(console)
+    with nullcontext() if plain else view:
+        run = Swarm(options, PlainLines(typer.echo) if plain else view)
+        report = asyncio.run(run.run())
+    if report_path is not None:
+        write_report(report, report_path)
+    reason = disagreement(run.watch)
+    console.print(summary(report, run.watch.host_snapshot.sample if run.watch.host_snapshot else "", reason))
+    if reason is not None:
+        raise LocalError(f"the swarm did not end well: {reason}; `muster swarm --data DIR` keeps the logs")
+    if not report.versions_certified:
+        raise LocalError("the swarm certified no version; give it more time, or more versions than it had before")

@@ -1,0 +1,70 @@
+"""What several commands share: their options, and how one of them runs a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli import arguments
+from peer.service.process import ServiceOptions, Start
+
+StepSeconds = Annotated[
+    float, typer.Option(min=0, max=86_400, help="Pace: inner steps come this far apart, or further.")
+]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of this peer's key, checkpoints and log.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="TCP port to listen on; default: any free one.")]
+Listen = Annotated[
+    str,
+    typer.Option(help="IP address to listen on; 0.0.0.0 to be reached from elsewhere.", callback=arguments.listen),
+]
+Announce = Annotated[list[str] | None, typer.Option(help="Multiaddress at which others reach this peer (repeatable).")]
+ServeRelay = Annotated[
+    bool, typer.Option("--relay", help="Pass on what is said to peers behind routers; this costs bandwidth.")
+]
+UseRelay = Annotated[
+    bool, typer.Option("--relay", help="Let others call this peer through the host, if that has --relay too.")
+]
+Name = Annotated[str, typer.Option(help="What people call this peer.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
+Metrics = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
+]
+MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
+Dashboard = Annotated[
+    int | None,
+    typer.Option("--dashboard-port", min=1, max=65535, help="Serve the dashboard on this port, in its own process."),
+]
+DashboardListen = Annotated[
+    str, typer.Option(help="IP address of the dashboard; beyond this machine nobody gets any controls.")
+]
+Limit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/home.md)."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
+DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
+ChainKept = Annotated[int | None, typer.Option(min=8, hidden=True)]
+
+
+def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) -> None:
+    """Run one peer with its log in its data directory."""
+    import gc
+
+    from peer.machine import log
+    from peer.service import process
+
+    log.configure(options.data_directory, verbose)
+
+    def prepare_well() -> Start:
+        gc.disable()  # nothing in a loading module is garbage, and looking for it takes a sixth of the time
+        start = prepare()
+        gc.freeze()
+        gc.enable()
+        log.silence_libraries()
+        return start
+
+    process.run(prepare_well, options, typer.echo)

@@ -1,0 +1,76 @@
+"""`muster credit`: whose work is in the run, summed from certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.views import quantity
+from coordinator.views.control import NobodyRunsError, ask
+from coordinator.views.credit import CreditReport, team_tokens
+from dht.errors import LocalError
+from peer.machine import paths
+
+ROWS_MAX = 100
+NO_TEAM = "(no team)"
+
+
+def credit(
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
+    run: Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+) -> None:
+    """Say who contributed how many tokens to certified versions, as far as the peer here holds certificates."""
+    report = newest_report(paths.data_directory(data), run)
+    typer.echo(report.model_dump_json(indent=2) if as_json else page(report))
+
+
+def newest_report(home: Path, run: str) -> CreditReport:
+    """Of the peer that runs here, else as it was saved last; raises UsageError if there is nothing."""
+    try:
+        return CreditReport.model_validate(ask(home, "credit")["credit"])
+    except NobodyRunsError:
+        from peer.export.source import known_run
+        from peer.storage.credit_book import saved_report
+        from peer.storage.run_directory import run_path
+
+        return saved_report(run_path(home, known_run(home, run).run_id))
+    except (KeyError, ValueError):
+        raise LocalError("the peer speaks another version of the control protocol; restart it") from None
+
+
+def page(report: CreditReport) -> str:
+    """Several lines for people."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: CreditReport) -> Iterator[str]:
+    yield f"run {report.run_id}: {report.tokens:,} tokens in versions {quantity.versions(report.to_versions)}"
+    yield _scope(report)
+    yield ""
+    for place, one in enumerate(report.contributors[:ROWS_MAX], start=1):
+        share = 100 * one.tokens / report.tokens if report.tokens else 0.0
+        name = " ".join(part for part in (one.name, f"({one.team})" if one.team else "") if part)
+        sums = f"{one.tokens:>14,}  {share:5.1f} %  {one.versions:>7} versions"
+        yield f"{place:4}  {sums}  …{one.peer_id[-8:]}  {name}".rstrip()
+    if len(report.contributors) > ROWS_MAX:
+        yield f"      and {len(report.contributors) - ROWS_MAX} others; --json prints all"
+    teams = team_tokens(report.contributors)
+    if teams:
+        yield ""
+        yield from (f"      {tokens:>14,}  {team or NO_TEAM}" for team, tokens in teams)
+    if report.compared_version:
+        yield ""
+        yield f"up to version {report.compared_version} of every fragment: {report.compared_digest}"
+        yield "Whoever counts from the same versions on has the same digest there. Names and teams are claims."
+
+
+def _scope(report: CreditReport) -> str:
+    if report.complete:
+        return "every certificate since the run began is counted"
+    missed = f", without {report.missed} certificates that this peer never held" if report.missed else ""
+    first = max(report.from_versions)
+    return f"counted from version {first} of each fragment on{missed}; ask a peer that was there before"

@@ -1,0 +1,157 @@
+"""`muster dashboard`: pages in a browser over a run, or over a made-up one.
+
+Three processes: an observer (or the demo) writes what it knows into a file, Streamlit shows the file, and this command
+starts and ends both. It imports neither: the dashboard is only looked up.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.views.control import ask
+from dht.errors import LocalError, UsageError
+from dht.invite import Invite
+from peer.machine import paths
+from peer.service.dashboard import PagesAt, packages_folder, tethered
+
+READY_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.1
+END_SECONDS_MAX = 10.0
+
+app = typer.Typer()
+
+Run = Annotated[str | None, typer.Argument(help="Invite of the run to look at; default: the run of the peer here.")]
+DemoPeers = Annotated[int, typer.Option(min=4, max=2000, help="How many peers the demo has.")]
+DemoSeed = Annotated[int, typer.Option(min=0, max=2**32, help="The same seed tells the same story.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="TCP port of the pages.")]
+Listen = Annotated[str, typer.Option(help="IP address to listen on; beyond this machine nobody gets any controls.")]
+
+
+@app.command(epilog="Example: muster dashboard --demo")
+def dashboard(
+    invite: Run = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Show a simulated network instead.")] = False,
+    demo_peers: DemoPeers = 12,
+    demo_seed: DemoSeed = 1,
+    port: Port = 8501,
+    listen: Listen = "127.0.0.1",
+    headless: Annotated[bool, typer.Option("--headless", help="Open no browser.")] = False,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
+) -> None:
+    """Show a living network in the browser: run, peers, rounds, trust and credit."""
+    if demo and invite is not None:
+        raise UsageError("a demo needs no invite; give one of the two")
+    at = PagesAt(port, listen)
+    at.check()
+    directory = paths.data_directory(data)
+    with tempfile.TemporaryDirectory(prefix="muster-dashboard-") as name, ExitStack() as ending:
+        folder = Path(name)
+        view = folder / "view.json"
+        if demo:
+            source = ["dashboard.demo", "--peers", str(demo_peers), "--seed", str(demo_seed)]
+        else:
+            source = [
+                "peer.observer.process",
+                "--invite",
+                invite_of(invite, directory),
+                "--data",
+                str(folder / "observer"),
+            ]
+        pages = ["dashboard.serve", "--view", str(view), "--listen", listen, "--port", str(port)]
+        pages += [] if demo else ["--data", str(directory)]
+        with _interruptible():
+            children = [ending.enter_context(Child(one, folder)) for one in ([*source, "--out", str(view)], pages)]
+            _wait_until_served(children, (listen, port), view)
+            typer.echo(f"dashboard: {at.url}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
+            if not headless:
+                typer.launch(at.url)
+            _wait(children)
+
+
+def invite_of(given: str | None, directory: Path) -> str:
+    """The invite that was given, or that of the run which the peer here takes part in; raises UsageError."""
+    if given is not None:
+        Invite.parse(given)
+        return given
+    try:
+        return str(ask(directory, "invite")["invite"])
+    except UsageError:
+        raise UsageError("give the invite of a run, or --demo, or start a peer on this machine first") from None
+
+
+class Child:
+    """A module that runs as a process of its own, and ends with this one. A context manager."""
+
+    def __init__(self, module: Sequence[str], folder: Path) -> None:
+        self._log = folder / f"{module[0]}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                tethered(module),
+                cwd=packages_folder(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us, and we end it
+            )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def check(self) -> None:
+        """Raise what it ended with, if it has ended: UsageError or LocalError."""
+        if self.process.poll() is None:
+            return
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it said nothing"
+        if self.process.returncode == 2:
+            raise UsageError(last)
+        raise LocalError(f"a part of the dashboard has ended: {last}")
+
+
+def _wait_until_served(children: Sequence[Child], address: tuple[str, int], view: Path) -> None:
+    """Until the pages answer and have something to show; raises what a child ended with, or LocalError."""
+    for _ in range(int(READY_SECONDS_MAX / POLL_SECONDS)):
+        for child in children:
+            child.check()
+        with suppress(OSError), socket.create_connection(address, POLL_SECONDS):
+            if view.exists():
+                return
+        with suppress(subprocess.TimeoutExpired):
+            children[0].process.wait(POLL_SECONDS)
+    raise LocalError(f"the dashboard did not start within {READY_SECONDS_MAX:.0f} s; is this machine very busy?")
+
+
+def _wait(children: Sequence[Child]) -> None:
+    """Until interrupted; raises what a child ended with."""
+    while True:
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(1.0)
+            child.check()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP end the dashboard, and that is no failure."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        yield

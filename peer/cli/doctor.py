@@ -1,0 +1,200 @@
+"""`muster doctor`: measures this machine, and has peers of a run measure it, for `peer.cli.diagnosis` to judge."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from coordinator.run.manifest import Manifest, RunConfig
+from dht.addresses import tcp_endpoint
+from dht.daemon.ports import check_ports_free
+from dht.errors import MusterError, PeerError
+from dht.identity import PeerId
+from dht.invite import Invite
+from peer.cli import diagnosis
+from peer.cli.consent import this_machine
+from peer.cli.diagnosis import Finding, Probed
+from peer.data.windows import load_tokens
+from peer.machine.clock import unix_seconds
+from peer.machine.sensors import MachineSensors
+from peer.machine.version import DISTRIBUTION
+from peer.net.frames import ProbeAnswer, ProbeAsk, decode_header, encode_header
+from peer.net.network import Network
+from peer.node.clock_check import ahead_of
+from peer.node.options import NodeOptions
+from peer.numerics.golden import self_check
+from peer.sync.guest import visit
+
+PACKAGES = (DISTRIBUTION, "torch", "hivemind", "transformers", "bitsandbytes", "numpy")
+ANSWER_SECONDS_MAX = 12.0
+UPLOAD_FRAMES = 8
+UPLOAD_FRAME_BYTES = 256 << 10
+
+
+def check_machine(options: NodeOptions, config: RunConfig) -> list[Finding]:
+    """Everything that needs nobody else."""
+    machine = this_machine(options)
+    return [
+        _versions(),
+        _arithmetic(),
+        diagnosis.memory(config, machine),
+        *diagnosis.gpu_memory(config, machine),
+        *diagnosis.steps(config, machine),
+        diagnosis.disk(config, machine, options.limits),
+        _gpu(),
+        _port(options),
+        *diagnosis.manners(options.limits, MachineSensors(options.limits, options.data_directory).read()),
+    ]
+
+
+def check_run(options: NodeOptions, invite: Invite) -> list[Finding]:
+    """What only the run's peers can say; the machine itself is checked for that run."""
+    names = {address.host for address in invite.addresses if not _is_number(address.host)}
+    found = [_name(name) for name in sorted(names)]
+    try:
+        manifest, probed, port = asyncio.run(Probe(options, invite).run())
+    except MusterError as error:
+        advice = "is the host running? Try its addresses from here, or ask for a fresh invite"
+        return [*found, Finding("bad", "network", str(error), advice), *check_machine(options, RunConfig())]
+    config, machine = manifest.config, this_machine(options)
+    found += [
+        Finding("ok", "network", f"run {config.name}, {probed.peers} peers of its invite answer"),
+        diagnosis.clock(probed),
+        diagnosis.reachability(probed, options.listen_host, port),
+        diagnosis.upload(config, machine, probed, options.limits),
+    ]
+    if config.data.source != "stdlib":
+        return found + check_machine(options, config)
+    try:
+        found.append(diagnosis.data(manifest, load_tokens(config.data).digest))
+    except MusterError as error:
+        found.append(Finding("bad", "data", str(error)))
+    return found + check_machine(options, config)
+
+
+class Probe:
+    """One visit to the peers of an invite, under a key that is forgotten."""
+
+    def __init__(self, options: NodeOptions, invite: Invite) -> None:
+        self._options = options
+        self._invite = invite
+        self._answers: dict[tuple[PeerId, int], tuple[ProbeAnswer, float]] = {}
+        self._news = asyncio.Event()
+
+    async def run(self) -> tuple[Manifest, Probed, int]:
+        """The manifest, what peers say, and the port that they called; raises NetworkError if nobody answers."""
+        async with visit(self._invite, _endpoint(self._options)) as (network, manifest):
+            await network.start(self._on_frame, lambda _: None)
+            port = (await network.dht.daemon.visible_addresses())[0].port
+            return manifest, await self._probe(network, port), port
+
+    async def _probe(self, network: Network, port: int) -> Probed:
+        loop = asyncio.get_running_loop()
+        peers = sorted({address.peer_id for address in self._invite.addresses})
+        asked_at, asked_unix = loop.time(), unix_seconds()
+        for peer in peers:
+            network.post(peer, encode_header(ProbeAsk(ticket=0)))
+            network.post(peer, encode_header(ProbeAsk(ticket=1, port=port)))
+        await self._wait_for([(peer, ticket) for peer in peers for ticket in (0, 1)])
+        clocks, hosts, reachable = [], [], []
+        for (_, ticket), (answer, at) in self._answers.items():
+            if ticket == 0:
+                clocks.append(ahead_of(answer, asked_unix, asked_unix + at - asked_at))
+            hosts += [answer.seen_host] if answer.seen_host else []
+            reachable += [] if answer.reachable is None else [answer.reachable]
+        answering = sorted({peer for peer, _ in self._answers})
+        probed = Probed(len(answering), tuple(clocks), tuple(hosts), tuple(reachable))
+        rate = await self._upload(network, answering[0]) if answering else None
+        return replace(probed, upload_bytes_per_second=rate)
+
+    async def _upload(self, network: Network, peer: PeerId) -> float | None:
+        """Bytes per second that this peer has received: from the first frame's answer to the last one's."""
+        tickets = range(2, 2 + UPLOAD_FRAMES)
+        for ticket in tickets:
+            network.post(peer, encode_header(ProbeAsk(ticket=ticket)), bytes(UPLOAD_FRAME_BYTES))
+        await self._wait_for([(peer, ticket) for ticket in tickets])
+        times = sorted(at for (_, ticket), (_, at) in self._answers.items() if ticket in tickets)
+        return (len(times) - 1) * UPLOAD_FRAME_BYTES / (times[-1] - times[0]) if len(times) > 1 else None
+
+    async def _wait_for(self, expected: Sequence[tuple[PeerId, int]]) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                while not all(one in self._answers for one in expected):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _on_frame(self, sender: PeerId, header: bytes, _: bytes) -> None:
+        try:
+            message = decode_header(header)
+        except PeerError:
+            return
+        if isinstance(message, ProbeAnswer):
+            self._answers[sender, message.ticket] = (message, asyncio.get_running_loop().time())
+            self._news.set()
+
+
+def _versions() -> Finding:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} not installed")
+    missing = [text for text in found if text.endswith("not installed") and not text.startswith(DISTRIBUTION)]
+    text = f"Python {platform.python_version()}, {', '.join(found)}"
+    return Finding("bad" if missing else "ok", "versions", text, "make install" if missing else "")
+
+
+def _arithmetic() -> Finding:
+    difference = self_check()
+    if difference is None:
+        return Finding("ok", "arithmetic", "the same bits as everywhere")
+    return Finding("bad", "arithmetic", difference, "install the versions of constraints.txt")
+
+
+def _gpu() -> Finding:
+    if not torch.cuda.is_available():
+        missing = (
+            "its driver and the CUDA build of torch" if torch.version.cuda is None else "a driver that is new enough"
+        )
+        advice = f"with an NVIDIA GPU: install {missing}"
+        return Finding("note", "GPU", "none that torch can use; it trains on the processor", advice)
+    gpu = torch.cuda.get_device_properties(0)
+    bfloat = "with" if torch.cuda.is_bf16_supported(False) else "without"
+    return Finding(
+        "ok", "GPU", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, {bfloat} bf16"
+    )
+
+
+def _port(options: NodeOptions) -> Finding:
+    try:
+        check_ports_free((_endpoint(options),))
+    except MusterError as error:
+        return Finding("bad", "port", str(error), "stop the peer here first, or choose another --port")
+    return Finding("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}")
+
+
+def _endpoint(options: NodeOptions) -> str:
+    return tcp_endpoint(options.listen_host, options.port or 0)
+
+
+def _name(name: str) -> Finding:
+    try:
+        places = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+    except OSError as error:
+        return Finding(
+            "bad", "DNS", f"{name} of the invite is not known here: {error.strerror}", "check the name server"
+        )
+    return Finding("ok", "DNS", f"{name} is {', '.join(sorted(places))}")
+
+
+def _is_number(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdecimal()

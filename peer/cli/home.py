@@ -1,0 +1,131 @@
+"""What an owner asks of a machine besides training: `muster doctor`, `id`, `limits`, `logs`, `service install`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.views import control
+from coordinator.views.owner_limits import OwnerLimits
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity
+from dht.invite import Invite
+from peer.cli import arguments as cli_settings
+from peer.cli.common import Data, Limit, Listen, Port
+from peer.machine import paths
+from peer.machine.limits import PeerSettings
+from peer.node.options import NodeOptions
+
+app = typer.Typer()
+service = typer.Typer(help="Run a peer as a service of this user (systemd).", rich_markup_mode=None)
+app.add_typer(service, name="service")
+
+UNIT_NAME = "muster.service"
+LINES = Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the newest lines.")]
+
+
+@app.command(epilog="Example: muster doctor muster1abc…")
+def doctor(
+    invite: Annotated[str | None, typer.Argument(help="Have the peers of this invite check this machine too.")] = None,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    limit: Limit = None,
+) -> None:
+    """Check this machine in words: what is fine, what is not, and what to do; exit code 1 if it cannot take part."""
+    parsed = None if invite is None else Invite.parse(invite)
+    directory = paths.data_directory(data)
+    limits = PeerSettings.load(directory, limit or ()).limits
+    options = NodeOptions(data_directory=directory, port=port, listen_host=listen, limits=limits)
+    from peer.cli.doctor import check_machine, check_run
+    from peer.machine import log
+
+    with tempfile.TemporaryDirectory(prefix="muster-doctor-") as folder:
+        log.configure(Path(folder))
+        log.silence_libraries()
+        if parsed is None:
+            found = check_machine(options, cli_settings.run_config(None, None))
+        else:
+            found = check_run(options, parsed)
+    for finding in found:
+        typer.echo(str(finding))
+    if any(finding.grade == "bad" for finding in found):
+        raise typer.Exit(1)
+
+
+@app.command(name="id", epilog="Example: muster id --data alice")
+def show_id(data: Data = None) -> None:
+    """Print the peer id of this machine, for `muster host --founder`; its key is made if there is none."""
+    options = NodeOptions(data_directory=paths.data_directory(data))
+    typer.echo(Identity.load_or_create(options.identity_path).peer_id)
+
+
+@app.command(epilog="Example: muster logs -n 20")
+def logs(data: Data = None, lines: LINES = 50) -> None:
+    """Print the newest lines of the log of the peer here (JSON)."""
+    from peer.machine.log import LOG_NAME, newest_lines
+
+    path = paths.data_directory(data) / LOG_NAME
+    try:
+        for line in newest_lines(path, lines):
+            typer.echo(line)
+    except FileNotFoundError:
+        raise UsageError(f"there is no log at {path}; no peer has run with this --data yet") from None
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@app.command(epilog="Example: muster limits upload_mbit=2 hours=22:00-07:00")
+def limits(
+    change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit (docs/home.md).")] = None,
+    data: Data = None,
+) -> None:
+    """Show what this machine may give, or change it now and for the next start."""
+    directory = paths.data_directory(data)
+    try:
+        shown = control.limits(directory, change or ())
+    except control.NobodyRunsError:
+        shown = _limits_at_rest(directory, change or ())
+    for one in shown.limits:
+        typer.echo(f"{one.change(one.value):36} {one.meaning}{' (from the next start)' if one.at_start else ''}")
+
+
+def _limits_at_rest(directory: Path, changes: Sequence[str]) -> OwnerLimits:
+    """The same while no peer runs: only the file is changed."""
+    from peer.machine.settings_file import keep_limits, shown
+
+    found = PeerSettings.load(directory).limits.changed(changes)
+    if changes:
+        keep_limits(directory, found.named(changes))
+    return shown(found)
+
+
+@service.command("install", epilog="Example: muster service install muster1abc… --dry-run")
+def install(
+    invite: Annotated[str, typer.Argument(help="The run to take part in whenever this user's services run.")],
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the unit, write nothing.")] = False,
+) -> None:
+    """Write a systemd user unit that joins a run; starting it is left to you. You agree to the run's terms with it."""
+    from peer.service.systemd import Unit, write_unit
+
+    Invite.parse(invite)
+    program = shutil.which("muster")
+    command = (program,) if program is not None else (sys.executable, "-m", "peer.cli")
+    directory = paths.data_directory(data)
+    arguments = ["join", "".join(invite.split()), "--yes", "--data", str(directory), "--listen", listen]
+    arguments += [] if port is None else ["--port", str(port)]
+    text = Unit((*command, *arguments)).text()
+    if dry_run:
+        typer.echo(text, nl=False)
+        return
+    path = write_unit(paths.unit_directory() / UNIT_NAME, text)
+    typer.echo(f"wrote {path}; start it with: systemctl --user daemon-reload && systemctl --user enable --now muster")

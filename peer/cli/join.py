@@ -1,0 +1,186 @@
+"""`muster join`: the owner of this machine is asked, then a peer runs until the run is over or it is told to leave."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.daemon.config import Relay
+from dht.errors import UsageError
+from dht.invite import INVITE_BYTES_MAX, Invite
+from peer.cli import arguments
+from peer.cli.common import (
+    Announce,
+    ChainKept,
+    Data,
+    DieWithParent,
+    Limit,
+    Listen,
+    Metrics,
+    MetricsListen,
+    Name,
+    Port,
+    Stay,
+    StepSeconds,
+    UseRelay,
+    Verbose,
+    serve,
+)
+from peer.learner.spawn import AUTO, learner_ahead
+from peer.machine import paths
+from peer.machine.fault_points import Fault
+from peer.machine.limits import PeerSettings
+from peer.machine.local_files import OwnFiles
+from peer.node.options import NodeOptions
+from peer.service.process import ServiceOptions, Start
+
+INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: muster join muster1abc…")
+def join(
+    context: typer.Context,
+    invite: Annotated[str, typer.Argument(help="The line that the host printed; `-` reads it from standard input.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to the terms without being asked, for scripts.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background once it has begun.")] = False,
+    data: Data = None,
+    port: Port = None,
+    listen: Listen = "127.0.0.1",
+    announce: Announce = None,
+    relay: UseRelay = False,
+    device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")] = AUTO,
+    compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
+    nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
+    step_seconds: StepSeconds = 0.0,
+    limit: Limit = None,
+    name: Name = "",
+    team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
+    corpus: Annotated[
+        str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")
+    ] = "",
+    tokenizer: Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")] = "",
+    stay: Stay = False,
+    metrics_port: Metrics = None,
+    metrics_listen: MetricsListen = "127.0.0.1",
+    verbose: Verbose = False,
+    fault: Annotated[str | None, typer.Option(hidden=True)] = None,
+    attack: Annotated[str | None, typer.Option(hidden=True)] = None,
+    trial_network: Annotated[str, typer.Option(hidden=True)] = "",
+    tape: Annotated[bool, typer.Option("--tape", hidden=True)] = False,
+    skew_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    die_with_parent: DieWithParent = None,
+    chain_kept: ChainKept = None,
+) -> None:
+    """Take part in the run of an invite; first say what that takes, and ask."""
+    if invite != "-":
+        Invite.parse(invite)
+    folder = paths.data_directory(data)
+    options = NodeOptions(
+        data_directory=folder,
+        port=port,
+        listen_host=listen,
+        device=arguments.device(device),
+        compiled=compiled,
+        threads=threads,
+        niceness=nice,
+        step_seconds=step_seconds,
+        announce=tuple(announce or ()),
+        relay=Relay.USE if relay else Relay.OFF,
+        name=name,
+        team=team,
+        limits=PeerSettings.load(folder, limit or ()).limits,
+        files=OwnFiles(corpus, tokenizer),
+        fault=fault and str(Fault.parse(fault)),
+        chain_kept=chain_kept,
+        attack=attack,
+        trial_network=trial_network,
+        taped=tape,
+        skew_file=skew_file,
+    )
+    if not yes:
+        invite = _ask_owner(invite, options)
+    if detach:
+        return _detach(context, invite, folder)
+
+    served = ServiceOptions(
+        folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
+    )
+    with learner_ahead(options.learner_program) as spawned:  # first of all: what it imports takes longest
+        serve(lambda: _prepare(invite, replace(options, spawned=spawned)), served, verbose)
+
+
+def _prepare(invite: str, options: NodeOptions) -> Start:
+    """What starts this peer, with everything heavy imported; again and again if it was in the run before."""
+    from peer.node.node import Node
+    from peer.service.retry import come_back
+    from peer.storage.run_directory import known_manifest
+
+    text = _given(invite)  # read late: who starts us may not have it yet
+    join_run = partial(Node.join, text, options)
+    returns = known_manifest(options.data_directory, Invite.parse(text).run_id) is not None
+    return partial(come_back, join_run, typer.echo) if returns else join_run
+
+
+def _detach(context: typer.Context, invite: str, data_directory: Path) -> None:
+    """Start the same command again, agreed to, and leave it."""
+    from peer.machine.detach import start_detached
+
+    words = ["join", "-", "--yes", *given_options(context, without=("yes", "detach"))]
+    pid = start_detached(words, _given(invite).strip(), data_directory)
+    typer.echo(
+        f"it runs as process {pid}; look at it with `muster status` and `muster logs`, end it with `muster drain`"
+    )
+
+
+def given_options(context: typer.Context, without: tuple[str, ...]) -> list[str]:
+    """The options of this command line as words, but those named."""
+    words: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.param_type_name != "option" or option.name in without or value in (None, False, option.default):
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [option.opts[0]] if one is True else [option.opts[0], str(one)]
+    return words
+
+
+def _given(invite: str) -> str:
+    return invite if invite != "-" else sys.stdin.readline(INVITE_CHARACTERS_MAX)
+
+
+def _ask_owner(invite: str, options: NodeOptions) -> str:
+    """The invite, if the owner agrees to what it means; raises UsageError if nobody is there to be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to be asked whether this machine may take part; agree beforehand with --yes")
+    text = _given(invite)
+    parsed = Invite.parse(text)
+    typer.echo("Asking for the description of the run…")
+    from peer.cli.consent import consents
+    from peer.machine import log
+
+    with tempfile.TemporaryDirectory(prefix="muster-join-") as folder:
+        log.configure(Path(folder))
+        log.silence_libraries()
+        agreed = consents(parsed, options, _confirm)
+    if not agreed:
+        typer.echo("nothing but this description was fetched, and nothing was kept")
+        raise typer.Exit(1)
+    return text
+
+
+def _confirm(terms: str) -> bool:
+    typer.echo(f"This machine is asked to take part in a run:\n{terms}")
+    try:
+        return typer.confirm("Take part?", default=False)
+    except typer.Abort:
+        typer.echo()
+        return False

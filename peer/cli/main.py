@@ -1,0 +1,75 @@
+"""The `muster` command: runs it, and turns whatever goes wrong into one sentence and an exit code.
+
+Exit codes: 0 it worked, 1 it failed, 2 it was used wrongly. Only the standard library is imported before the version
+of Python is known to be one that the rest can be read by.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+
+PYTHON_OLDEST = (3, 11)
+PYTHON_NEWEST = (3, 13)
+
+
+def main() -> None:
+    """Entry point of the `muster` script and of `python -m peer.cli`."""
+    sys.exit(run(sys.argv[1:], sys.version_info[:2]))
+
+
+def run(arguments: list[str], python: tuple[int, int]) -> int:
+    """Run one command line under this version of Python; returns the exit code and never raises."""
+    if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
+        oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
+        here = ".".join(map(str, python))
+        return _complain(f"Muster needs Python {oldest} to {newest}, and this is {here}", EXIT_USAGE)
+    if any(_is_undecodable(argument) for argument in arguments):
+        return _complain("an argument is no text in UTF-8; give it in that encoding", EXIT_USAGE)
+    try:
+        from peer.cli.commands import app
+
+        code = app(args=arguments, prog_name="muster", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else EXIT_OK
+    except KeyboardInterrupt:
+        return _complain("stopped before it had begun", EXIT_FAILED)
+    except BrokenPipeError:  # whoever read our output has gone
+        sys.stdout = None  # so that Python does not flush it once more at exit
+        return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        return _complain(f"{error.name} is not installed; set Muster up again with: make install", EXIT_FAILED)
+    except Exception as error:  # noqa: BLE001 - no user shall see a traceback
+        return _explain(error)
+
+
+def _is_undecodable(argument: str) -> bool:
+    """Whether it holds bytes that the terminal's encoding does not explain, which Python keeps as surrogates."""
+    return any("\ud800" <= character <= "\udfff" for character in argument)
+
+
+def _explain(error: Exception) -> int:
+    """Print the sentence for this error; returns its exit code."""
+    from dht.errors import MusterError, UsageError
+
+    if isinstance(error, MusterError):
+        return _complain(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+    describe = getattr(error, "format_message", None)  # what the parser of the command line raises
+    if describe is not None:
+        return _complain(f"{describe()} (try: muster --help)", EXIT_USAGE)
+    from peer.machine.log import record_crash
+
+    log = record_crash(error)
+    return _complain(
+        f"this is a bug in Muster ({type(error).__name__}); please report it with the file {log}", EXIT_FAILED
+    )
+
+
+def _complain(sentence: str, code: int) -> int:
+    sys.stderr.write(" ".join(sentence.split()) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What taking part in a run means for the owner of this machine, in words, before anything of it is fetched.
+
+Sizes are computed from the manifest, which is hashed by the invite; the rate of the steps is measured here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.run.manifest import DataSpec, Manifest, RunConfig
+from coordinator.views import quantity
+from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
+from peer.model.build import parameter_specs
+from peer.node.options import NodeOptions
+from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
+from peer.numerics.codec import CODECS
+from peer.numerics.plugins import parts_of
+
+SECONDS_PER_DAY = 86400
+FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
+TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
+DATA_WORDS = {
+    "stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves",
+    "own": "what your own loop reads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine has: free bytes of RAM and disk, and float32 operations per second of its processor.
+
+    `gpu_bytes` are what the learner may take of the GPU that has most of it, 0 where it would use none.
+    """
+
+    memory_bytes: int
+    disk_bytes: int
+    flops: float
+    gpu_bytes: int = 0
+
+
+def parameters(config: RunConfig) -> int:
+    """Trained numbers of the model."""
+    return sum(tensor.elements for tensor in parameter_specs(config.model))
+
+
+def uses_gpu(config: RunConfig, machine: Machine) -> bool:
+    """Whether a learner finds room for itself on the GPU."""
+    return 0 < least_bytes(config) <= machine.gpu_bytes
+
+
+def memory_bytes(config: RunConfig, machine: Machine) -> int:
+    """Least RAM of the learner and of the peer beside it, each with what it imports."""
+    learner = 0 if uses_gpu(config, machine) else least_bytes(config)
+    return learner + footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
+
+
+def disk_bytes(config: RunConfig) -> int:
+    """What the checkpoints of this run take: those kept, and the one being written with the learner's part twice."""
+    return footprint(config).bytes_in("disk")
+
+
+def upload_bytes_per_version(config: RunConfig) -> int:
+    """Sent per version of all fragments: own contribution in parts, and as reducer a part's result to everybody."""
+    elements = parameters(config)
+    codecs = (config.outer.contribution_codec, config.outer.result_codec)
+    return sum(CODECS[codec].encoded_bytes(elements) for codec in codecs)
+
+
+def step_seconds_at(config: RunConfig, flops: float) -> float:
+    """About how long one inner step takes at this speed."""
+    return FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step / (TRAINING_SHARE * flops)
+
+
+def step_seconds_known(config: RunConfig, machine: Machine) -> float | None:
+    """The same on this machine's processor; nobody has measured a GPU, nor a loop of one's own."""
+    return None if uses_gpu(config, machine) or config.model.is_own else step_seconds_at(config, machine.flops)
+
+
+def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -> float:
+    """About what rounds send in a day of training at this speed; giving states to newcomers comes on top."""
+    seconds = config.pace.steps_per_version * max(step_seconds_at(config, flops), step_seconds)
+    return upload_bytes_per_version(config) * SECONDS_PER_DAY / seconds
+
+
+def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
+    """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
+    config = manifest.config
+    upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
+    name = f"the name {options.name!r}, " if options.name else ""
+    limits = options.limits
+    capped = [f"{limits.upload_mbit:g} Mbit/s"] if limits.upload_mbit else []
+    capped += [f"{limits.upload_gigabytes_per_day:g} GB a day"] if limits.upload_gigabytes_per_day else []
+    cap = f"; your limit is {' and '.join(capped)}" if capped else ""
+    memory = f"at least {quantity.size(memory_bytes(config, machine))}, of {quantity.size(machine.memory_bytes)} free"
+    memory += f"; your limit is {limits.memory_gigabytes:g} GB" if limits.memory_gigabytes else ""
+    gpu = f"at least {quantity.size(least_bytes(config))}, of {quantity.size(machine.gpu_bytes)} free or allowed"
+    rows = (
+        ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
+        ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
+        ("model", _model(config)),
+        ("data", _data(config.data)),
+        ("memory", memory),
+        *([("GPU memory", gpu)] if uses_gpu(config, machine) else []),
+        ("", footprint(config).summary()),
+        (
+            "processor",
+            f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
+        ),
+        *_late_row(config, machine),
+        (
+            "disk",
+            f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
+            f"of {quantity.size(machine.disk_bytes)} free",
+        ),
+        ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
+        ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
+        ("code", _code(config)),
+    )
+    return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
+
+
+def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
+    """Nothing where the processor is fast enough for the run's rounds, or is not what trains."""
+    seconds = step_seconds_known(config, machine)
+    if seconds is None or seconds <= step_seconds_max(config.pace):
+        return []
+    return [("steps", f"estimated: {step_words(seconds, config.pace)}, {TOO_LATE}")]
+
+
+def _code(config: RunConfig) -> str:
+    brought = [f"{part.name} of the package {part.package}" for part in parts_of(config)]
+    also = f", for this run also {' and '.join(brought)}" if brought else ""
+    return f"none comes from the network: Muster runs only what is installed here{also}"
+
+
+def _model(config: RunConfig) -> str:
+    model, count = config.model, quantity.count(parameters(config))
+    if model.is_own:
+        return f"{count} parameters of a model that every peer brings"
+    return f"{model.family}, {count} parameters, {model.layers} layers of width {model.hidden_size}"
+
+
+def _data(spec: DataSpec) -> str:
+    if spec.source == "hub":
+        return f"the data set {spec.path}, from the Hugging Face Hub"
+    return DATA_WORDS.get(spec.source, f"{spec.source} files of your own, which you name with --corpus")

@@ -1,0 +1,1 @@
+"""From text to training windows: corpora, tokens, the Hub."""

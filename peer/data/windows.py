@@ -1,0 +1,184 @@
+"""What learners read, by default the Python standard library's own source text, byte by byte (design §11).
+
+That is on every machine that runs this program; two machines with the same Python hold the same bytes, and
+`TokenData.digest` says whether they do. Other data: `peer.data.corpus`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coordinator.chain.passes import Deal, check_windows
+from coordinator.run.manifest import DataSpec, RunConfig
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.data.corpus import TokenData, is_heldout_digest, read_corpus
+from peer.data.tokens import encoder, tokenizer_file
+from peer.machine.local_files import NO_FILES, OwnFiles
+
+BYTE_VOCABULARY = 256
+FILE_BYTES_MAX = 4 << 20
+FILES_MAX = 20_000
+
+# tests and what distributions add are absent on many machines; pydoc_data is generated prose, not source
+_SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}
+)
+# written by whoever built this Python: they hold paths of the build machine
+_SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
+
+
+def load_tokens(
+    spec: DataSpec, vocabulary: int = BYTE_VOCABULARY, files: OwnFiles = NO_FILES, root: Path | None = None
+) -> TokenData:
+    """Read the data set of `spec` with these files of the owner's; `root` replaces the standard library's folder.
+
+    Raises UsageError if the data cannot be had, are too few, or have tokens that the model does not know.
+    """
+    if spec.source == "own":
+        raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
+    data = _read(spec, vocabulary, files, root)
+    if spec.is_in_passes:
+        check_windows(_windows(data.train, spec), spec.context_tokens)
+    return data
+
+
+def _read(spec: DataSpec, vocabulary: int, files: OwnFiles, root: Path | None) -> TokenData:
+    if spec.source == "stdlib":
+        return _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
+    content = None if spec.source == "tokens" else tokenizer_file(spec, files.tokenizer)
+    data = read_corpus(spec, files, encoder(content, max(vocabulary, BYTE_VOCABULARY)))
+    largest = max(int(data.train.max()), int(data.heldout.max()))
+    if largest >= vocabulary:
+        raise UsageError(f"the data hold token {largest}; write model.vocabulary = {largest + 1} or more")
+    return data
+
+
+def _library_tokens(spec: DataSpec, root: Path) -> TokenData:
+    train, heldout = bytearray(), bytearray()
+    hasher = hashlib.sha256(b"muster-data/1")
+    for path, content in source_files(root):
+        hasher.update(digest_of(path.encode(), content))
+        (heldout if is_heldout(path) else train).extend(content)
+    if min(len(train), len(heldout)) <= spec.context_tokens:
+        raise UsageError(
+            f"this Python's standard library holds {len(train)} bytes of source to train on and {len(heldout)} to "
+            f"evaluate on, too few for sequences of {spec.context_tokens}; install Python with its library sources"
+        )
+    return TokenData(_tokens(train), _tokens(heldout), hasher.digest())
+
+
+def is_heldout(path: str) -> bool:
+    """True if the file at this path (relative, `/` between folders) is kept for evaluation: about 3 % of files."""
+    return is_heldout_digest(hashlib.sha256(path.encode()).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWindows:
+    """One learner's endless, resumable sequence of batches; window k is a pure function of (run, peer, k).
+
+    `run_key` is the run id, so that others can redraw an assigned window and check the work (design §9).
+    """
+
+    tokens: Tensor
+    spec: DataSpec
+    run_key: bytes
+    peer_id: str
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        seed = digest_of(b"muster-window", self.run_key, self.peer_id.encode(), window.to_bytes(8, "big"))
+        return _cut(self.tokens, _starts(seed, self.spec.sequences_per_step, self._starts_count), self._length)
+
+    @property
+    def _length(self) -> int:
+        return self.spec.context_tokens + 1
+
+    @property
+    def _starts_count(self) -> int:
+        return len(self.tokens) - self._length + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PassWindows:
+    """One learner's windows in a run that reads in passes; which these are, `deal` says of each number."""
+
+    tokens: Tensor
+    spec: DataSpec
+    deal: Deal
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
+        found = [self.deal.sequence(window, sequence)[1] for sequence in range(self.spec.sequences_per_step)]
+        return _cut(self.tokens, torch.tensor(found) * self.spec.context_tokens, self.spec.context_tokens + 1)
+
+
+def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id: str) -> TrainingWindows | PassWindows:
+    """What this peer reads of these training tokens, or a scorer for nobody; raises UsageError if that is too little.
+
+    Nobody (an empty id) draws in every run.
+    """
+    spec = config.data
+    if not spec.is_in_passes or not peer_id:
+        return TrainingWindows(tokens, spec, run_key, peer_id)
+    return PassWindows(tokens, spec, Deal.of(_windows(tokens, spec), config, run_key, peer_id))
+
+
+def _windows(tokens: Tensor, spec: DataSpec) -> int:
+    """How many windows a text is cut into; what one predicts last, the next one begins with."""
+    return (len(tokens) - 1) // spec.context_tokens
+
+
+def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
+    """The held-out sequences of a run, the same for everyone: int64, shape (sequences, context_tokens + 1).
+
+    They are spread evenly over the held-out text, from a first offset drawn from the run's seed, and hold
+    `evaluation_tokens` predicted tokens, or as many as there are without overlap.
+    """
+    length = spec.context_tokens + 1
+    room = len(heldout) - length
+    count = max(1, min(spec.evaluation_tokens // spec.context_tokens, room // length))
+    spacing = max(1, room // count)
+    first = int(_starts(digest_of(b"muster-evaluation", seed.to_bytes(8, "big")), 1, spacing)[0])
+    return _cut(heldout, first + spacing * torch.arange(count), length)
+
+
+def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Relative path and content of every source file, sorted by path."""
+    paths: list[str] = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS and not name.startswith("config-")]
+        sources = (name for name in names if name.endswith(".py") and not name.startswith(_SKIPPED_PREFIXES))
+        paths.extend(Path(folder, name).relative_to(root).as_posix() for name in sources)
+    if len(paths) > FILES_MAX:
+        raise UsageError(f"{root} holds {len(paths)} source files, more than {FILES_MAX}: not a standard library")
+    for path in sorted(paths):
+        try:
+            content = (root / path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"the source file {path} of this Python cannot be read: {error.strerror}") from None
+        if len(content) <= FILE_BYTES_MAX:
+            yield path, content
+
+
+def _tokens(content: bytearray) -> Tensor:
+    return torch.frombuffer(content, dtype=torch.uint8)
+
+
+def _starts(seed: bytes, count: int, bound: int) -> Tensor:
+    """`count` integers in [0, bound), drawn from `seed`; int64. The modulo's bias is below 2⁻³⁰ for any data set."""
+    stream = bytearray(hashlib.shake_256(seed).digest(8 * count))
+    draws = torch.frombuffer(stream, dtype=torch.int64)
+    return torch.remainder(draws & (2**63 - 1), bound)
+
+
+def _cut(tokens: Tensor, starts: Tensor, length: int) -> Tensor:
+    return tokens[starts[:, None] + torch.arange(length)].long()

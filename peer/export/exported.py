@@ -1,0 +1,27 @@
+"""What goes into an export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.run.manifest import Manifest
+from coordinator.views.credit import CreditReport
+from coordinator.views.evaluation import Evaluation
+from peer.storage.run_directory import Captured
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One moment of a run, and what its model card tells beside."""
+
+    manifest: Manifest
+    captured: Captured
+    credit: CreditReport
+    evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the word of whoever exports
+    loss: float | None = None  # of exactly this model on held-out text, nats per token
+    licence: str = ""
+
+    @property
+    def versions(self) -> int:
+        """Certified, over all fragments."""
+        return sum(self.captured.held)

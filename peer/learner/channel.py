@@ -1,0 +1,79 @@
+"""The learner's end of the socket to its peer."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from dht.errors import LocalError
+from peer.learner.messages import LENGTH_BYTES, Message, decode_frame, encode_frame, frame_length
+
+UNSENT_BYTES_MAX = 1 << 20
+RECEIVE_BYTES = 1 << 16
+
+
+class PeerGoneError(LocalError):
+    """The peer closed its end of the socket: there is nobody to train for."""
+
+
+class Channel:
+    """The learner's end of the socket. Nothing in here blocks unless asked to."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if everything sent so far has left this process."""
+        return not self._unsent
+
+    def receive(self, wait_seconds: float | None) -> list[Message]:
+        """All complete messages, after waiting for news at most so long; None waits for as long as it takes.
+
+        Raises PeerGoneError at the end of the stream.
+        """
+        if wait_seconds is None or wait_seconds > 0:
+            select.select([self._socket], [self._socket] if self._unsent else [], [], wait_seconds)
+        self.flush()
+        try:
+            while data := self._socket.recv(RECEIVE_BYTES):
+                self._received += data
+            raise PeerGoneError("the peer is gone")
+        except BlockingIOError:
+            pass
+        except OSError:  # killed, with something unread of us
+            raise PeerGoneError("the peer is gone") from None
+        messages = []
+        while (frame := self._next_frame()) is not None:
+            messages.append(decode_frame(frame))
+        return messages
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._received) < LENGTH_BYTES:
+            return None
+        end = LENGTH_BYTES + frame_length(bytes(self._received[:LENGTH_BYTES]))
+        if len(self._received) < end:
+            return None
+        frame = bytes(self._received[LENGTH_BYTES:end])
+        del self._received[:end]
+        return frame
+
+    def send(self, message: Message) -> None:
+        """Send, or keep what the socket does not take now; raises LocalError if the peer reads nothing for long."""
+        self._unsent += encode_frame(message)
+        self.flush()
+        if len(self._unsent) > UNSENT_BYTES_MAX:
+            raise LocalError("the peer does not read what its learner sends")
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the socket takes it."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            raise PeerGoneError("the peer is gone") from None

@@ -1,0 +1,225 @@
+"""The inner optimizer, by name, and its learning rate (design §8: the rate follows certified progress)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from coordinator.run.manifest import InnerOptimizer, InnerSpec
+from dht.errors import LocalError
+
+MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
+REWARM_STEPS = 10  # steps until an optimizer that began without state may use the full rate
+SLOW_DECAY = 0.9999  # of AdEMAMix's third moment (2409.03137), which no other optimizer has
+
+Moments = dict[str, tuple[int, ...]]
+"""What an optimizer keeps per parameter: names in its state, and what their shapes have before the parameter's own."""
+
+_ADAMW: Moments = {"exp_avg": (), "exp_avg_sq": ()}
+_MUON: Moments = {"momentum_buffer": ()}
+_8BIT: dict[str, Moments] = {
+    "adamw8bit": {"state1": (), "state2": ()},
+    "lion8bit": {"state1": ()},
+    "ademamix8bit": {"state1": (2,), "state2": ()},
+}
+_ALL_MOMENTS = frozenset().union(_ADAMW, _MUON, *_8BIT.values())
+# lookup tables of the 8-bit format: the same in every process, so never saved
+_CONSTANT_STATE = frozenset({"qmap1", "qmap2"})
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter], spec: InnerSpec, embeddings: Iterable[nn.Parameter] = ()
+) -> Optimizer:
+    """The optimizer that `spec` names, with weight decay on matrices only; set its rate before every step.
+
+    Muon orthogonalises the matrices that are no `embeddings`; the rest has AdamW, and one rate fits both.
+    """
+    listed = list(parameters)
+    if spec.optimizer == "muon":
+        aside = {id(parameter) for parameter in embeddings}
+        hidden = {id(parameter) for parameter in listed if parameter.ndim == 2} - aside
+        muon = _groups([p for p in listed if id(p) in hidden], spec, _MUON)
+        return _MuonBesideAdamW(muon, _groups([p for p in listed if id(p) not in hidden], spec, _ADAMW), spec)
+    betas = (spec.beta1, spec.beta2)
+    if spec.optimizer == "adamw":
+        return AdamW(_groups(listed, spec, _ADAMW), lr=spec.learning_rate, betas=betas, foreach=True)
+    optim = import_8bit()
+    make: Callable[..., Any] = {
+        "adamw8bit": optim.AdamW8bit,
+        "lion8bit": optim.Lion8bit,
+        "ademamix8bit": optim.AdEMAMix8bit,
+    }[spec.optimizer]
+    decays = (*betas, SLOW_DECAY) if spec.optimizer == "ademamix8bit" else betas
+    groups = _groups(listed, spec, _8BIT[spec.optimizer])
+    return cast(Optimizer, make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS))
+
+
+def import_8bit() -> Any:
+    """The module of bitsandbytes' optimizers; a second of CPU."""
+    # its import advises to install kernels for 4-bit inference, which nobody here needs
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    from bitsandbytes import optim
+
+    return optim
+
+
+def _groups(parameters: Sequence[nn.Parameter], spec: InnerSpec, moments: Moments) -> list[Any]:
+    """Matrices with weight decay, vectors without; each group says what its optimizer keeps."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": spec.weight_decay, "moments": moments},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0, "moments": moments},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class _MuonBesideAdamW(Optimizer):
+    """Muon (K. Jordan et al. 2024) and AdamW over parameters of their own, with one list of groups and one state.
+
+    Updates are as long as AdamW's would be (Liu et al. 2502.16982), so that both take the same rate.
+    """
+
+    def __init__(self, muon: list[Any], adamw: list[Any], spec: InnerSpec) -> None:
+        super().__init__([*muon, *adamw], {"lr": spec.learning_rate})
+        self._parts: list[Optimizer] = []
+        if muon:
+            self._parts.append(Muon(muon, lr=spec.learning_rate, momentum=spec.beta1, adjust_lr_fn="match_rms_adamw"))
+        if adamw:
+            self._parts.append(AdamW(adamw, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), foreach=True))
+        for part in self._parts:
+            part.state = self.state  # keyed by parameter, so they do not meet
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of each."""
+        for part in self._parts:
+            part.step()
+
+
+def rate(progress_steps: int, total_steps: int, spec: InnerSpec) -> float:
+    """Learning rate after `progress_steps` of `total_steps` certified steps: linear warm-up, then a half cosine
+    down to `final_rate_share` of the peak, where it stays."""
+    if progress_steps < spec.warmup_steps:
+        return spec.learning_rate * (progress_steps + 1) / (spec.warmup_steps + 1)
+    past = min(1.0, (progress_steps - spec.warmup_steps) / max(1, total_steps - spec.warmup_steps))
+    share = spec.final_rate_share + (1 - spec.final_rate_share) * 0.5 * (1 + math.cos(math.pi * past))
+    return spec.learning_rate * share
+
+
+def rewarm(state_steps: int) -> float:
+    """Factor on the rate of an optimizer whose state is `state_steps` old, for a joiner without inner state."""
+    return min(1.0, (state_steps + 1) / (REWARM_STEPS + 1))
+
+
+def set_rate(optimizer: Optimizer, learning_rate: float) -> None:
+    """Use `learning_rate` from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def last_rate(optimizer: Optimizer) -> float:
+    """The learning rate of the last step."""
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def assert_quantised(optimizer: Optimizer) -> None:
+    """Raise LocalError unless every tensor of at least `MIN_8BIT_ELEMENTS` has 8-bit moments; call after a step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments = [optimizer.state[parameter].get(name) for name in group["moments"]]
+            if parameter.numel() >= MIN_8BIT_ELEMENTS and any(m is None or m.dtype != torch.uint8 for m in moments):
+                raise LocalError(
+                    'the 8-bit optimizer keeps its state in 32 bits here; choose inner.optimizer = "adamw"'
+                )
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Memory that an optimizer's state takes now, without the lookup tables that all its tensors share."""
+    return sum(
+        value.nbytes
+        for parameter in _parameters(optimizer)
+        for name, value in optimizer.state[parameter].items()
+        if isinstance(value, Tensor) and name not in _CONSTANT_STATE
+    )
+
+
+def move_state(optimizer: Optimizer, device: torch.device) -> None:
+    """Have the optimizer's state on this device; counters stay where they are, and shared tables shared."""
+    moved: dict[int, Tensor] = {}
+    for parameter in _parameters(optimizer):
+        state = optimizer.state[parameter]
+        for field, value in state.items():
+            if isinstance(value, Tensor) and value.ndim:
+                state[field] = moved.setdefault(id(value), value.to(device))
+
+
+@cache
+def bytes_per_parameter(name: InnerOptimizer) -> float:
+    """What this optimizer keeps for each element of a large matrix, measured on one after a step."""
+    matrix = nn.Parameter(torch.zeros(256, 256))
+    matrix.grad = torch.ones_like(matrix)
+    optimizer = make_optimizer([matrix], InnerSpec(optimizer=name))
+    optimizer.step()
+    return state_bytes(optimizer) / matrix.numel()
+
+
+def export_state(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Copies of all optimizer state as CPU tensors named `<parameter index>.<field>`; numbers become int64 scalars."""
+    exported: dict[str, Tensor] = {}
+    for index, parameter in enumerate(_parameters(optimizer)):
+        for field, value in optimizer.state[parameter].items():
+            if field not in _CONSTANT_STATE:
+                exported[f"{index}.{field}"] = torch.as_tensor(value).detach().to("cpu", copy=True)
+    return exported
+
+
+def import_state(optimizer: Optimizer, exported: dict[str, Tensor]) -> None:
+    """Continue from what `export_state` returned for an optimizer over parameters of the same shapes.
+
+    Raises LocalError if it does not belong to this optimizer, which then is unchanged.
+    """
+    by_index: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, value in exported.items():
+        index, _, field = name.partition(".")
+        by_index[index][field] = value
+    places = [(group, index) for group, one in enumerate(optimizer.param_groups) for index in range(len(one["params"]))]
+    imported = [(place, by_index[str(number)]) for number, place in enumerate(places)]
+    if any(fields and not _fits(optimizer, place, fields) for place, fields in imported):
+        raise LocalError("the saved optimizer state belongs to another run; remove it to start without")
+    optimizer.state.clear()
+    for place, fields in imported:
+        if fields:
+            _install(optimizer, place, fields)
+
+
+def _fits(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Tensor]) -> bool:
+    """Whether saved fields are the moments of the parameter at (group, index) under this optimizer."""
+    group = optimizer.param_groups[place[0]]
+    moments, shape = group["moments"], group["params"][place[1]].shape
+    return fields.keys() & _ALL_MOMENTS == moments.keys() and all(
+        fields[name].shape == (*before, *shape) for name, before in moments.items()
+    )
+
+
+def _install(optimizer: Optimizer, place: tuple[int, int], fields: dict[str, Tensor]) -> None:
+    group = optimizer.param_groups[place[0]]
+    parameter = group["params"][place[1]]
+    if hasattr(optimizer, "init_state"):  # bitsandbytes: creates the lookup tables beside the state
+        optimizer.init_state(group, parameter, *place)
+    state = optimizer.state[parameter]
+    for field, value in fields.items():
+        if value.dtype == torch.int64:
+            state[field] = int(value)
+        else:
+            # torch keeps its step counter on the CPU whatever the device
+            state[field] = value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
+
+
+def _parameters(optimizer: Optimizer) -> Sequence[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,319 @@
+"""Inner steps on one device, and the two moments at which a fragment crosses (DiLoCo 2604.21428 Alg. 1, design §6.2).
+
+No input or output in here: the same learner runs in its own process for a peer and inside the virtual swarm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import LocalError, UsageError
+from dht.statement import digest_of
+from peer.learner.bf16_step import RoundedSteps
+from peer.learner.devices import Placement
+from peer.learner.eager import Withheld
+from peer.learner.first_moment import Correction, correct
+from peer.learner.inner_optimizer import (
+    assert_quantised,
+    export_state,
+    import_state,
+    last_rate,
+    make_optimizer,
+    move_state,
+    rate,
+    rewarm,
+    set_rate,
+)
+from peer.learner.work_counters import Counters, LocalCount
+from peer.model.build import build_model, loss, parameter_specs
+from peer.model.flat_parameters import FlatParameters
+from peer.model.replicas import ModelCopy, shares
+from peer.numerics.fragments import FragmentLayout, fragment_views, paired, split_fragments
+
+_OPTIMIZER_PREFIX = "optimizer."
+_LAST_RATE = "last_rate"
+
+
+class Batches(Protocol):
+    """An endless data set that can be entered anywhere; `peer.data.windows.TrainingWindows` is one."""
+
+    def batch(self, window: int) -> Tensor:
+        """Tokens of one inner step: int64, shape (sequences, context_tokens + 1)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One inner step: how many there were so far, its loss in nats per token, its tokens."""
+
+    step: int
+    loss: float
+    tokens: int
+
+
+class Learner:
+    """Trains one model replica, whose parameters are those of `FlatParameters`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        fragments: Sequence[FragmentLayout],
+        batches: Batches,
+        config: RunConfig,
+        placement: Placement,
+    ) -> None:
+        self.fragments = tuple(fragments)
+        self._copies = [ModelCopy.of(model, fragments, config.inner.precision, one) for one in placement.others]
+        self._parameters = FlatParameters(model, fragments, config.inner.precision, placement.device)
+        self.model = model.to(placement.device).train()  # the parameters are there, buffers follow
+        self._batches = batches
+        self.config = config
+        self.place(placement)
+        self._count = LocalCount(len(self.fragments))
+        self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
+        self._progress_steps = 0
+        self._state_steps = 0  # age of the optimizer's state
+        self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
+        named = dict(self.model.named_parameters())
+        stepped = list(named.values())
+        self._rounded = RoundedSteps(stepped) if config.inner.precision == "bfloat16" else None
+        if self._rounded is not None:
+            stepped = self._rounded.stand_ins
+        tables = {spec.name for layout in self.fragments for spec in layout.tensors if spec.embedding}
+        self._stepped = dict(zip(named, stepped, strict=True))
+        embeddings = [one for name, one in self._stepped.items() if name in tables]
+        self._optimizer = make_optimizer(stepped, config.inner, embeddings)
+
+    def place(self, placement: Placement) -> None:
+        """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
+        self.placement = placement
+        models = [self.model, *(one.model for one in self._copies)]
+        if placement.recompute:
+            try:
+                for model in models:
+                    cast(Callable[..., None], model.activation_checkpointing_enable)()
+            except (AttributeError, ValueError):
+                raise UsageError(
+                    "this model needs more memory than there is, and cannot recompute activations"
+                ) from None
+        self._forwards = [cast(nn.Module, torch.compile(model)) if placement.compiled else model for model in models]
+
+    def step(self) -> StepReport:
+        """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
+        batch = self._batches.batch(self._count.window)
+        value = self._backward_somehow(batch)
+        norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float32)
+        scale = (self.config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0)
+        measured = torch.stack((value, norm)).tolist()  # one wait for the device instead of two
+        if not all(map(math.isfinite, measured)):
+            raise LocalError(f"training diverged at step {self.step_count + 1}; lower inner.learning_rate")
+        set_rate(self._optimizer, self.rate)
+        if self._rounded is None:
+            self.gradient.mul_(scale)
+            self._optimizer.step()
+        else:
+            self._rounded.step(self._optimizer, scale, self._rounding_seed())
+        if self.config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
+            assert_quantised(self._optimizer)
+        self._state_steps += 1
+        tokens = batch.shape[0] * (batch.shape[1] - 1)
+        self._count.step(tokens)
+        return StepReport(self.step_count, measured[0], tokens)
+
+    def backward(self, batch: Tensor) -> Tensor:
+        """The gradient of the mean loss over a batch, some sequences after others; returns that loss."""
+        self.wake()
+        self.gradient.zero_()
+        for one in self._copies:
+            one.follow(self._parameters.values)
+        total = torch.zeros((), device=self.placement.device)
+        for pieces in shares(batch, self.placement.at_once(batch.shape[1] - 1), len(self._forwards)):
+            total += self._backward_at_once(pieces, len(batch))
+        for one in self._copies:
+            one.add_gradient(self.gradient)
+        return total
+
+    def _backward_at_once(self, pieces: Sequence[Tensor], sequences: int) -> Tensor:
+        """Add to the gradients, a piece on each device; returns their part of the mean loss over so many sequences."""
+        values = []
+        with self._autocast():
+            for forward, device, piece in zip(self._forwards, self.placement.devices, pieces, strict=False):
+                values.append(loss(forward, piece.to(device)) * (len(piece) / sequences))
+        torch.autograd.backward(values)
+        return torch.stack([value.detach().to(self.placement.device) for value in values]).sum()
+
+    def _backward_somehow(self, batch: Tensor) -> Tensor:
+        """`backward`, in smaller pieces from now on if somebody else has taken memory; raises LocalError."""
+        while True:
+            try:
+                return self.backward(batch)
+            except torch.OutOfMemoryError:
+                at_once = self.placement.at_once(batch.shape[1] - 1) or len(batch)
+                if at_once == 1:
+                    raise LocalError("the GPU has no memory left for a step; end what else runs there") from None
+            torch.cuda.empty_cache()
+            self.place(replace(self.placement, sequences=(at_once + 1) // 2))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Products in bfloat16 where the GPU has it: older ones would only imitate it, slower than float32."""
+        fast = self.placement.is_cuda and self._rounded is None and torch.cuda.is_bf16_supported(False)
+        return torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast)
+
+    def _rounding_seed(self) -> int:
+        key = digest_of(b"muster-rounding", self.placement.rounding_key, self.step_count.to_bytes(8, "big"))
+        return int.from_bytes(key[:8], "big", signed=True)
+
+    def try_sequences(self, sequences: int) -> None:
+        """Forward and backward over the first sequences of the next window on the first device, without a trace."""
+        self.wake()
+        self._backward_at_once((self._batches.batch(self._count.window)[:sequences],), sequences)
+
+    def rest(self) -> None:
+        """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
+        if self._parameters.is_awake:
+            for parameters in (self._parameters, *(one.parameters for one in self._copies)):
+                parameters.rest()
+            move_state(self._optimizer, torch.device("cpu"))
+            if self.placement.is_cuda:
+                torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """What the next step does first."""
+        if not self._parameters.is_awake:
+            self._parameters.wake()
+            move_state(self._optimizer, self._parameters.device)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient of the last step, clipped: all fragments in order."""
+        return self._parameters.gradient
+
+    @property
+    def step_count(self) -> int:
+        """Steps made so far."""
+        return self._count.steps
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return rate(self._progress_steps, self._total_steps, self.config.inner) * rewarm(self._state_steps)
+
+    def set_progress(self, progress_steps: int, window: int | None = None) -> None:
+        """Follow the run's certified progress: mean version times steps per version (design §8).
+
+        In a run that reads in passes it also says from which window on to read (`coordinator.chain.passes`).
+        """
+        self._progress_steps = progress_steps
+        if window is not None:
+            self._count.read_from(window)
+
+    def counters(self, fragment: int) -> Counters:
+        """Steps and tokens in this fragment since what was last counted, and the data windows behind them."""
+        return self._count.of(fragment)
+
+    def snapshot(self, fragment: int, out: Tensor) -> Counters:
+        """Copy the fragment into `out`, float32[elements] on any device; returns what it holds beyond its anchor.
+
+        With the adoption `eager` the learner goes on from where its own part of the merge will be
+        (`peer.learner.eager`).
+        """
+        self._parameters.read(fragment, out)
+        if self._withheld is not None:
+            self._parameters.load(fragment, self._withheld.show(fragment, out))
+        return self.counters(fragment)
+
+    def adopt(
+        self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int, counted_tokens: int
+    ) -> None:
+        """Take over a new anchor, float32[elements]: θ ← new + (θ - reference), rounded twice (design §6.2 step 10).
+
+        `reference` is the snapshot that was merged (`carry`; `eager` keeps a share α of the difference) or the old
+        anchor (rebase, with nothing counted); the counters lose what was counted. Without a reference θ ← new, or
+        θ ← αθ + (1 - α)·new (Streaming DiLoCo 2501.18512) if the run blends and work of ours is in there; the counters
+        start again at zero, because most of what they stood for is gone. The optimizer's state stays.
+        """
+        theta, outer = self._parameters.exact(fragment), self.config.outer
+        if self._withheld is not None:
+            missed = self._withheld.adopt(fragment, theta, new, reference if counted_steps > 0 else None)
+            if missed is not None and outer.moment_correction is not None:
+                self._correct(fragment, missed, counted_steps)
+        if reference is None:
+            if outer.adoption == "blend" and counted_steps:
+                theta.mul_(outer.adoption_blend).add_(new.to(theta.device) * (1 - outer.adoption_blend))
+            else:
+                theta.copy_(new)
+            self._count.restart(fragment)
+        else:  # in place: the sum commutes, so these are the bits of new + (θ - reference)
+            theta.sub_(reference.to(theta.device)).mul_(outer.kept_share(counted_steps)).add_(new.to(theta.device))
+            self._count.count(fragment, counted_steps, counted_tokens)
+        self._parameters.load(fragment, theta)
+
+    def _correct(self, fragment: int, missed: Tensor, counted_steps: int) -> None:
+        """Have the next steps make up for what the merge brought beyond our own work (`peer.learner.first_moment`)."""
+        late_steps = max(0, self.counters(fragment).steps - counted_steps)
+        correction = Correction.of(self.config, last_rate(self._optimizer), counted_steps, late_steps)
+        correct(self._optimizer, paired(self.fragments[fragment], missed, self._stepped), correction)
+
+    def load_all(self, parameters: Tensor) -> None:
+        """Start from float32[all elements], the fragments in order; counters are zero afterwards."""
+        for fragment, part in enumerate(fragment_views(parameters, self.fragments)):
+            self.adopt(fragment, part, None, 0, 0)
+
+    def export_state(self) -> dict[str, Tensor]:
+        """Everything a resumed learner needs to continue with the same bits, as CPU tensors."""
+        count = self._count
+        position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
+        state = {
+            "theta": self._parameters.values.to("cpu", copy=True),
+            "cut_off": self._parameters.cut_off.clone(),
+            "position": torch.tensor(position, dtype=torch.int64),
+            "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
+        }
+        exported = export_state(self._optimizer)
+        withheld = {} if self._withheld is None else self._withheld.export_state()
+        if self.config.outer.moment_correction is not None:
+            withheld[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
+        return state | withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
+
+    def import_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from `export_state`; raises LocalError if it belongs to another model."""
+        theta, position, counted_from = (state.get(name) for name in ("theta", "position", "counted_from"))
+        if theta is None or position is None or counted_from is None or not self._parameters.fits(theta):
+            raise LocalError("the saved learner state belongs to another run; remove it to start without")
+        optimizer = {
+            name.removeprefix(_OPTIMIZER_PREFIX): value
+            for name, value in state.items()
+            if name.startswith(_OPTIMIZER_PREFIX)
+        }
+        import_state(self._optimizer, optimizer)
+        if _LAST_RATE in state:
+            set_rate(self._optimizer, float(state[_LAST_RATE]))
+        self._parameters.restore(theta, state.get("cut_off"))
+        if self._withheld is not None:
+            self._withheld.import_state(state)
+        count = self._count
+        count.steps, count.tokens, count.window, self._progress_steps, self._state_steps = position.tolist()
+        count.counted_from = counted_from.tolist()
+
+
+def parameters_of(learner: Learner) -> list[Tensor]:
+    """Copies of its parameters as they are, float32[elements] per fragment, in order; for `load_all` joined."""
+    found = [torch.empty(fragment.elements) for fragment in learner.fragments]
+    for index, out in enumerate(found):
+        learner.snapshot(index, out)
+    return found
+
+
+def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
+    """The learner of a run: its model at version 0, cut into the run's fragments."""
+    model = build_model(config.model, config.data.context_tokens, config.seed)
+    fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
+    return Learner(model, fragments, batches, config, placement)

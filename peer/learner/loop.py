@@ -1,0 +1,203 @@
+"""The learner's loop: inner steps, and between two steps whatever the peer has asked for (design §3).
+
+It never waits for its peer: commands are looked at between steps, answers wait in a bounded buffer, and reports are
+merged rather than waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from dht.errors import LocalError
+from peer.learner.channel import Channel
+from peer.learner.commands import Errands, Replica
+from peer.learner.device_copies import Crossings, StreamCrossings
+from peer.learner.devices import devices_name
+from peer.learner.learner import Learner
+from peer.learner.messages import (
+    STEPS_PER_REPORT_MAX,
+    Command,
+    Message,
+    Obeyed,
+    Pace,
+    Pause,
+    Progress,
+    Ready,
+    Start,
+    StepEntry,
+    Steps,
+    Stop,
+    Threads,
+)
+from peer.learner.setup import AttackNamed, settle
+from peer.learner.shared_memory import SharedPlanes
+
+REPORT_SECONDS = 0.2
+
+
+def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | None = None) -> None:
+    """Read Start, build the learner, say Ready, train until told to stop.
+
+    Raises PeerGoneError when the peer ends, UsageError if the run does not fit this machine, LocalError otherwise.
+    """
+    messages: list[Message] = []
+    while not messages:
+        messages = channel.receive(None)
+    start, *early = messages
+    if not isinstance(start, Start):
+        raise LocalError("a learner is told first what to train")
+    os.nice(start.niceness)
+    torch.set_num_threads(start.threads)
+    torch.set_num_interop_threads(1)
+    settled = settle(start, attack_named)
+    learner = settled.learner
+    if start.state_path is not None:
+        learner.import_state(read_state(start.state_path))
+    gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly
+    gc.enable()
+    planes = SharedPlanes(planes_descriptor, learner.fragments)
+    crossings = Crossings()
+    if settled.placement.is_cuda:
+        planes.pin()
+        crossings = StreamCrossings(settled.placement.device)
+    obedience = Obedience(learner, Errands(learner, planes, channel, crossings), channel, start)
+    channel.send(
+        Ready(
+            startup_cpu_seconds=cpu_seconds(),
+            parameters=sum(layout.elements for layout in learner.fragments),
+            data_digest=settled.data_digest,
+            step=learner.step_count,
+            device=devices_name(settled.placement.devices, start.threads),
+            use=settled.words,
+            threads=start.threads,
+            sequences=settled.placement.sequences,
+            recompute=settled.placement.recompute,
+        )
+    )
+    train(learner, obedience, early)
+
+
+def read_state(path: str) -> dict[str, torch.Tensor]:
+    """What `Save` wrote, for `Learner.import_state`; raises LocalError if it is missing or damaged."""
+    try:
+        return dict(load_file(Path(path)))
+    except (OSError, SafetensorError) as error:
+        raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
+
+
+class Obedience:
+    """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
+
+    def __init__(self, learner: Replica, errands: Errands, channel: Channel, start: Start) -> None:
+        self.paused = start.paused
+        self.stopped = False
+        self.step_seconds = start.step_seconds
+        self.compute_share = start.compute_share
+        self._learner = learner
+        self._channel = channel
+        self._errands = errands
+        self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
+        self._dropped = 0
+        self._cpu_seconds_before = cpu_seconds()
+        self._busy_seconds = 0.0
+        self._reported_at = -REPORT_SECONDS
+
+    def note(self, entry: StepEntry, seconds: float, now: float) -> None:
+        """One step was made and took so long; tell the peer, but not too often."""
+        self._busy_seconds += seconds
+        self._dropped += len(self._pending) == STEPS_PER_REPORT_MAX
+        self._pending.append(entry)
+        if now - self._reported_at >= REPORT_SECONDS and self._channel.is_idle:
+            self._reported_at = now
+            self.report()
+
+    def listen(self, wait_seconds: float | None) -> None:
+        """Do what the peer has asked for, or asks for within this time (None: in however long).
+
+        Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
+        """
+        self._errands.go_on(wait=wait_seconds != 0.0)  # whoever rests can wait for copies
+        for message in self._channel.receive(wait_seconds):
+            self.obey(message)
+
+    def finish(self) -> None:
+        """End what is under way, and report."""
+        self._errands.go_on(wait=True)
+        self.report()
+
+    def report(self) -> None:
+        """Tell the peer of all steps that it has not heard of."""
+        entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
+        used = cpu_seconds() - self._cpu_seconds_before
+        self._channel.send(
+            Steps(entries=entries, dropped=self._dropped, cpu_seconds=used, busy_seconds=self._busy_seconds)
+        )
+        self._dropped = 0
+
+    def obey(self, message: Message) -> None:
+        """Do one thing that the peer has asked for, and answer if it wants to know."""
+        if isinstance(message, Command):
+            self._errands.begin(message, self.paused)
+        elif isinstance(message, Progress):
+            self._learner.set_progress(message.steps, message.window)
+            self._channel.send(Obeyed(at_step=self._learner.step_count, progress=message))
+        elif isinstance(message, Pace):
+            self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
+        elif isinstance(message, Threads):
+            torch.set_num_threads(message.threads)
+            self._channel.send(Obeyed(at_step=self._learner.step_count, threads=message.threads))
+        elif isinstance(message, Pause):
+            self.paused = message.paused
+        elif isinstance(message, Stop):
+            self.stopped = True
+        else:
+            raise LocalError(f"a learner is not told {type(message).__name__}")
+
+
+def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> None:
+    """Obey `early`, then make steps until told to stop.
+
+    Raises PeerGoneError when the peer ends, LocalError when training cannot go on.
+    """
+    for message in early:
+        obedience.obey(message)
+    due = time.monotonic()
+    while not obedience.stopped:
+        if not obedience.paused and time.monotonic() >= due:
+            began = time.monotonic()
+            report = learner.step()
+            ended = time.monotonic()
+            entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
+            obedience.note(entry, ended - began, ended)
+            due = next_step_at(due, began, ended, obedience.step_seconds, obedience.compute_share)
+        if obedience.paused:
+            learner.rest()
+        obedience.listen(None if obedience.paused else max(0.0, due - time.monotonic()))
+    obedience.finish()
+
+
+def cpu_seconds() -> float:
+    """CPU time that this process has used, in all its threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def next_step_at(due: float, began: float, ended: float, step_seconds: float, compute_share: float) -> float:
+    """The moment, in seconds of the clock of `due`, `began` and `ended`, at which the next step is due.
+
+    Steps are due `step_seconds` apart. One that begins late, because the processor was busy, is followed by the next
+    one as if it had not, or a pace of half a second would be two percent slower than it says; but who was away for a
+    whole step makes up for nothing. At most `compute_share` of the time goes to steps.
+    """
+    counted_from = due if began - due < step_seconds else began
+    return max(counted_from + step_seconds, began + (ended - began) / compute_share)

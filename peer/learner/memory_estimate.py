@@ -1,0 +1,141 @@
+"""What a run takes from a machine, by place: the learner's device, the host's memory beside it, the disk.
+
+Sizes follow from the manifest. What the layers of a step keep is an estimate, which a learner replaces by measuring
+(`peer.learner.microbatch`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import UsageError
+from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
+from peer.model.build import SHARED_PLANES, parameter_specs
+from peer.model.flat_parameters import DTYPES
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import FLOAT_BYTES
+from peer.storage.anchors import STATES_SERVED
+from peer.storage.checkpoint import KEPT
+
+Place = Literal["device", "host", "disk"]
+# of state per element, at most; `peer.learner.inner_optimizer.bytes_per_parameter` measures it, which costs an import
+OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 8}
+STATE_BYTES = 2 * FLOAT_BYTES  # an anchor and its momentum
+RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that takes `size_bytes` in a place."""
+
+    place: Place
+    what: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """All of them. `device` is the GPU's memory, or RAM for a learner that has none."""
+
+    parameters: int
+    needs: tuple[Need, ...]
+
+    def bytes_in(self, place: Place) -> int:
+        return sum(need.size_bytes for need in self.needs if need.place == place)
+
+    def summary(self) -> str:
+        """Bytes per parameter by place, in one line."""
+        device, host, disk = (self.bytes_in(place) / self.parameters for place in get_args(Place))
+        return f"{device:.1f} bytes per parameter where it trains, {host:.1f} in memory beside it, {disk:.1f} on disk"
+
+
+def footprint(config: RunConfig, sequences: int | None = None, recompute: bool = False) -> Footprint:
+    """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
+    elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
+    rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
+    step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
+    withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
+    saved = STATE_BYTES + precise + rounded + withheld + OPTIMIZER_BYTES[config.inner.optimizer]
+    needs = (
+        Need("device", f"parameters in {config.inner.precision}", precise * elements),
+        Need("device", "gradients", precise * elements),
+        Need("device", f"state of {config.inner.optimizer}", optimizer_bytes(config)),
+        Need("device", "activations of a step, or copies in the optimizer", step),
+        Need("host", "shared with the learner: in, out, reference", SHARED_PLANES * FLOAT_BYTES * elements),
+        Need("host", "what rounding cuts off", rounded * elements),
+        Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
+        Need("host", "anchors and momentum", STATE_BYTES * elements),
+        Need("host", "an older one that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements),
+        Need("host", "steps that others may ask for, no more than a state", STATE_BYTES * elements),
+        Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config)),
+        Need("disk", "checkpoints, and the one being written", int((KEPT + 1) * saved * elements)),
+        Need("disk", "the learner's part of it, a second time", int((saved - STATE_BYTES) * elements)),
+    )
+    return Footprint(elements, needs)
+
+
+def _elements(config: RunConfig) -> int:
+    return sum(tensor.elements for tensor in parameter_specs(config.model))
+
+
+def optimizer_bytes(config: RunConfig) -> int:
+    """The inner optimizer's state."""
+    return int(OPTIMIZER_BYTES[config.inner.optimizer] * _elements(config))
+
+
+def _round_bytes(config: RunConfig) -> int:
+    """A round in flight: snapshot, gradient, the applied state, and parts of everybody's contributions."""
+    elements = _elements(config) // config.pace.fragments
+    codecs = (config.outer.contribution_codec, config.outer.result_codec)
+    return elements * (2 * FLOAT_BYTES + STATE_BYTES) + 2 * sum(CODECS[one].encoded_bytes(elements) for one in codecs)
+
+
+def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool) -> int:
+    """About what the layers keep for the gradient, of so many sequences (None: all of a step)."""
+    model, data = config.model, config.data
+    layer = 16 * model.hidden_size + 5 * model.intermediate_size
+    layers = model.layers * model.hidden_size + layer if recompute else model.layers * layer
+    tokens = data.context_tokens * (sequences or data.sequences_per_step)
+    return tokens * (DTYPES[config.inner.precision].itemsize * layers + 4 * FLOAT_BYTES * model.vocabulary)
+
+
+def _copies_bytes(config: RunConfig) -> int:
+    """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded."""
+    largest = max(tensor.elements for tensor in parameter_specs(config.model))
+    rounding = BYTES_PER_ELEMENT * max(BATCH_ELEMENTS, largest) if config.inner.precision == "bfloat16" else 0
+    return 5 * FLOAT_BYTES * largest + rounding
+
+
+def least_bytes(config: RunConfig) -> int:
+    """What a learner needs of its device at least: one sequence after the other, activations recomputed."""
+    return footprint(config, 1, recompute=True).bytes_in("device")
+
+
+def available_bytes(device: str) -> int:
+    """Memory that a new process can have now, on this CUDA device or in RAM within the container's limit."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, int(limit) - used)
+
+
+def check_memory(needed_bytes: int, free_bytes: int) -> None:
+    """Raise UsageError if what needs `needed_bytes` does not fit into `free_bytes`."""
+    if needed_bytes > free_bytes:
+        raise UsageError(
+            f"this run needs about {needed_bytes / 2**20:,.0f} MiB of memory here and only "
+            f"{max(free_bytes, 0) / 2**20:,.0f} MiB are free or allowed; "
+            "close other programs, choose a smaller model or shorter sequences, or use another machine"
+        )

@@ -1,0 +1,212 @@
+"""What a peer and its learner process say to each other: length, kind, and one `Wire` model per frame."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from coordinator.run.manifest import FRAGMENTS_MAX, RunConfig
+from dht.errors import LocalError
+from dht.invite import INVITE_BYTES_MAX
+from dht.wire import MESSAGE_BYTES_MAX, Wire
+
+LENGTH_BYTES = 4
+FRAME_BYTES_MAX = MESSAGE_BYTES_MAX
+STEPS_PER_REPORT_MAX = 1024
+TEXT_MAX = 2000
+
+
+class Start(Wire):
+    """First frame to the learner: what to train, and how."""
+
+    config: RunConfig
+    run_key: bytes = Field(max_length=64)
+    peer_id: str = Field(max_length=64)
+    device: str = Field("cpu", max_length=256)
+    threads: int = Field(1, ge=1, le=1024)
+    niceness: int = Field(0, ge=0, le=19)
+    step_seconds: float = Field(0.0, ge=0)
+    paused: bool = False
+    state_path: str | None = None
+    gpu_memory_share: float = Field(1.0, gt=0, le=1)
+    attack: str | None = Field(None, max_length=TEXT_MAX)
+    corpus: str = Field("", max_length=4096)
+    tokenizer: str = Field("", max_length=4096)
+    memory_bytes: int = Field(0, ge=0)
+    compiled: bool = False
+    compute_share: float = Field(1.0, gt=0, le=1)
+
+
+class SessionStart(Wire):
+    """First frame of a session to its peer: the run to join, or the run to begin with what the planes hold."""
+
+    invite: str = Field(max_length=2 * INVITE_BYTES_MAX)
+    config: RunConfig | None
+    data_directory: str = Field(max_length=4096)
+    port: int | None = None
+    listen_host: str = Field("127.0.0.1", max_length=64)
+    announce: tuple[str, ...] = Field((), max_length=16)
+    name: str = Field("", max_length=64)
+
+
+class _Ticketed(Wire):
+    """Base of what is answered with the same ticket, at the next step boundary."""
+
+    ticket: int = Field(ge=0)
+
+
+class TakeSnapshot(_Ticketed):
+    """Copy a fragment into the outgoing plane; answered by SnapshotTaken."""
+
+    fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
+
+
+class Adopt(_Ticketed):
+    """Take over the incoming plane's fragment, as `Learner.adopt` does; answered by Done."""
+
+    fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
+    counted_steps: int = 0  # below zero: what is in no version any more
+    counted_tokens: int = 0
+    overwrite: bool = False
+
+
+class LoadAll(_Ticketed):
+    """Start from the whole incoming plane; answered by Done."""
+
+
+class Save(_Ticketed):
+    """Write the learner's state to a file (safetensors), replacing it; answered by Done."""
+
+    path: str = Field(max_length=4096)
+
+
+class Progress(Wire):
+    """The run's certified progress, for the learning rate; in a run that reads in passes also where to read on."""
+
+    steps: int = Field(ge=0)
+    window: int | None = Field(None, ge=0)
+
+
+class Pace(Wire):
+    """Steps come this far apart, zero for as fast as the device can, and take so much of the time at most."""
+
+    step_seconds: float = Field(ge=0)
+    compute_share: float = Field(1.0, gt=0, le=1)
+
+
+class Threads(Wire):
+    """Compute with so many threads from the next step on."""
+
+    threads: int = Field(ge=1, le=1024)
+
+
+class Pause(Wire):
+    """Make no steps until told otherwise; commands are answered all the same."""
+
+    paused: bool
+
+
+class Stop(Wire):
+    """End after the current step."""
+
+
+class Ready(Wire):
+    """First frame from the learner: it makes its first step now, unless it is paused."""
+
+    startup_cpu_seconds: float
+    parameters: int
+    data_digest: bytes
+    step: int
+    device: str = ""  # in words, and how the learner uses it; what loops of one's own do is theirs
+    use: str = ""
+    threads: int = 1
+    sequences: int | None = None  # at once on a device, and whether activations are recomputed (`Placement`)
+    recompute: bool = False
+
+
+class StepEntry(Wire):
+    """One inner step."""
+
+    step: int
+    loss: float | None  # unknown where a loop of one's own does not say
+    tokens: int
+
+
+class Steps(Wire):
+    """Steps since the last report; seconds are totals since Ready, `busy_seconds` those spent inside steps."""
+
+    entries: tuple[StepEntry, ...] = Field(max_length=STEPS_PER_REPORT_MAX)
+    dropped: int = 0
+    cpu_seconds: float
+    busy_seconds: float
+
+
+class SnapshotTaken(Wire):
+    """The fragment lies in the outgoing plane."""
+
+    ticket: int
+    steps: int
+    tokens: int
+    window_first: int
+    window_count: int
+    at_step: int
+
+
+class Done(Wire):
+    """A command took effect before step `at_step + 1`."""
+
+    ticket: int
+    at_step: int
+
+
+class Obeyed(Wire):
+    """What has no ticket took effect before step `at_step + 1`."""
+
+    at_step: int
+    progress: Progress | None = None
+    threads: int | None = None
+
+
+class Refused(Wire):
+    """A command had no effect."""
+
+    ticket: int
+    reason: str = Field(max_length=TEXT_MAX)
+
+
+class Failed(Wire):
+    """The learner ends; `usage` if the user can do something about it."""
+
+    reason: str = Field(max_length=TEXT_MAX)
+    usage: bool = False
+
+
+Command = TakeSnapshot | Adopt | LoadAll | Save
+Message = (
+    Start | TakeSnapshot | Adopt | LoadAll | Save | Progress | Pace | Pause | Stop
+    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed
+)  # fmt: skip
+_KINDS: tuple[type[Message], ...] = (
+    Start, TakeSnapshot, Adopt, LoadAll, Save, Progress, Pace, Pause, Stop,
+    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed,
+)  # fmt: skip
+
+
+def encode_frame(message: Message) -> bytes:
+    """One frame: length of the rest (4 bytes), kind (1 byte), canonical encoding."""
+    body = message.to_wire()
+    return (1 + len(body)).to_bytes(LENGTH_BYTES, "big") + bytes([_KINDS.index(type(message))]) + body
+
+
+def decode_frame(frame: bytes) -> Message:
+    """What `encode_frame` encoded, without its length; raises LocalError on an unknown kind, PeerError on damage."""
+    if not frame or frame[0] >= len(_KINDS):
+        raise LocalError("the learner and its peer are of different versions")
+    return _KINDS[frame[0]].from_wire(frame[1:])
+
+
+def frame_length(prefix: bytes) -> int:
+    """The length that a frame's first bytes announce; raises LocalError if it is too long."""
+    length = int.from_bytes(prefix, "big")
+    if length > FRAME_BYTES_MAX:
+        raise LocalError(f"a frame of {length} bytes between learner and peer is over the limit")
+    return length

@@ -1,0 +1,63 @@
+"""The learner's own process: `python -m peer.learner.process SOCKET PLANES PARENT` (design §3).
+
+It ends when its peer does, however the peer ends. Everything heavy is imported late: first the process makes sure that
+it cannot be left behind, and that importing costs what it must.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from dht.errors import MusterError, UsageError
+from peer.learner.channel import Channel, PeerGoneError
+from peer.learner.imports import import_ahead, import_quickly
+from peer.learner.messages import TEXT_MAX, Failed
+from peer.machine.heap import keep_freed_memory
+
+if TYPE_CHECKING:
+    from peer.learner.setup import AttackNamed
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
+    """Entry point; the exit code is 0 after Stop or the peer's end, else 1, and the reason went to the peer.
+
+    `attack_named` makes the attack that `Start` names (`peer.attacks.learner`); an honest learner has none.
+    """
+    connection, planes, parent = (int(argument) for argument in arguments)
+    die_with_parent(parent)
+    keep_freed_memory()
+    channel = Channel(socket.socket(fileno=connection))
+    try:
+        import_quickly()
+        import_ahead()
+        from peer.learner.loop import serve
+
+        serve(channel, planes, attack_named)
+    except PeerGoneError:
+        pass
+    except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
+        reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"{reason}\n")  # a peer that writes to us meanwhile may never read what we send
+        with contextlib.suppress(MusterError):
+            channel.send(Failed(reason=reason[:TEXT_MAX], usage=isinstance(error, UsageError)))
+        return 1
+    return 0
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends, whatever ends it; exits if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""From `Start` to a learner that fits: which device, which data, and in what pieces a batch goes through the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from coordinator.views import quantity
+from dht.errors import LocalError, UsageError
+from peer.data.windows import load_tokens, training_windows
+from peer.learner.devices import Placement, choose_devices, rounding_key
+from peer.learner.imports import allow_compiling
+from peer.learner.learner import Batches, Learner, make_learner
+from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
+from peer.learner.messages import Start
+from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
+from peer.machine.local_files import OwnFiles
+
+MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
+
+
+class LearnerAttack(Protocol):
+    """What a hostile learner does otherwise (`peer.attacks.attack`)."""
+
+    def read(self, windows: Batches) -> Batches: ...
+    def prepare(self, learner: Learner) -> None: ...
+
+
+AttackNamed = Callable[[str], LearnerAttack]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A learner that is ready. `memory_bytes` is what its steps will take of the device; `note`: why no GPU."""
+
+    learner: Learner
+    placement: Placement
+    data_digest: bytes
+    memory_bytes: int
+    note: str
+
+    @property
+    def words(self) -> str:
+        """How the device is used, for people."""
+        place, data = self.placement, self.learner.config.data
+        most, step = place.at_once(data.context_tokens), data.sequences_per_step
+        whole = most is None or most * len(place.devices) >= step
+        at_once = "all sequences of a step" if whole else f"{most} of {step} sequences"
+        at_once += f" on {len(place.devices)} devices" if place.others else ""
+        recompute = ", activations recomputed" if place.recompute else ""
+        note = f"; {self.note}" if self.note else ""
+        return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
+
+
+def settle(start: Start, attack_named: AttackNamed | None = None) -> Settled:
+    """Raises UsageError if the run does not fit this machine or what its owner allows."""
+    config, least = start.config, least_bytes(start.config)
+    (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
+    allowed = _allowed_bytes(start, device)
+    check_memory(least, allowed)
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
+        for one in (device, *others):
+            torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
+    if start.compiled:
+        allow_compiling()
+    tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
+    windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
+    key = rounding_key(start.run_key, start.peer_id)
+    placement = Placement(device, tuple(others), compiled=start.compiled, rounding_key=key)
+    learner = _make(start, windows, placement, attack_named)
+    placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
+    return Settled(learner, placement, tokens.digest, memory_bytes, note)
+
+
+def _allowed_bytes(start: Start, device: str) -> int:
+    """What the learner may still take of its device."""
+    free = available_bytes(device)
+    if torch.device(device).type == "cuda":
+        return min(free, int(start.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
+    return min(free, start.memory_bytes - bytes_in_use(device)) if start.memory_bytes else free
+
+
+def _make(start: Start, windows: Batches, placement: Placement, attack_named: AttackNamed | None) -> Learner:
+    if start.attack is None:
+        return make_learner(start.config, windows, placement)
+    if attack_named is None:
+        raise LocalError(f"this learner is honest and cannot attack by {start.attack}")
+    attack = attack_named(start.attack)
+    learner = make_learner(start.config, attack.read(windows), placement)
+    attack.prepare(learner)
+    return learner
+
+
+def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
+    """Place the learner so that it stays below `limit_bytes` of its device; returns how, and what it will take.
+
+    Raises UsageError if not even one sequence at a time does, with its activations recomputed.
+    """
+    placement, config = learner.placement, learner.config
+    state_bytes = optimizer_bytes(config)  # taken at the first step
+    for recompute in (False, True):
+        learner.place(replace(placement, recompute=recompute, compiled=False))  # what compiling takes is not a step's
+        found = _try(learner, limit_bytes - state_bytes)
+        if found is not None:
+            whole = found.sequences == _share(learner)
+            chosen = replace(placement, recompute=recompute, sequences=None if whole else found.sequences)
+            learner.place(chosen)
+            return chosen, found.peak_bytes + state_bytes
+    raise UsageError(
+        f"not even one sequence of {config.data.context_tokens} tokens fits into the {limit_bytes / 2**20:,.0f} MiB "
+        "that are free or allowed; close other programs, allow more, or use another machine"
+    )
+
+
+def _try(learner: Learner, room_bytes: int) -> Fit | None:
+    def trial(sequences: int) -> int | None:
+        return measured_peak(lambda: learner.try_sequences(sequences), learner.placement.device)
+
+    return fit_sequences(trial, _share(learner), room_bytes)
+
+
+def _share(learner: Learner) -> int:
+    """The most sequences of a step that one device takes at a time."""
+    data, placement = learner.config.data, learner.placement
+    share = math.ceil(data.sequences_per_step / len(placement.devices))
+    return min(share, placement.at_once(data.context_tokens) or share)

@@ -1,0 +1,188 @@
+"""Starting a learner process, and saying how it ended. Nothing heavy is imported: it is to start before all else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol, Self
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import LocalError
+from peer.learner.messages import Start
+from peer.machine.local_files import NO_FILES, OwnFiles
+
+AUTO = "auto"  # the device: CUDA if that works and has room
+
+LEARNER_PROGRAM = "peer.learner.process"
+EXIT_SECONDS_MAX = 5.0
+COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """How this machine runs the learner; none of it changes what the run computes."""
+
+    device: str = "cpu"  # or `auto`, or `cuda:1`
+    threads: int = 1
+    niceness: int = 0  # above 0 the network goes first
+    step_seconds: float = 0.0
+    compute_share: float = 1.0
+    gpu_memory_share: float = 1.0
+    memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
+    compiled: bool = False
+    paused: bool = False
+    state_path: Path | None = None
+    attack: str | None = None
+    program: str = LEARNER_PROGRAM
+    files: OwnFiles = NO_FILES
+
+    def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
+        """What the learner is told first."""
+        return Start(
+            config=config,
+            run_key=run_key,
+            peer_id=peer_id,
+            device=self.device,
+            threads=self.threads,
+            niceness=self.niceness,
+            step_seconds=self.step_seconds,
+            compute_share=self.compute_share,
+            gpu_memory_share=self.gpu_memory_share,
+            memory_bytes=self.memory_bytes,
+            compiled=self.compiled,
+            paused=self.paused,
+            state_path=None if self.state_path is None else str(self.state_path),
+            attack=self.attack,
+            corpus=self.files.corpus,
+            tokenizer=self.files.tokenizer,
+        )
+
+
+class LearnerEnd(Protocol):
+    """What is at the other end of a learner's socket: a process of ours, or a loop that has its own."""
+
+    connection: socket.socket
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def planes_descriptor(self) -> int: ...
+    def kill(self) -> None: ...
+    def reap(self) -> int: ...
+    def ending(self, code: int) -> LocalError: ...
+    def close(self) -> None: ...
+
+
+def start_child(
+    module: str, planes_descriptor: int, name: str
+) -> tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]:
+    """Run a module that inherits the shared memory and a socket: its process, our end, and the file it writes to.
+
+    Ctrl-C in the terminal is for us, who then drain. Raises LocalError, which calls the process `name`.
+    """
+    ours, theirs = socket.socketpair()
+    # a file instead of a pipe: nobody has to read it, and a full pipe would stop the child
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    inherited = (theirs.fileno(), planes_descriptor)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, (*inherited, os.getpid()))],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        output.close()
+        raise LocalError(f"{name} cannot be started: {error.strerror}") from None
+    finally:
+        theirs.close()
+    return process, ours, output
+
+
+@contextmanager
+def learner_ahead(program: str = LEARNER_PROGRAM) -> Iterator[LearnerSpawn]:
+    """A learner process that imports what it needs while we do the same; gone at the end, whoever used it or not."""
+    spawned = LearnerSpawn.begin(program)
+    try:
+        yield spawned
+    finally:
+        spawned.kill()
+        spawned.reap()
+        spawned.close()
+        spawned.connection.close()
+
+
+@dataclass(slots=True)
+class LearnerSpawn:
+    """A started process, our end of its socket, the unnamed file that it writes its output to, and shared memory."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    output: IO[bytes]
+    planes: IO[bytes]
+
+    @classmethod
+    def begin(cls, program: str = LEARNER_PROGRAM) -> Self:
+        """Start the process of this module, with shared memory that has no size yet; raises LocalError.
+
+        Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it.
+        """
+        planes = os.fdopen(os.memfd_create("muster-planes", os.MFD_CLOEXEC), "r+b", buffering=0)
+        try:
+            return cls(*start_child(program, planes.fileno(), "the learner process"), planes)
+        except LocalError:
+            planes.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process id of the learner."""
+        return self.process.pid
+
+    @property
+    def planes_descriptor(self) -> int:
+        """The shared memory."""
+        return self.planes.fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Whether somebody has used it, to its end."""
+        return self.planes.closed
+
+    def kill(self) -> None:
+        """End the process at once; `reap` waits until it is gone."""
+        self.process.kill()
+
+    def close(self) -> None:
+        """Forget what it wrote and what it shared; for when it has ended."""
+        self.output.close()
+        self.planes.close()
+
+    def reap(self) -> int:
+        """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""
+        for _ in range(2):
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(EXIT_SECONDS_MAX)
+            self.process.kill()
+        return -signal.SIGKILL  # it ends when what it waits for in the kernel answers
+
+    def ending(self, code: int) -> LocalError:
+        """The error that tells how the process ended unasked; `code` as `Popen.wait` returns it."""
+        if code == -signal.SIGKILL:
+            return LocalError("the learner process was killed, perhaps for want of memory")
+        if code < 0:
+            return LocalError(f"the learner process ended by signal {-code}")
+        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - COMPLAINT_BYTES))
+        lines = self.output.read().decode(errors="replace").strip().splitlines()
+        return LocalError(f"the learner process ended with exit code {code}" + (f": {lines[-1]}" if lines else ""))

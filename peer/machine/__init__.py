@@ -1,0 +1,1 @@
+"""The owner's computer: clock, hours, limits, sensors, pauses, signals, paths, exit codes, log."""

@@ -1,0 +1,53 @@
+"""A peer that goes on in the background: started in a session of its own, and left once it answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from coordinator.views.control import snapshot
+from dht.errors import LocalError, MusterError, UsageError
+
+CONSOLE_NAME = "console.log"
+START_SECONDS_MAX = 300.0  # a small machine imports for a long time
+POLL_SECONDS = 0.3
+LAST_WORDS_BYTES = 2000
+
+
+def start_detached(arguments: Sequence[str], line: str, data_directory: Path) -> int:
+    """Run `muster ARGUMENTS` with `line` as its input; returns its process id once it answers.
+
+    Raises UsageError or LocalError with the process' own words if it ends instead, LocalError if it takes too long.
+    """
+    console = data_directory / CONSOLE_NAME
+    try:
+        data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with console.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "peer.cli", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LocalError(f"the peer cannot be started: {error.strerror}") from None
+    assert process.stdin is not None
+    with suppress(OSError), process.stdin:
+        process.stdin.write(line.encode() + b"\n")
+    for _ in range(int(START_SECONDS_MAX / POLL_SECONDS)):
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(POLL_SECONDS)
+            raise (UsageError if code == 2 else LocalError)(_last_words(console, code))
+        with suppress(MusterError):
+            if snapshot(data_directory).pid == process.pid:  # and not another peer with this folder
+                return process.pid
+    raise LocalError(f"the peer has not begun within {START_SECONDS_MAX:g} seconds; see {console} and `muster logs`")
+
+
+def _last_words(console: Path, code: int) -> str:
+    lines = console.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the peer ended with exit code {code}"

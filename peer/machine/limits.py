@@ -1,0 +1,185 @@
+"""What a machine's owner allows: the `[limits]` of the peer's own settings file. No run can change any of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator
+
+from coordinator.run.manifest import fault_of
+from coordinator.run.toml_file import parse_toml, reading
+from dht.errors import UsageError
+from dht.wire import Wire
+from peer.machine.hours import Hours
+
+SETTINGS_NAME = "settings.toml"
+MBIT_BYTES = 1_000_000 // 8
+GIGABYTE_BYTES = 1_000_000_000
+AT_START = frozenset({"niceness", "gpu_memory_share", "memory_gigabytes"})  # what a learner is started with
+AMOUNT_MAX = 1e9  # of megabits or gigabytes: as good as no limit, and numbers stay numbers
+MBIT_MIN = 1.0  # below, a frame cannot pass within the time that its receiver allows for it
+
+
+class Limits(Wire):
+    """Limits and reasons to pause. Zero, or an empty text, is no limit."""
+
+    upload_mbit: float = Field(
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Upload, Mbit per second",
+        description="megabits sent per second, at least 1; 0 for no limit",
+    )
+    download_mbit: float = Field(
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Download, Mbit per second",
+        description="megabits received per second, at least 1; 0 for no limit",
+    )
+    upload_gigabytes_per_day: float = Field(
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Upload, GB a day",
+        description="once sent, the peer pauses until midnight; 0 for no limit",
+    )
+    download_gigabytes_per_day: float = Field(
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Download, GB a day",
+        description="once received, the peer pauses until midnight; 0 for none",
+    )
+    cpu_cores: int = Field(
+        0, ge=0, le=1024, title="CPU cores", description="most threads of the learner, whatever `--threads` says"
+    )
+    niceness: int = Field(
+        0, ge=0, le=19, title="Niceness", description="least niceness of the learner; 19 gives way to all else"
+    )
+    gpu_memory_share: float = Field(
+        1.0, gt=0, le=1, title="GPU memory, share", description="most of a GPU's memory that the learner may take"
+    )
+    compute_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        title="Computing, share",
+        description="most of the time that the learner computes; else it rests",
+    )
+    memory_gigabytes: float = Field(
+        0.0,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Memory, GB",
+        description="most RAM that the learner and its peer may take; 0 for no limit",
+    )
+    disk_gigabytes: float = Field(
+        0.0, ge=0, le=AMOUNT_MAX, title="Disk, GB", description="most that the data folder may hold; 0 for no limit"
+    )
+    hours: str = Field(
+        "", max_length=512, title="Hours", description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`"
+    )
+    pause_on_battery: bool = Field(
+        True, title="Pause on battery", description="pause while the machine runs on battery"
+    )
+    pause_while_used_minutes: float = Field(
+        0.0,
+        ge=0,
+        title="Pause while used, minutes",
+        description="pause until nobody has touched the machine for so long; 0 for never",
+    )
+    pause_for_gpu_programs: bool = Field(
+        True, title="Pause for GPU programs", description="pause while another program keeps a GPU busy"
+    )
+    pause_above_celsius: float = Field(
+        0.0,
+        ge=0,
+        le=150,
+        title="Pause above, °C",
+        description="pause above this temperature, until 5 below it; 0 for never",
+    )
+
+    @field_validator("upload_mbit", "download_mbit")
+    @classmethod
+    def _fast_enough(cls, mbit: float) -> float:
+        if 0 < mbit < MBIT_MIN:
+            raise ValueError(f"upload_mbit and download_mbit must be at least {MBIT_MIN:g}, or 0 for no limit")
+        return mbit
+
+    @field_validator("hours")
+    @classmethod
+    def _readable(cls, hours: str) -> str:
+        try:
+            Hours.parse(hours)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return hours
+
+    @property
+    def upload_bytes_per_second(self) -> float:
+        """Infinity without a limit."""
+        return self.upload_mbit * MBIT_BYTES or float("inf")
+
+    @property
+    def download_bytes_per_second(self) -> float:
+        """Infinity without a limit."""
+        return self.download_mbit * MBIT_BYTES or float("inf")
+
+    def threads(self, wanted: int) -> int:
+        """How many threads the learner gets."""
+        return min(wanted, self.cpu_cores) if self.cpu_cores else wanted
+
+    def changed(self, changes: Iterable[str]) -> Self:
+        """With each `KEY=VALUE` in place of what it says now; raises UsageError."""
+        values = self.model_dump() | dict(map(parse_change, changes))
+        try:
+            return type(self).model_validate(values)
+        except ValidationError as error:
+            raise UsageError(f"{fault_of(error)}; see docs/home.md") from None
+
+    def named(self, changes: Iterable[str]) -> dict[str, Any]:
+        """What they say for the keys of these `KEY=VALUE`."""
+        return {key: getattr(self, key) for key, _ in map(parse_change, changes)}
+
+
+class PeerSettings(Wire):
+    """The whole settings file."""
+
+    limits: Limits = Field(default_factory=Limits)
+
+    @classmethod
+    def load(cls, data_directory: Path, overrides: Iterable[str] = ()) -> Self:
+        """`settings.toml` in this folder, if there is one, with `KEY=VALUE` of `--limit` on top; raises UsageError."""
+        path = data_directory / SETTINGS_NAME
+        content = _read(path)
+        limits = content.setdefault("limits", {})
+        try:
+            if isinstance(limits, dict):
+                limits.update(map(parse_change, overrides))
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{path} or --limit: {fault_of(error)}; see docs/home.md") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with reading(path):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+    return parse_toml(text, str(path))
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`upload_mbit=2` as a key and a value; a text needs no quotes. Raises UsageError."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"a limit is of the form KEY=VALUE, as in upload_mbit=2, and not {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or lists in lists without end
+        return key.strip(), value.strip()

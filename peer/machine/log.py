@@ -1,0 +1,84 @@
+"""Where a command's log goes: JSON lines in one bounded file. Configured here and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import sys
+import tempfile
+from pathlib import Path
+
+import structlog
+from structlog.typing import Processor
+
+from peer.machine.paths import holding_data
+
+LOG_NAME = "muster.log"
+LOG_BYTES_MAX = 4 << 20
+LOGS_KEPT = 2
+CHATTY = ("multiaddr", "asyncio")  # ten lines for every address that is read
+
+
+def configure(data_directory: Path, verbose: bool = False) -> None:
+    """Log to `muster.log` in this directory, which is made if need be; `verbose` logs more, and to stderr too.
+
+    Raises UsageError if nothing can be written there.
+    """
+    with holding_data(data_directory):
+        data_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = logging.handlers.RotatingFileHandler(
+            data_directory / LOG_NAME, maxBytes=LOG_BYTES_MAX, backupCount=LOGS_KEPT, encoding="utf-8"
+        )
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper("iso"),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+    handlers: list[logging.Handler] = [file, logging.StreamHandler(sys.stderr)] if verbose else [file]
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=handlers, force=True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a line that finds the disk full is lost; its traceback must not fill a terminal
+
+
+def newest_lines(path: Path, count: int) -> list[str]:
+    """The newest lines of a log, with those of the file before it if need be; raises FileNotFoundError."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    older = path.with_name(f"{path.name}.1")
+    if len(lines) < count and older.exists():
+        lines = older.read_text(encoding="utf-8", errors="replace").splitlines() + lines
+    return lines[-count:]
+
+
+def silence_libraries() -> None:
+    """Take away the handlers that imported libraries gave themselves, so that what they say goes to the log."""
+    for logger in logging.Logger.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.handlers:
+            logger.handlers.clear()
+            logger.propagate = True
+
+
+def record_crash(error: Exception) -> Path:
+    """Write the traceback to the log, or to a new file if none is configured; returns where it is."""
+    files = [one for one in logging.getLogger().handlers if isinstance(one, logging.handlers.RotatingFileHandler)]
+    if not files:
+        configure(Path(tempfile.mkdtemp(prefix="muster-crash-")))
+        return record_crash(error)
+    logging.getLogger("muster").error("crash", exc_info=error)
+    return Path(files[0].baseFilename)

@@ -1,0 +1,58 @@
+"""Where things lie on this machine, and what keeps them from being written there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dht.errors import UsageError
+
+IDENTITY_NAME = "identity.key"  # in the data folder
+
+
+def data_directory(given: Path | None) -> Path:
+    """The folder named by `--data`, or the one that this user's desktop standard says; raises UsageError."""
+    if given is not None:
+        with holding_data(given):
+            if given.exists() and not given.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return given.absolute()
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # the standard has relative paths ignored
+    return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
+
+
+def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
+    """The folder named by `--data`, made now, for the data of all peers of a swarm; None: a temporary one.
+
+    Raises UsageError if nothing can be written there, or if it is to be `new` and holds anything.
+    """
+    if given is None:
+        return None
+    directory = data_directory(given)
+    with holding_data(given):
+        if new and directory.exists() and any(directory.iterdir()):
+            raise UsageError(f"{given} holds something already; name a new folder with --data")
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    return directory
+
+
+@contextmanager
+def holding_data(directory: Path) -> Iterator[None]:
+    """Raise UsageError where this folder does not take what is written there."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(f"{directory} cannot hold data: {reason}; choose another --data directory") from None
+
+
+def unit_directory() -> Path:
+    """Where this user's systemd units lie."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "systemd" / "user"

@@ -1,0 +1,235 @@
+"""What a Linux machine tells about itself: power, warmth, other programs on the GPU, when its user was last there.
+
+Warmth is always looked up, because people want to see it; every other question is asked only if the owner's limits need
+its answer. What the machine does not say is None.
+Everything here blocks for a moment: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peer.machine.clock import unix_seconds
+from peer.machine.limits import Limits
+from peer.machine.pause_policy import Conditions
+
+COMMAND_SECONDS_MAX = 3.0
+SLOW_LOOKS = 10  # commands are run at every tenth look
+DISK_LOOKS = 120
+GPU_BUSY_PERCENT = 20  # of its processors; what a desktop itself draws with stays below
+LEARNER_PROGRAMS = (b"peer.learner.process", b"peer.attacks.learner")  # in the command lines of all peers' learners
+CPU_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})  # drivers in /sys/class/hwmon
+CPU_ZONES = ("x86_pkg_temp", "cpu", "soc")  # how types in /sys/class/thermal begin
+
+Command = Callable[[list[str]], str | None]
+
+
+class Sensors(Protocol):
+    """The port behind which a machine is looked at."""
+
+    def read(self) -> Conditions: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the system keeps what we read."""
+
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+
+
+class CommandRunner:
+    """Runs commands that may hang for good: in a driver that does not answer not even a kill ends them."""
+
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[str] | None = None
+
+    def __call__(self, command: list[str]) -> str | None:
+        """Its output; None if it is not there, fails or takes too long, or if an earlier one has not ended yet."""
+        if shutil.which(command[0]) is None or (self._stuck is not None and self._stuck.poll() is None):
+            return None
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            return None
+        try:
+            output, _ = process.communicate(timeout=COMMAND_SECONDS_MAX)
+        except (subprocess.TimeoutExpired, UnicodeDecodeError):
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            self._stuck = process
+            return None
+        return output if process.returncode == 0 else None
+
+
+class MachineSensors:
+    """The machine that we run on."""
+
+    def __init__(
+        self, limits: Limits, data_directory: Path, places: Places | None = None, command: Command | None = None
+    ) -> None:
+        self._limits = limits
+        self._data_directory = data_directory
+        self._places = places or Places()
+        self._command = command or CommandRunner()
+        self._looks = 0
+        self._slow = Conditions()  # what commands said last
+        self._disk_bytes: int | None = None
+
+    def read(self) -> Conditions:
+        """One look."""
+        limits = self._limits
+        if self._looks % SLOW_LOOKS == 0:
+            self._slow = self._read_slowly()
+        if limits.disk_gigabytes and self._looks % DISK_LOOKS == 0:
+            self._disk_bytes = folder_bytes(self._data_directory)
+        self._looks += 1
+        cpu = cpu_celsius(self._places.sys) if limits.pause_above_celsius else None
+        return Conditions(
+            on_battery=on_battery(self._places.sys) if limits.pause_on_battery else None,
+            untouched_seconds=self._untouched() if limits.pause_while_used_minutes else None,
+            gpu_program=self._slow.gpu_program,
+            celsius=_hottest((cpu, self._slow.celsius)),
+            watts=self._slow.watts,
+            disk_bytes=self._disk_bytes,
+        )
+
+    def _read_slowly(self) -> Conditions:
+        limits = self._limits
+        gpu, watts = gpu_warmth(self._command)
+        cpu = None if limits.pause_above_celsius else cpu_celsius(self._places.sys)  # else it is in every look
+        return Conditions(
+            untouched_seconds=seat_idle_seconds(self._command) if limits.pause_while_used_minutes else None,
+            gpu_program=gpu_program(self._command, self._places.proc) if limits.pause_for_gpu_programs else None,
+            celsius=_hottest((cpu, gpu)),
+            watts=watts,
+        )
+
+    def _untouched(self) -> float | None:
+        known = [terminal_idle_seconds(self._places.dev), self._slow.untouched_seconds]
+        return min((seconds for seconds in known if seconds is not None), default=None)
+
+
+def on_battery(sys: Path) -> bool | None:
+    """Whether a battery of the machine itself is being used up and nothing charges it; None without a battery."""
+    supplies = [
+        {name: _text(folder / name) for name in ("type", "online", "status", "scope")}
+        for folder in _folders(sys / "class/power_supply")
+    ]
+    batteries = [one for one in supplies if one["type"] == "Battery" and one["scope"] != "Device"]
+    if not batteries:
+        return None
+    plugged = any(one["type"] != "Battery" and one["online"] == "1" for one in supplies)
+    return not plugged and any(one["status"] == "Discharging" for one in batteries)
+
+
+def cpu_celsius(sys: Path) -> float | None:
+    """The hottest that the processor's sensors say."""
+    files = [
+        file
+        for folder in _folders(sys / "class/hwmon")
+        if _text(folder / "name") in CPU_MONITORS
+        for file in folder.glob("temp*_input")
+    ]
+    zones = _folders(sys / "class/thermal")
+    files += [folder / "temp" for folder in zones if _text(folder / "type").lower().startswith(CPU_ZONES)]
+    found = [int(text) / 1000 for file in files if (text := _text(file)).lstrip("-").isdecimal()]
+    return max(found, default=None)
+
+
+def gpu_warmth(command: Command) -> tuple[float | None, float | None]:
+    """The hottest NVIDIA GPU in °C, and what all of them draw in W; None for what they do not say."""
+    output = command(["nvidia-smi", "--query-gpu=temperature.gpu,power.draw", "--format=csv,noheader,nounits"])
+    rows = [line.split(",") for line in (output or "").splitlines()]
+    columns = [[float(text) for text in column if _is_number(text)] for column in zip(*rows, strict=False)]
+    celsius, watts = columns if len(columns) == 2 else ([], [])
+    return max(celsius, default=None), sum(watts) if watts else None
+
+
+def gpu_room_bytes(command: Command, share: float) -> int:
+    """Free memory of the NVIDIA GPU that has most, within this share of all of its own; 0 without one.
+
+    Asked of the driver's tool: a process that asks by CUDA takes hundreds of megabytes of each GPU while it lives.
+    """
+    output = command(["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"])
+    rows = [line.split(",") for line in (output or "").splitlines()]
+    known = [row for row in rows if len(row) == 2 and all(map(_is_number, row))]
+    return max((int(min(float(free), share * float(total)) * 2**20) for free, total in known), default=0)
+
+
+def gpu_program(command: Command, proc: Path) -> bool | None:
+    """Whether a program that is no learner keeps an NVIDIA GPU busy: a game, a render, other people's training."""
+    output = command(["nvidia-smi", "pmon", "-c", "1", "-s", "u"])
+    if output is None:
+        return None
+    rows = [line.split() for line in output.splitlines() if line and not line.startswith("#")]
+    busy = [row[1] for row in rows if len(row) > 3 and row[3].isdecimal() and int(row[3]) >= GPU_BUSY_PERCENT]
+    return any(not _is_learner(proc / pid) for pid in busy)
+
+
+def terminal_idle_seconds(dev: Path) -> float | None:
+    """Since somebody typed into a terminal of this machine; the kernel dates that to within eight seconds."""
+    reads = []
+    for terminal in [*dev.glob("pts/[0-9]*"), *dev.glob("tty[0-9]*")]:
+        with suppress(OSError):
+            reads.append(terminal.stat().st_atime)
+    return max(0.0, unix_seconds() - max(reads)) if reads else None
+
+
+def seat_idle_seconds(command: Command) -> float | None:
+    """Since the desktop called itself idle, as systemd-logind keeps it; 0 while it does not."""
+    output = command(["loginctl", "show-seat", "seat0", "--property=IdleHint", "--property=IdleSinceHint"])
+    if output is None:
+        return None
+    said = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    if said.get("IdleHint") == "no":
+        return 0.0
+    since = said.get("IdleSinceHint", "")
+    return max(0.0, unix_seconds() - int(since) / 1e6) if since.isdecimal() else None
+
+
+def folder_bytes(folder: Path) -> int:
+    """What the files below a folder hold."""
+    total = 0
+    for place, _, names in os.walk(folder):  # which passes over folders that are gone again
+        for name in names:
+            with suppress(OSError):  # a checkpoint that was replaced meanwhile
+                total += Path(place, name).lstat().st_size
+    return total
+
+
+def _hottest(known: Iterable[float | None]) -> float | None:
+    return max((celsius for celsius in known if celsius is not None), default=None)
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdecimal()
+
+
+def _is_learner(process: Path) -> bool:
+    try:
+        command = (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(program in command for program in LEARNER_PROGRAMS)
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from sorted(parent.iterdir())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

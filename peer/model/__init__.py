@@ -1,0 +1,1 @@
+"""What is trained: description, families, build, flat parameters, replicas."""

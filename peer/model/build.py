@@ -1,0 +1,132 @@
+"""The model: a Llama or another causal language model of `transformers`, with values that every machine starts alike.
+
+Names, shapes and seeded values come from the manifest without importing `transformers` (two seconds of CPU), so that a
+process that only averages parameters starts quickly; `build_model` imports it when a forward pass is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.model.families import make_module
+from peer.numerics.fragments import TensorSpec
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
+
+SHARED_PLANES = 3  # snapshots out, anchors in, references in
+
+
+def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
+    """Every trained tensor once, under its name in the model, in a fixed order; tied ones under their first name.
+
+    For all but plain Llama models `spec` is that of a manifest, which lists them (`peer.model.description`).
+    """
+    if spec.is_plain_llama:
+        return tuple(_llama_specs(spec))
+    if not spec.tensors:
+        raise ValueError("a model is described before its tensors are asked for")
+    return tuple(TensorSpec(one.name, one.shape, one.embedding, one.start) for one in spec.tensors)
+
+
+def _llama_specs(spec: ModelSpec) -> Iterator[TensorSpec]:
+    width, inner = spec.hidden_size, spec.intermediate_size
+    yield TensorSpec("model.embed_tokens.weight", (spec.vocabulary, width), embedding=True)
+    for layer in range(spec.layers):
+        prefix = f"model.layers.{layer}"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            yield TensorSpec(f"{prefix}.self_attn.{name}.weight", (width, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.gate_proj.weight", (inner, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.up_proj.weight", (inner, width), embedding=False)
+        yield TensorSpec(f"{prefix}.mlp.down_proj.weight", (width, inner), embedding=False)
+        yield TensorSpec(f"{prefix}.input_layernorm.weight", (width,), start="ones")
+        yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (width,), start="ones")
+    yield TensorSpec("model.norm.weight", (width,), start="ones")
+
+
+def initial_parameters(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
+    """Seeded float32 values of every tensor of `parameter_specs`, by name: the state at version 0.
+
+    Norms start at one, biases at zero, matrices uniform within ±1/√hidden_size, from which a small Llama learns far
+    quicker than from the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come from a SHAKE-256
+    stream per tensor through one exact conversion and one rounding, so that all machines and releases draw the same
+    bits; torch's normal numbers differ with the vector width of the CPU.
+    """
+    bound = 1 / math.sqrt(spec.hidden_size)
+    return {tensor.name: _initial_values(tensor, bound, seed) for tensor in parameter_specs(spec)}
+
+
+def _initial_values(tensor: TensorSpec, bound: float, seed: int) -> Tensor:
+    if tensor.start != "uniform":
+        return torch.full(tensor.shape, float(tensor.start == "ones"))
+    key = digest_of(b"muster-initial", seed.to_bytes(8, "big"), tensor.name.encode())
+    stream = bytearray(hashlib.shake_256(key).digest(4 * tensor.elements))
+    fractions = (torch.frombuffer(stream, dtype=torch.int32) >> 8).float().mul_(2.0**-23)  # [-1, 1), exact
+    return fractions.mul_(bound).view(tensor.shape)
+
+
+def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
+    """The `transformers` configuration of `spec`, as an export carries it."""
+    from transformers.models.llama.configuration_llama import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=spec.vocabulary,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads,
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+
+
+def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
+    """The run's model in float32 on the CPU; leaves global random state alone.
+
+    It holds `initial_parameters`, and where they are not seeded nothing of use. Raises UsageError if the installed
+    `transformers` does not build what the manifest lists.
+    """
+    with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
+        model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
+    specs = {tensor.name: tensor.shape for tensor in parameter_specs(spec)}
+    if specs != {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}:
+        raise UsageError(
+            "the transformers that is installed here builds another model than the run's; install the host's"
+        )
+    if spec.weights == "seeded":
+        initial = initial_parameters(spec, seed)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(initial[name])
+    return model
+
+
+def _plain_llama(spec: ModelSpec, context_tokens: int) -> nn.Module:
+    return cast(nn.Module, import_llama()(llama_config(spec, context_tokens)))
+
+
+def import_llama() -> Any:
+    """The class of Llama models; two seconds of CPU."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    return LlamaForCausalLM
+
+
+def loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Mean cross entropy in nats of each next token; `tokens` is int64, shape (sequences, context_tokens + 1)."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())

@@ -1,0 +1,227 @@
+"""From what an organiser writes to what a manifest fixes: the model's tensors, its values at version 0, no paths.
+
+Only the host reads a folder, a checkpoint or the Hub. Everybody else has names and shapes from the manifest and the
+values from the host, piece by piece and proven (`peer.sync.genesis`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import ModelSpec, TensorEntry
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.data.hub import HUB, from_hub
+from peer.data.tokens import encoder, tokenizer_file
+from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.model.families import is_refused, make_config, make_module
+from peer.numerics.merge_plugin import with_rule_digest
+
+_HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+_NOT_SHAPE = ("architectures", "dtype", "torch_dtype", "transformers_version", "model_type")
+_KEYS = {  # of ModelSpec, under the names that all configs understand
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "vocabulary": "vocab_size",
+}
+
+OWN_DATA = digest_of(b"muster-own-data")  # names the data of runs whose peers bring their own
+
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A run as its manifest has it, the float32 values of version 0 by name where they are not seeded, and the host's
+    own files, whose paths are nobody else's business."""
+
+    config: RunConfig
+    values: Named | None = None
+    files: OwnFiles = NO_FILES
+
+
+def describe(config: RunConfig) -> Description:
+    """Read whatever the run file points to; raises UsageError with what to do."""
+    described = _describe_model(with_rule_digest(config))
+    fixed, files = _describe_data(described.config)
+    return replace(described, config=fixed, files=files)
+
+
+def _describe_data(config: RunConfig) -> tuple[RunConfig, OwnFiles]:
+    data = config.data
+    if data.source in ("stdlib", "own"):
+        return config, NO_FILES
+    if not data.path:
+        raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
+    tokenizer = None if data.source == "tokens" else tokenizer_file(data, data.tokenizer)
+    if data.source != "tokens":
+        encoder(tokenizer, config.model.vocabulary)  # to hear now what is wrong with it
+    here = not data.tokenizer.startswith(HUB)
+    update = {
+        "path": data.path if data.source == "hub" else "",
+        "tokenizer": "" if here else data.tokenizer,
+        "tokenizer_sha256": "" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest(),
+    }
+    fixed = config.model_copy(update={"data": data.model_copy(update=update)})
+    return fixed, OwnFiles(data.path, data.tokenizer if here else "")
+
+
+def _describe_model(config: RunConfig) -> Description:
+    model = config.model
+    if model.is_plain_llama:
+        return Description(config)
+    if model.is_own:
+        return _with_tensors(config, read_safetensors(Path(model.source)), frozenset())
+    folder = _folder(model.source)
+    if folder is not None:
+        model = _read_config(model, folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        module = make_module(model, config.data.context_tokens)
+    model = _truthful(model, cast(Any, module).config)
+    if folder is not None and any(folder.glob("*.safetensors")):
+        model = model.model_copy(update={"weights": "given"})
+        module = _load_weights(model, config.data.context_tokens, folder)
+    described = config.model_copy(update={"model": model})
+    return _with_tensors(described, named_values(module), _embeddings(module))
+
+
+def own_model(config: RunConfig, module: nn.Module) -> Description:
+    """The description of a run whose peers bring this model themselves; raises UsageError."""
+    model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
+    data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
+    own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
+    return _with_tensors(own, named_values(module), _embeddings(module))
+
+
+def named_values(module: nn.Module) -> dict[str, Tensor]:
+    """Every trained tensor once, as float32 on the CPU; raises UsageError if there is nothing to train."""
+    values = {
+        name: parameter.detach().to("cpu", torch.float32, copy=True).contiguous()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
+    if not values:
+        raise UsageError("the model has no parameter that requires a gradient")
+    return values
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """A file's floating-point tensors as float32; raises UsageError."""
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"model.source: {path} cannot be read as safetensors: {error}") from None
+    return {name: value.to(torch.float32) for name, value in found.items() if value.is_floating_point()}
+
+
+def _with_tensors(config: RunConfig, values: Named, embeddings: frozenset[str]) -> Description:
+    model = config.model
+    given = model.weights == "given" or model.is_own
+    entries = tuple(
+        TensorEntry(
+            name=name,
+            shape=tuple(value.shape),
+            embedding=name in embeddings,
+            start="uniform" if given else _start(name, value),
+        )
+        for name, value in values.items()
+    )
+    source = model.source if model.source.startswith(HUB) else ""  # whose folders are called what is nobody's business
+    update = {"tensors": entries, "source": source, "weights": "given" if given else "seeded"}
+    fixed = config.model_copy(update={"model": model.model_copy(update=update)})
+    return Description(fixed, values if given else None)
+
+
+def _start(name: str, value: Tensor) -> Literal["uniform", "ones", "zeros"]:
+    """How `transformers` begins this tensor: with ones, zeros, or, if it is a matrix, numbers around zero."""
+    if bool((value == 1).all()):
+        return "ones"
+    if bool((value == 0).all()):
+        return "zeros"
+    if value.ndim < 2:
+        raise UsageError(f'{name} starts with values of its own kind; write weights = "given" under [model]')
+    return "uniform"
+
+
+def _embeddings(module: nn.Module) -> frozenset[str]:
+    """Names of input and output embeddings, whose rows see some tokens only."""
+    tables = [one.weight for one in module.modules() if isinstance(one, nn.Embedding)]
+    output = getattr(module, "get_output_embeddings", lambda: None)()
+    tables += [] if output is None else [output.weight]
+    found = {id(table) for table in tables}
+    return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in found)
+
+
+def _truthful(model: ModelSpec, config: Any) -> ModelSpec:
+    """The spec with the sizes that the built model has, wherever they were written."""
+    sizes = {key: getattr(config, name, None) for key, name in _KEYS.items()}
+    update = {key: value for key, value in sizes.items() if isinstance(value, int)}
+    return model.model_copy(update=update)
+
+
+# -- folders and the Hub
+
+
+def _folder(source: str) -> Path | None:
+    if not source:
+        return None
+    if source.startswith(HUB):
+        name = source.removeprefix(HUB)
+        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, allow_patterns=_HUB_FILES)))
+    if not Path(source).is_dir():
+        raise UsageError(f"model.source: there is no folder {source}; for one on the Hub write hub:{source}")
+    return Path(source)
+
+
+def _read_config(model: ModelSpec, folder: Path) -> ModelSpec:
+    """Family and settings from the folder's `config.json`, as far as they are about the shape."""
+    try:
+        table = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        family = str(table["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"model.source: {folder} has no config.json of a transformers model") from None
+    bare = ModelSpec.model_validate({"family": family, "package": model.package})
+    known = vars(make_config(bare, 8))
+    settings = {
+        name: value
+        for name, value in table.items()
+        if name in known and name not in _NOT_SHAPE and not is_refused(name) and value is not None
+    }
+    return ModelSpec.model_validate(
+        model.model_dump(exclude={"settings", "tensors"})
+        | {"family": family, "settings": settings | model.settings_table}
+    )
+
+
+def _load_weights(model: ModelSpec, context_tokens: int, folder: Path) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return cast(
+            nn.Module,
+            AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=make_config(model, context_tokens),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.float32,
+            ),
+        )
+    except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged folder
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {reason}") from None

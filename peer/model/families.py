@@ -1,0 +1,133 @@
+"""Causal language models of every family that `transformers` has, from a config alone.
+
+Only classes of the installed `transformers` are used, or of a package that the owner has installed
+(`peer.numerics.plugins`), never code that comes with a model: whatever in a config would fetch or run something is
+refused, because a volunteer's machine builds what an organiser's manifest says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from torch import nn
+
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from peer.numerics.plugins import family_part
+
+# in a config these name code, kernels or number formats instead of the model's shape
+_REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
+LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:
+    """The model with values that `transformers` draws from the global random state, in float32 on the CPU.
+
+    Raises UsageError if the family is unknown or its config does not take these settings.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = make_config(spec, context_tokens)
+    try:
+        return cast(nn.Module, AutoModelForCausalLM.from_config(config))
+    except Exception as error:  # noqa: BLE001 - whatever a model class says about a config is the organiser's mistake
+        raise UsageError(_complaint(spec, error)) from None
+
+
+def make_config(spec: ModelSpec, context_tokens: int) -> Any:
+    """The `transformers` config: what `spec` says by its own keys, and `settings` before that.
+
+    Dropout is off: a step is a function of its window alone, so that others can redo it (design §9).
+    """
+    from transformers import AutoConfig
+
+    if (part := family_part(spec)) is not None:
+        part.load()
+    known = _default_config(spec)
+    values = {_canonical(known, name): value for name, value in spec.settings_table.items()}
+    _check_settings(spec, known)
+    for name, value in _plain_settings(spec, context_tokens).items():
+        if hasattr(known, name):
+            values.setdefault(_canonical(known, name), value)
+    for name in _SPECIAL_TOKENS:
+        token = values.get(name, getattr(known, name, None))
+        if isinstance(token, int) and token >= values[_canonical(known, "vocab_size")]:
+            values[name] = None
+    try:
+        config = AutoConfig.for_model(spec.family, **values)
+    except Exception as error:  # noqa: BLE001 - see make_module
+        raise UsageError(_complaint(spec, error)) from None
+    for name, value in vars(config).items():
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    return config
+
+
+def _check_settings(spec: ModelSpec, known: Any) -> None:
+    for name in _names(spec.settings_table):
+        if is_refused(name):
+            raise UsageError(f"model.settings must not hold {name}; a run's model is its shape only")
+    for name, value in spec.settings_table.items():
+        if "layer" in name and isinstance(value, int) and value > LAYERS_MAX:
+            raise UsageError(f"model.settings: {name} is at most {LAYERS_MAX}, not {value}")
+        if not hasattr(known, name):
+            raise UsageError(f"model.settings: a model of family {spec.family} has no {name}")
+
+
+def is_refused(name: str) -> bool:
+    """Whether this field of a config is no matter of the model's shape."""
+    return name.startswith("_") or name in _REFUSED
+
+
+def _names(table: dict[str, Any]) -> Iterator[str]:
+    """Every key, those of tables inside too."""
+    for name, value in table.items():
+        yield name
+        yield from _names(value) if isinstance(value, dict) else ()
+
+
+def _default_config(spec: ModelSpec) -> Any:
+    from transformers import AutoConfig
+    from transformers import __version__ as version
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if spec.package is None and spec.family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise UsageError(
+            f"model.family: transformers {version} has no causal language model {spec.family!r}; try gpt2, or name the "
+            "model.package that brings it"
+        )
+    try:
+        return AutoConfig.for_model(spec.family)
+    except ValueError:
+        raise UsageError(f"the package {spec.package} registers no {spec.family!r} with transformers") from None
+
+
+def architecture(spec: ModelSpec, config: Any) -> str:
+    """The name of the class that `make_module` makes of a config."""
+    from transformers import AutoModelForCausalLM
+
+    return str(AutoModelForCausalLM._model_mapping[type(config)].__name__)
+
+
+def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:
+    """The keys of `ModelSpec` under the names that all configs understand."""
+    return {
+        "hidden_size": spec.hidden_size,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.heads,
+        "intermediate_size": spec.intermediate_size,
+        "vocab_size": spec.vocabulary,
+        "max_position_embeddings": context_tokens,
+    }
+
+
+def _canonical(config: Any, name: str) -> str:
+    """A field's own name, where the family has another one than most."""
+    return str(config.attribute_map.get(name, name))
+
+
+def _complaint(spec: ModelSpec, error: Exception) -> str:
+    return f"transformers builds no {spec.family} from these model settings: {str(error).strip().splitlines()[0]}"

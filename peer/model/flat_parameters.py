@@ -1,0 +1,132 @@
+"""The trained tensors of a module in one flat vector, of which the module's parameters are views; gradients likewise.
+
+So a snapshot of a fragment is one copy, an adoption two element-wise operations, and clipping one norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from dht.errors import LocalError
+from dht.statement import digest_of
+from peer.numerics.fragments import FragmentLayout, fragment_views
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class FlatParameters:
+    """All fragments in order, on one device, in float32 or bfloat16.
+
+    A fragment is read and loaded in float32. What bfloat16 cuts off a value that is loaded is kept in host memory and
+    added whenever the fragment is read: so an outer gradient is measured from what was actually loaded, and holds
+    the learner's own steps, not its rounding. What `follows` other parameters is neither read nor loaded.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        fragments: Sequence[FragmentLayout],
+        precision: str,
+        device: str,
+        follows: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self._fragments = tuple(fragments)
+        self._dtype = DTYPES[precision]
+        self._named = dict(module.named_parameters())
+        listed = {tensor.name for layout in fragments for tensor in layout.tensors}
+        if strange := sorted(self._named.keys() - listed):
+            raise LocalError(f"the tensor {strange[0]} is in no fragment")
+        elements = sum(layout.elements for layout in fragments)
+        self.values = torch.empty(elements, dtype=self._dtype, device=self.device)
+        self.gradient = torch.empty(0, dtype=self._dtype, device=self.device)
+        self.cut_off = self._cut_off_room(0 if follows else elements)
+        for name, view in self._cut(self.values):
+            parameter = self._named[name]
+            view.copy_(parameter.detach())
+            parameter.grad = None
+            parameter.data = view
+        self.wake()
+
+    def _cut_off_room(self, elements: int) -> Tensor:
+        """Host memory for what rounding cuts off; none where nothing is rounded."""
+        room = torch.zeros(elements if self._dtype == torch.bfloat16 else 0)
+        return room.pin_memory() if self.device.type == "cuda" else room
+
+    def read(self, fragment: int, out: Tensor) -> None:
+        """Copy a fragment into `out`, float32[elements] on any device."""
+        out.copy_(self._view(self.values, fragment))
+        if len(self.cut_off):
+            out.add_(self._view(self.cut_off, fragment).to(out.device, non_blocking=True))
+
+    def exact(self, fragment: int) -> Tensor:
+        """The fragment as `read` gives it, on the device of the parameters; in float32 it is their own memory."""
+        if not len(self.cut_off):
+            return self._view(self.values, fragment)
+        values = self._view(self.values, fragment).float()
+        return values.add_(self._view(self.cut_off, fragment).to(values.device, non_blocking=True))
+
+    def load(self, fragment: int, exact: Tensor) -> None:
+        """Take over float32[elements], which `exact` may have given and others changed."""
+        values = self._view(self.values, fragment)
+        if exact.data_ptr() != values.data_ptr():
+            values.copy_(exact)
+        if len(self.cut_off):
+            self._view(self.cut_off, fragment).copy_(exact.sub_(values), non_blocking=True)
+
+    def fits(self, values: Tensor) -> bool:
+        """Whether saved `values` are those of such parameters."""
+        return values.shape == self.values.shape and values.dtype == self._dtype
+
+    def restore(self, values: Tensor, cut_off: Tensor | None) -> None:
+        """Continue from `values` and `cut_off` as they were saved."""
+        self.values.copy_(values)
+        if cut_off is not None and cut_off.shape == self.cut_off.shape:
+            self.cut_off.copy_(cut_off)
+
+    def rest(self) -> None:
+        """Give up the gradients, and the device's memory if it is not the host's; `read` and `load` go on."""
+        for parameter in self._named.values():
+            parameter.grad = None
+        self.gradient = torch.empty(0, dtype=self._dtype)
+        self._move("cpu")
+
+    def wake(self) -> None:
+        """Back to the device, with room for gradients, which are zero."""
+        self._move(self.device)
+        self.gradient = torch.zeros_like(self.values)
+        for name, view in self._cut(self.gradient):
+            self._named[name].grad = view
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether there is room for gradients."""
+        return len(self.gradient) == len(self.values)
+
+    def _move(self, device: torch.device | str) -> None:
+        moved = self.values.to(device)
+        if moved is not self.values:
+            self.values = moved
+            for name, view in self._cut(moved):
+                self._named[name].data = view
+
+    def _view(self, flat: Tensor, fragment: int) -> Tensor:
+        return fragment_views(flat, self._fragments)[fragment]
+
+    def _cut(self, flat: Tensor) -> list[tuple[str, Tensor]]:
+        """Each tensor's name and its part of a flat vector, in its shape."""
+        tensors = [tensor for layout in self._fragments for tensor in layout.tensors]
+        ends = accumulate(tensor.elements for tensor in tensors)
+        return [
+            (tensor.name, flat[end - tensor.elements : end].view(tensor.shape))
+            for tensor, end in zip(tensors, ends, strict=True)
+        ]
+
+
+def parameters_digest(state: Mapping[str, Tensor]) -> bytes:
+    """Names the parameters in what `Learner.export_state` returned, bit for bit."""
+    return digest_of(b"lab-learner", state["theta"].view(torch.uint8).numpy().tobytes())

@@ -1,0 +1,1 @@
+"""Frames and streams between peers, the hivemind transport, addresses, presence."""

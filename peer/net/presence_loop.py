@@ -1,0 +1,98 @@
+"""Saying that we are here, and reading who else is (design §6.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from coordinator.wire.presence import Presence
+from dht.addresses import PeerAddress
+from dht.daemon.process import Daemon
+from dht.errors import NetworkError, PeerError, UsageError
+from dht.identity import PeerId
+from dht.records import presence_key
+from dht.store import RecordStore, StoredRecord
+from peer.machine.timed_wait import pause
+
+log = structlog.get_logger(__name__)
+
+EAGER_SECONDS = 0.5  # between looks while we know nobody or less than a lifetime has passed since the start
+
+
+class PresenceLoop:
+    """Publishes our presence and feeds everybody else's, until cancelled."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        daemon: Daemon,
+        run_id: bytes,
+        ours: Callable[[], Presence],
+        seen: Callable[[PeerId, Presence], None],
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._key = presence_key(run_id)
+        self._ours = ours
+        self._seen = seen
+        self._changed = asyncio.Event()
+        self.rounds = 0  # completed looks at the record store
+
+    def hurry(self) -> None:
+        """Our state has changed: say so now instead of at the next interval."""
+        self._changed.set()
+
+    async def run(self, interval_seconds: float, lifetime_seconds: float) -> None:
+        """Eager for the first lifetime, so that peers that start together find each other at once."""
+        loop = asyncio.get_running_loop()
+        eager_until = loop.time() + lifetime_seconds
+        while True:
+            self._changed.clear()
+            await self._once(lifetime_seconds)
+            seconds = interval_seconds if loop.time() > eager_until else min(EAGER_SECONDS, interval_seconds)
+            await pause(seconds, self._changed)
+
+    async def _once(self, lifetime_seconds: float) -> None:
+        """Say that we are here, and look who else is: each also when the other one fails."""
+        try:
+            await self._store.put(self._key, self._ours().to_wire(), lifetime_seconds)
+        except NetworkError as error:
+            log.info("presence_not_told", reason=str(error))
+        try:
+            records = await self._store.get(self._key)
+        except NetworkError as error:
+            log.info("presence_not_read", reason=str(error))
+            return
+        for record, presence in presences(records, self._daemon):
+            self._seen(record.sender, presence)
+        self.rounds += 1
+
+
+def presences(records: list[StoredRecord], daemon: Daemon) -> list[tuple[StoredRecord, Presence]]:
+    """What others say of themselves; the daemon remembers where they are, for when it has to start again."""
+    found, addresses = [], []
+    for record in records:
+        try:
+            presence = Presence.from_wire(record.payload)
+        except PeerError:
+            continue  # another version's presence, or nonsense: not somebody we could work with
+        if record.sender != daemon.peer_id:
+            found.append((record, presence))
+            addresses += _parsed(presence.addresses, record.sender)
+    daemon.remember(addresses)
+    return found
+
+
+def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:
+    """The usable ones of the addresses that a peer claims for itself."""
+    found = []
+    for text in texts:
+        try:
+            address = PeerAddress.parse(text)
+        except UsageError:
+            continue
+        if address.peer_id == peer:
+            found.append(address)
+    return found

@@ -1,0 +1,96 @@
+"""Telling another peer how it looks from here: its address, our clock, and whether a call to its port gets through.
+
+A call goes only to the address that the asker's own connection comes from, so nobody can have us call a third party,
+and only now and then. It is a bare TCP connection: nothing is sent over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+
+from coordinator.chain.weights import most_hostile
+from dht.allowance import Turns
+from dht.identity import PeerId
+from peer.machine.clock import Clock, unix_seconds
+from peer.net.frames import ProbeAnswer, ProbeAsk
+
+CALL_SECONDS_MAX = 5.0
+CALL_INTERVAL_SECONDS = 10.0  # between two calls to one asker
+CALLS_MAX = 4  # at once
+ANSWERS_PER_SECOND_MAX = 64
+ANSWERS_AT_ONCE_MAX = 4  # to one asker, and then one a second
+ASKERS_KEPT = 256
+
+HostOf = Callable[[PeerId], Awaitable[str]]
+Post = Callable[[PeerId, ProbeAnswer, bytes], None]
+
+
+def gets_through(tried: Collection[bool], asked: int) -> bool:
+    """Whether this peer can be called, by what those have found who tried, of so many who were asked.
+
+    It takes most of them to say no, and more than may be hostile: those can see to it that nobody else is answered.
+    """
+    failed = len(tried) - sum(tried)
+    return not (2 * failed > len(tried) and failed > most_hostile(asked + 1))
+
+
+def some_of(peers: Iterable[PeerId], me: PeerId, turn: int, count: int) -> set[PeerId]:
+    """So many of these to ask, others at each turn; not everybody asks the same ones."""
+    order = sorted(peers)
+    first = (bisect(order, me) + turn * count) % max(len(order), 1)
+    return set((order[first:] + order[:first])[:count])
+
+
+class ProbeDesk:
+    """Answers ProbeAsk, within bounds; what is over them gets no answer."""
+
+    def __init__(self, host_of: HostOf, post: Post, clock: Clock = unix_seconds) -> None:
+        self._host_of = host_of
+        self._post = post
+        self._clock = clock
+        self._turns = Turns(1.0, ANSWERS_AT_ONCE_MAX, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._calls = Turns(1 / CALL_INTERVAL_SECONDS, 1, math.inf, ASKERS_KEPT)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, asker: PeerId, ask: ProbeAsk, now: float) -> None:
+        """Somebody asks."""
+        if not self._turns.take(asker, now):
+            return
+        if ask.port is None:
+            self._answer(asker, ask, "", None)
+        elif len(self._tasks) < CALLS_MAX and self._calls.take(asker, now):
+            task = asyncio.get_running_loop().create_task(self._call(asker, ask, ask.port))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, asker: PeerId, ask: ProbeAsk, port: int) -> None:
+        host = await self._host_of(asker)
+        self._answer(asker, ask, host, await answers(host, port) if host else None)
+
+    def _answer(self, asker: PeerId, ask: ProbeAsk, host: str, reachable: bool | None) -> None:
+        now = max(0, int(1000 * self._clock()))
+        answer = ProbeAnswer(ticket=ask.ticket, unix_milliseconds=now, seen_host=host, reachable=reachable)
+        self._post(asker, answer, b"")
+
+    async def close(self) -> None:
+        """Call nobody any more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def answers(host: str, port: int) -> bool:
+    """Whether something accepts a TCP connection there."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True

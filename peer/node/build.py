@@ -1,0 +1,234 @@
+"""The parts of a peer before it runs: key and folder, manifest, the pump around its protocol core, where it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Set
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+import torch
+
+from coordinator.chain.chain import Chain
+from coordinator.chain.waypoint import knows
+from coordinator.core.context import Core
+from coordinator.engine.engine import Engine
+from coordinator.run.manifest import Manifest, RunConfig
+from dht.addresses import PeerAddress
+from dht.errors import LocalError, NetworkError, UsageError
+from dht.identity import Identity, PeerId, Signer
+from dht.invite import Invite
+from peer.data.corpus import TokenData
+from peer.data.windows import load_tokens
+from peer.learner.handover import session_description
+from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint
+from peer.machine.clock import unix_seconds
+from peer.machine.fault_points import Fault
+from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.throttle import Throttle
+from peer.model.description import OWN_DATA, Description, describe
+from peer.net.network import Network
+from peer.net.transport import Transport
+from peer.node.daemon_options import daemon_config
+from peer.node.options import NodeOptions
+from peer.numerics.golden import self_check
+from peer.numerics.merge_plugin import merge_rule
+from peer.numerics.plugins import check_packages
+from peer.rounds.counters import Book
+from peer.rounds.driver import Pump
+from peer.rounds.scoring import AppraisalDesk
+from peer.rounds.tape_parts import PART_NAME
+from peer.rounds.tape_recorder import OwnTape
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors, genesis_states
+from peer.storage.blobs import BlobStore
+from peer.storage.genesis_file import digests_of, save_genesis
+from peer.storage.run_directory import RunDirectory, RunState, known_manifests
+from peer.sync.bootstrap import fetch_chains
+from peer.sync.introduction import Introduction, waypoint_of
+
+log = structlog.get_logger(__name__)
+
+BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
+GIVEN_OF_DAY = 0.25  # of the owner's upload of a day, at once and then again in the course of it
+GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
+BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
+
+
+def prepare(options: NodeOptions) -> Identity:
+    """Check that this machine computes what others compute, and load or make its key; raises MusterError."""
+    torch.set_num_threads(1)  # the learner has a process of its own; here everything is small or waits
+    difference = self_check()
+    if difference is not None:
+        raise LocalError(f"{difference}; it cannot take part")
+    try:
+        options.data_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{options.data_directory} cannot be used: {error.strerror}; choose another --data") from None
+    return Identity.load_or_create(options.identity_path)
+
+
+def describe_here(config: RunConfig, options: NodeOptions) -> Description:
+    """The run as its manifest will have it; raises UsageError if it cannot be, or does not fit this machine."""
+    if options.session is not None:
+        return session_description(config, options.session)
+    described = describe(config)
+    fixed = described.config
+    if not fixed.model.is_own:
+        check_memory(RUNTIME_BYTES + footprint(fixed).bytes_in("host"), available_bytes("cpu"))
+    return described
+
+
+def check_brought(config: RunConfig) -> None:
+    """Raises UsageError if a package of this run is not here, or merges to other bytes here than at the run's host."""
+    check_packages(config)
+    merge_rule(config.outer)
+
+
+def load_described(described: Description) -> TokenData | None:
+    """The data behind evaluations, with the host's own files; None where the peers bring model and data."""
+    config = described.config
+    if config.data.source == "own":
+        return None
+    return load_tokens(config.data, config.model.vocabulary, described.files)
+
+
+def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[Manifest, TokenData | None]:
+    """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
+    data = load_described(described)
+    return make_manifest(described, OWN_DATA if data is None else data.digest, options, me), data
+
+
+def make_manifest(described: Description, data_digest: bytes, options: NodeOptions, me: PeerId) -> Manifest:
+    """The manifest of a new run; the one from before if this data directory already hosts the same run.
+
+    Values of version 0 that others cannot draw are kept in the run's folder.
+    """
+    config, states = described.config, genesis_states(described.config, described.values)
+    genesis = digests_of(states)
+    for known in known_manifests(options.data_directory):
+        if (known.config, known.organiser, known.genesis) == (config, me, genesis):
+            return known
+    check_founders(config, set(options.founders) - {me})
+    manifest = Manifest(
+        config=config,
+        organiser=me,
+        founders=options.founders or (me,),
+        data_digest=data_digest,
+        genesis=genesis,
+        created_unix_seconds=int(unix_seconds()),
+    )
+    if described.values is not None:
+        save_genesis(RunDirectory(options.data_directory, manifest.run_id).path, states)
+    return manifest
+
+
+def check_founders(config: RunConfig, training: Set[str]) -> None:
+    """Raises UsageError if a run cannot begin with these founders, because others count for little at first."""
+    needed = config.pace.min_group
+    if config.trust.bounds_newcomers and len(training) < needed:
+        raise UsageError(
+            f"a run with these [trust] keys begins with founders that train, and {len(training)} of at least {needed} "
+            "(pace.min_group) are named; name the keys of your first learners, each with --founder"
+        )
+
+
+async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Transport) -> None:
+    """Begin at the heads of the invite unless our own chains contain them; raises NetworkError for a newcomer.
+
+    A lineage without them is refused: it could be one that old keys have made (design §8). Whoever comes back goes on
+    with what it holds if nobody keeps these heads any more.
+    """
+    own, waypoint = engine.chains, None if invite is None else waypoint_of(invite)
+    if invite is None or waypoint is None or knows(own, waypoint):
+        return
+    if knows(own, waypoint) is None and all(chain.version >= waypoint.version for chain in own):
+        return  # so much older than what we hold that we no longer keep it
+    introduction = Introduction(waypoint, [Chain(chain.rules, chain.fragment, chain.genesis) for chain in own])
+    try:
+        chains = await fetch_chains(transport, invite.peers, introduction)
+    except NetworkError as error:
+        if not any(chain.version for chain in own):
+            raise
+        log.warning("heads_not_found", reason=str(error))
+        return
+    engine.begin_at(chains, asyncio.get_running_loop().time())
+
+
+def read_invite(text: str, options: NodeOptions) -> Invite:
+    """The invite that this line is; raises UsageError, also if a trial has no business in that run."""
+    invite = Invite.parse(text)
+    trials = (("--attack", options.attack), ("--skew-file", options.skew_file))
+    if option := next((name for name, value in trials if value is not None), None):
+        from peer.attacks.peer import check_among_ourselves
+
+        check_among_ourselves(invite, option, options.trial_network)
+    return invite
+
+
+def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
+    """What makes the protocol core of this peer; raises UsageError if there is no such attack."""
+    if options.attack is None:
+        return Core
+    from peer.attacks.peer import core_kind as hostile_kind
+
+    return hostile_kind(options.attack, manifest, signer)
+
+
+def _work(
+    core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
+) -> tuple[RoundWork, Callable[..., Pump]]:
+    """The tensor work of this peer, and what makes its pump."""
+    worker = ThreadPoolExecutor(1, "tensors")
+    if options.attack is None:
+        return RoundWork(core.manifest.config, anchors, blobs, worker), Pump
+    from peer.attacks.peer import disguise
+
+    return disguise(options.attack, core, anchors, blobs, worker)
+
+
+def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:
+    """The protocol core with its shell, holding what was saved."""
+    config = core.manifest.config
+    largest_bytes = 4 * max(layout.elements for layout in held.anchors.layouts)
+    blobs = BlobStore(max(BLOB_BYTES_MIN, BLOB_FRAGMENTS * largest_bytes * config.pace.overlap))
+    work, make_pump = _work(core, held.anchors, blobs, options)
+    pump = make_pump(
+        engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
+        transport=transport,
+        work=work,
+        anchors=held.anchors,
+        blobs=blobs,
+        votes=directory.vote_log,
+        book=Book(config.pace.fragments),
+        fault=None if options.fault is None else Fault.parse(options.fault, options.data_directory),
+    )
+    give_within(options.limits, pump)
+    core.court = work.court
+    if options.taped:
+        pump.tape = OwnTape.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
+    if config.trust.score_share:
+        pump.appraisals = AppraisalDesk(core.manifest, options.files)
+    if held.learner_state is not None:
+        pump.local_work.doubt(set(range(config.pace.fragments)))
+    return pump
+
+
+def give_within(limits: Limits, pump: Pump) -> None:
+    """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
+    of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
+    pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
+
+
+async def open_network(
+    options: NodeOptions, run_id: bytes, met: tuple[PeerAddress, ...], addresses: Callable[[PeerId], list[str]]
+) -> Network:
+    """This peer's place in a run's network, to which `met` lead; raises UsageError, NetworkError or LocalError."""
+    daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book)
+    return await Network.open(daemon, run_id, addresses, throttle_of(options), options.clock)
+
+
+def throttle_of(options: NodeOptions) -> Throttle:
+    """What the owner lets through, both ways."""
+    return Throttle(options.limits.upload_bytes_per_second, options.limits.download_bytes_per_second)

@@ -1,0 +1,169 @@
+"""Saving a peer's run regularly and at its end, without ever stopping the learner for it (design §8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.chain.chain import Chain
+from coordinator.views.credit import CreditReport
+from coordinator.wire.presence import Presence
+from dht.errors import LocalError, MusterError
+from peer.learner.client import LearnerStoppedError
+from peer.machine.heap import give_back_freed
+from peer.node.learner_control import Training
+from peer.rounds.driver import Pump
+from peer.storage.credit_book import CreditBook
+from peer.storage.run_directory import Captured, RunDirectory
+
+CHECKPOINT_SECONDS = 30.0
+LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
+LEARNER_SECONDS_MAX = 12.0
+
+_All = tuple[Captured, Path | None]
+"""What the peer saves, and the file that the learner has written."""
+
+
+async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
+    """Wait for a thread, which nobody can end, also when cancelled: what is written next must not meet it."""
+    task = asyncio.get_running_loop().create_task(writing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+class Checkpointer:
+    """Writes one checkpoint at a time; a disk that refuses is told to the owner, and training goes on."""
+
+    def __init__(self, directory: RunDirectory, pump: Pump, presence: Callable[[], Presence]) -> None:
+        """`presence` is what this peer says of itself."""
+        manifest = pump.engine.core.manifest
+        self._directory = directory
+        self._pump = pump
+        self._own_presence = presence
+        self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
+        self._turn = asyncio.Lock()
+        self._capturing: asyncio.Task[_All] | None = None
+        self.training: Training | None = None
+        self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
+
+    async def run(self) -> None:
+        """Save every CHECKPOINT_SECONDS until cancelled."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_SECONDS)
+            await self.save()
+
+    async def save(self) -> None:
+        """`save_now`, but a failure is only told."""
+        with suppress(MusterError):
+            await self.save_now()
+
+    async def save_last(self) -> None:
+        """`save_now`. A learner that neither answers nor writes is ended, and LocalError raised, all else saved.
+
+        So is what it had saved before: in a long run, its optimizer's state is worth more than the last steps.
+        """
+        training = self.training
+        step_seconds = 0.0 if training is None else training.progress.step_seconds or 0.0
+        self._learner_seconds = min(LEARNER_SECONDS + step_seconds, LEARNER_SECONDS_MAX)
+        await self.save_now()
+        if training is not self.training:
+            raise LocalError(
+                f"the learner did not answer within {self._learner_seconds:.0f} s, so it was ended and what it had not "
+                "contributed is lost; all else is saved, and another one goes on from what it had saved before"
+            )
+
+    async def save_now(self) -> Path:
+        """States, certificates, credit and learner of one moment, into the folder that is returned.
+
+        Raises LocalError if they cannot be written; then the owner is told until they can.
+        """
+        try:
+            folder = await self._save()
+        except LearnerStoppedError:
+            raise  # the disk has refused nothing
+        except MusterError as error:
+            self._pump.book.refuse("checkpoint", str(error))
+            raise
+        self._pump.book.take("checkpoint")
+        return folder
+
+    async def _save(self) -> Path:
+        async with self._turn:
+            try:
+                await self._finish_capturing()
+                captured, learner_file = await self._patiently(self._capture_all())
+            except (TimeoutError, MusterError):
+                if self._learner_seconds is None:
+                    raise
+                captured = replace(await self._capture_rest(), learner_behind=True)
+                learner_file = await asyncio.to_thread(self._directory.saved_learner)
+            await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
+            return self._directory.path
+
+    async def _finish_capturing(self) -> None:
+        """What a save that was cancelled has asked of the learner goes on there, in the folder that we are to clear."""
+        if self._capturing is not None and not self._capturing.done():
+            with suppress(MusterError):
+                await self._patiently(self._capturing)
+
+    async def _patiently(self, capture: Coroutine[Any, Any, _All] | asyncio.Task[_All]) -> _All:
+        """Wait for the learner's part; raises TimeoutError once nothing more of it has been written for too long."""
+        self._capturing, seen = asyncio.ensure_future(capture), self._directory.written()
+        while not (await asyncio.wait([self._capturing], timeout=self._learner_seconds))[0]:
+            before, seen = seen, self._directory.written()
+            if seen == before:
+                self._capturing.cancel()
+                raise TimeoutError
+        return self._capturing.result()
+
+    def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
+        self._directory.save(captured, learner_file)
+        self._credit.save(chains)
+        give_back_freed()
+
+    async def _capture_all(self) -> _All:
+        if self.training is not None:
+            await asyncio.to_thread(self._directory.make_room)
+        captured = await self.capture()
+        if self.training is None:
+            return captured, None
+        learner_file = self._directory.learner_file
+        # nothing was awaited since `capture`: the learner gets this before any later adoption
+        step = await self.training.client.save(learner_file)
+        await self._pump.tape.checkpoint(step, learner_file)
+        return captured, learner_file
+
+    async def _capture_rest(self) -> Captured:
+        """End the learner, for whose answers adoptions wait."""
+        training, self.training, self._pump.learner = self.training, None, None
+        if training is not None:
+            await training.client.kill()
+        return await self.capture()
+
+    async def credit(self) -> CreditReport:
+        """Who has contributed how much, up to now."""
+        async with self._turn:
+            return await asyncio.to_thread(self._credit.report, self._follow_credit())
+
+    def _follow_credit(self) -> list[Chain]:
+        """The chains as they are, for another thread."""
+        engine = self._pump.engine
+        others = ((peer, sighting.presence) for peer, sighting in engine.core.presence.sightings.items())
+        self._credit.hear([(engine.core.me, self._own_presence()), *others])
+        return [machine.chain.truncated(machine.chain.version) for machine in engine.machines]
+
+    async def capture(self) -> Captured:
+        """States and certificates of the moment at which this returns."""
+        await self._pump.adoptions.settle()
+        machines = self._pump.engine.machines
+        held = tuple(machine.held for machine in machines)
+        chains = tuple(machine.held_chain.certificates.copy() for machine in machines)
+        states = tuple(self._pump.anchors.current(fragment) for fragment in range(len(machines)))
+        return Captured(held, states, chains)

@@ -1,0 +1,78 @@
+"""What a host does instead of training: it evaluates the certified model, and exports it where asked to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.views.evaluation import Evaluation
+from peer.data.corpus import TokenData
+from peer.export.exported import Exported
+from peer.export.options import ExportOptions
+from peer.export.regular import RegularExport
+from peer.node.checkpointer import Checkpointer
+from peer.rounds.driver import Pump
+from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+
+
+class Hosting:
+    """The loops of one host. `mark` says where the run stands."""
+
+    def __init__(
+        self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], pump: Pump
+    ) -> None:
+        self.sample = ""
+        self._evaluations = evaluations
+        self._checkpointer = checkpointer
+        self._mark = mark
+        self._pump = pump
+        self._exports: RegularExport | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        pump: Pump,
+        checkpointer: Checkpointer,
+        data: TokenData,
+        exports: ExportOptions | None,
+        mark: Callable[[], Mark],
+    ) -> Hosting:
+        """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
+        config = pump.engine.core.manifest.config
+        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, pump.anchors.all_anchors)
+        hosting = cls(evaluations, checkpointer, mark, pump)
+        if exports is not None:
+            hosting._exports = RegularExport(exports, pump.engine.core.signer, hosting._gather)
+        return hosting
+
+    @property
+    def found(self) -> tuple[Evaluation, ...]:
+        """Every evaluation of this life."""
+        return tuple(self._evaluations.found)
+
+    async def run(self) -> None:
+        """Evaluate and export until cancelled."""
+        loops = [self._evaluations.run(self._mark)]
+        if self._exports is not None:
+            loops.append(self._exports.run(self._mark))
+        await asyncio.gather(*loops)
+
+    async def look_last(self) -> None:
+        """A last evaluation, on all held-out text, and a sample of what the model writes."""
+        await self._evaluations.evaluate(self._mark(), full=True)
+        self.sample = await self._evaluations.sample()
+
+    async def export_last(self) -> None:
+        """Export what the run ends with, where asked to."""
+        if self._exports is not None:
+            await self._exports.export()
+
+    async def _gather(self, licence: str) -> Exported:
+        credit = await self._checkpointer.credit()
+        captured = await self._checkpointer.capture()
+        loss = await self._evaluations.loss([state.anchor for state in captured.states])
+        return Exported(self._pump.engine.core.manifest, captured, credit, self.found, loss, licence)
+
+    def close(self) -> None:
+        """End the thread that evaluates."""
+        self._evaluations.close()

@@ -1,0 +1,91 @@
+"""Evidence between the protocol core, the disk and the record store (design §9, §10).
+
+The record store holds heads of evidence: convicted keys and digests. Whoever finds one asks the peer that wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence, Set
+from functools import partial
+from random import SystemRandom
+
+import structlog
+
+from coordinator.chain.chain import active_sets
+from coordinator.core.actions import KeepEvidence
+from coordinator.core.events import Received
+from coordinator.wire.messages import ConvictionsNote
+from dht.errors import LocalError, NetworkError, PeerError
+from dht.identity import PeerId
+from dht.records import evidence_key
+from dht.store import RecordStore, StoredRecord
+from peer.machine.timed_wait import pause
+from peer.rounds.driver import Pump
+from peer.storage.evidence_files import EvidenceShelf
+
+log = structlog.get_logger(__name__)
+
+HEADS_MAX = 4  # in one record, which has little room
+HEADS_LIFETIME_SECONDS = 3600.0
+REFRESH_SECONDS = 600.0
+STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
+
+
+class TrustDesk:
+    """One peer's. Restores earlier bans at once; `run` reads and refreshes heads until cancelled."""
+
+    def __init__(self, pump: Pump, shelf: EvidenceShelf, store: RecordStore) -> None:
+        self._pump = pump
+        self._shelf = shelf
+        self._store = store
+        self._key = evidence_key(pump.engine.core.rules.run_id)
+        self._news = asyncio.Event()
+        pump.engine.tribunal.restore(shelf.read())
+        pump.keep = self._keep
+
+    def _keep(self, action: KeepEvidence) -> None:
+        self._pump.work.submit(partial(self._write, action))
+        self._news.set()
+
+    def _write(self, action: KeepEvidence) -> None:
+        try:
+            self._shelf.keep(action.ban)
+        except LocalError as error:  # the ban holds until the end of this life, and others have the evidence, too
+            log.warning("evidence_not_kept", reason=str(error))
+
+    async def run(self) -> None:
+        """Publish what we have when it is news, and every ten minutes; then look at what others have."""
+        while True:
+            self._news.clear()
+            try:
+                await self._publish()
+                await self._read()
+            except NetworkError as error:
+                log.info("evidence_heads_failed", reason=str(error))
+            await pause(REFRESH_SECONDS, self._news)
+
+    async def _publish(self) -> None:
+        held = list(self._pump.engine.core.bans.held.values())
+        if held:
+            heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
+            await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
+
+    async def _read(self) -> None:
+        engine = self._pump.engine
+        known = active_sets(machine.chain for machine in engine.machines)
+        records = [record for record in await self._store.get(self._key) if record.sender != engine.core.me]
+        for record in drawn(records, known):
+            try:
+                heads = ConvictionsNote.from_wire(record.payload)
+            except PeerError:
+                continue
+            if len(heads.convictions) <= HEADS_MAX:
+                self._pump.feed(Received(record.sender, heads))
+
+
+def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:
+    """Those of peers that we know, and a few others, which nobody can foresee."""
+    strangers = [record for record in records if record.sender not in known]
+    few = SystemRandom().sample(strangers, min(len(strangers), STRANGERS_READ_MAX))
+    return [record for record in records if record.sender in known] + few

@@ -1,0 +1,208 @@
+"""Where a peer stands in its run, and when it moves on: starting, catching up, training, paused, draining, over.
+
+Asked by `peer.node.node` a few times a second; time comes with the question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+import structlog
+
+from coordinator.chain.passes import lane_of
+from coordinator.chain.weights import most_hostile
+from coordinator.engine.engine import Engine
+from coordinator.wire.presence import Presence, State
+from dht.identity import PeerId
+from peer.machine.pause_policy import Pause
+from peer.net.presence_loop import PresenceLoop
+from peer.node.learner_control import Training
+from peer.rounds.driver import Pump
+
+log = structlog.get_logger(__name__)
+
+ROUNDS_OF_PRESENCE_MIN = 2  # looks at the record store before we believe that we know who is ahead
+BY_HAND = "by its owner, until muster resume"
+STRANGERS_LIFETIMES = 3.0  # how long a peer that meets nobody it knows lets strangers say that it is behind
+AGREEMENT_LIFETIMES = 3.0  # how long a peer waits at the end of a run for the others to hold the same
+AT_REST = ("draining", "hosting")  # states of those who open no rounds for work of their own
+
+
+def live_presences(engine: Engine, now: float) -> list[Presence]:
+    """What everybody live says of itself."""
+    table = engine.core.presence
+    return [table.sightings[peer].presence for peer in table.live(now)]
+
+
+def lagging_fragments(engine: Engine, now: float, hears_strangers: bool) -> set[int]:
+    """Fragments of which we hold less than others do; being one version behind is what rounds look like.
+
+    What others hold that we have no certificate of is only what they say. So it takes more of those whom we know than
+    may be hostile, here or not; strangers are heard, if at all, where none of these is here, as after a long absence.
+    """
+    live = engine.core.presence.live(now)
+    lagging = set()
+    for machine in engine.machines:
+        known = machine.chain.known() | {engine.core.me}
+        asked, hostile = known & live, most_hostile(len(known))
+        if not asked and hears_strangers:
+            asked, hostile = live, most_hostile(len(live) + 1)
+        said = versions_said(engine, asked, machine.index)
+        if not machine.ready or max(said[hostile:], default=0) > machine.chain.version + 1:
+            lagging.add(machine.index)
+    return lagging
+
+
+def versions_said(engine: Engine, peers: Set[PeerId], fragment: int) -> list[int]:
+    """Which versions of a fragment these say to hold, the newest first."""
+    said = [engine.core.presence.sightings[peer].presence.versions for peer in peers]
+    return sorted((own[fragment] for own in said if fragment < len(own)), reverse=True)
+
+
+def uncertain_fragments(engine: Engine, now: float) -> set[int]:
+    """Fragments of which anybody whom we know says to hold more: what we hold of ours may count there already."""
+    live = engine.core.presence.live(now)
+    return {
+        machine.index
+        for machine in engine.machines
+        if max(versions_said(engine, machine.chain.known() & live, machine.index), default=0)
+        > machine.chain.version + 1
+    }
+
+
+def round_deadline_seconds(engine: Engine) -> float:
+    """A round's deadline; of those that we are in, the longest."""
+    attempts = [machine.attempt for machine in engine.machines if machine.attempt is not None]
+    return max([engine.core.pace.round_seconds, *(one.timeline.deadline_seconds for one in attempts)])
+
+
+def others_go_on(engine: Engine, now: float) -> bool:
+    """Whether somebody live still makes versions, so that there is no last one to agree on."""
+    return any(other.state not in AT_REST for other in live_presences(engine, now))
+
+
+def everyone_agrees(engine: Engine, now: float) -> bool:
+    """Whether every live peer holds the versions that we hold and opens no more rounds."""
+    heads = engine.heads()
+    return all(machine.ready for machine in engine.machines) and all(
+        (other.versions, other.heads) == heads and other.state in AT_REST for other in live_presences(engine, now)
+    )
+
+
+def versions_certified(engine: Engine) -> int:
+    """Versions over all fragments."""
+    return sum(machine.chain.version for machine in engine.machines)
+
+
+def window_to_read(engine: Engine) -> int | None:
+    """From which window on the newest version has us read; None where everybody draws its own."""
+    manifest, newest = engine.core.manifest, engine.machines[0].chain.certificates[-1:]
+    if not manifest.config.data.is_in_passes:
+        return None
+    return lane_of(newest[0] if newest else None, manifest.founder_ids, engine.core.me).first
+
+
+def certified_progress(engine: Engine) -> tuple[int, int | None]:
+    """What a learner follows: versions over all fragments, and from which window on to read."""
+    return versions_certified(engine), window_to_read(engine)
+
+
+class Stage:
+    """One peer's stage. `training` is None on a host, and on a learner until its process is ready."""
+
+    def __init__(self, pump: Pump, presence: PresenceLoop, first: State) -> None:
+        self.state: State = first
+        self.training: Training | None = None
+        self.wanted_paused = False  # by a person
+        self._manners: Pause | None = None
+        self._pump = pump
+        self._presence = presence
+        self._looks_since: float | None = None  # for whom is ahead
+        self._drained_at: float | None = None
+        self._leaves_by = math.inf  # whatever is not finished by then stays so
+
+    @property
+    def reason(self) -> str:
+        """Why it pauses; a host, which does not train, only withdraws."""
+        pause = self._manners
+        if pause is not None and (pause.silent or self.state == "paused"):
+            return pause.reason
+        return BY_HAND if self.wanted_paused and self.state == "paused" else ""
+
+    def obey(self, pause: Pause | None) -> None:
+        """The owner's wishes want a pause, or None any more."""
+        self._manners = pause
+        self._pump.withdraw(pause is not None and pause.silent)
+        self.advance(self._pump.now)
+
+    def begin_anew(self) -> None:
+        """The learner's process is to be replaced."""
+        self.training = None
+        self._enter("starting")
+
+    def leave(self) -> None:
+        """The owner wants out: open no further rounds, finish those in flight, within a round's deadline."""
+        engine = self._pump.engine
+        engine.drain()
+        self._leaves_by = min(self._leaves_by, self._pump.now + round_deadline_seconds(engine))
+
+    def drain_at_goal(self) -> None:
+        """Open no further rounds once the run has all its versions."""
+        engine = self._pump.engine
+        if versions_certified(engine) >= engine.core.manifest.config.versions:
+            engine.drain()
+
+    def advance(self, now: float) -> bool:
+        """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
+        engine = self._pump.engine
+        self.drain_at_goal()
+        if not engine.draining:
+            self._advance_training(now)
+            return False
+        late = now >= self._leaves_by
+        if engine.in_flight and not late:
+            return False
+        if self.training is not None:
+            self.training.pause()
+        self._drained_at = self._drained_at or now
+        self._enter("draining")
+        return late or self._has_agreed(engine, self._drained_at, now)
+
+    def _has_agreed(self, engine: Engine, since: float, now: float) -> bool:
+        """Whether nothing is left to wait for, having waited `since` then."""
+        if self._leaves_by < math.inf and others_go_on(engine, now):
+            return True
+        patience = AGREEMENT_LIFETIMES * engine.core.pace.presence_lifetime_seconds
+        return everyone_agrees(engine, now) or now > since + patience
+
+    def _advance_training(self, now: float) -> None:
+        if self.training is None:
+            return
+        if self.wanted_paused or self._manners is not None:
+            self.training.pause()
+            self._looks_since = None
+            self._enter("paused")
+        elif self.state == "training":
+            return  # from here on rounds keep us up to date
+        elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
+            lagging = self._lagging(now)
+            self._pump.local_work.doubt(lagging | uncertain_fragments(self._pump.engine, now))
+            if lagging:
+                self._enter("catching up")
+            else:
+                self._looks_since = None
+                self.training.resume()
+                self._enter("training")
+
+    def _lagging(self, now: float) -> set[int]:
+        engine = self._pump.engine
+        self._looks_since = now if self._looks_since is None else self._looks_since
+        patience = STRANGERS_LIFETIMES * engine.core.pace.presence_lifetime_seconds
+        return lagging_fragments(engine, now, hears_strangers=now <= self._looks_since + patience)
+
+    def _enter(self, state: State) -> None:
+        if state != self.state:
+            log.info("state", before=self.state, now=state)
+            self.state = state
+            self._presence.hurry()

@@ -1,0 +1,69 @@
+"""How one machine takes part in a run. None of it changes what the run computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dht.daemon.config import Relay
+from peer.export.options import ExportOptions
+from peer.learner.attached import SessionEnd
+from peer.learner.spawn import AUTO, LEARNER_PROGRAM, LearnerSpawn
+from peer.machine.clock import Clock, skewed, unix_seconds
+from peer.machine.limits import Limits
+from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.machine.paths import IDENTITY_NAME
+
+HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """A peer's own settings. `data_directory` holds its key, checkpoints, votes and control socket."""
+
+    data_directory: Path
+    port: int | None = None  # None: any free port
+    listen_host: str = "127.0.0.1"  # `0.0.0.0` to be reached from elsewhere
+    device: str = AUTO  # or `cpu`, or a CUDA device as torch names it
+    compiled: bool = False  # the learner's model by torch.compile
+    threads: int = 1
+    niceness: int = 5  # of the learner, so that the network goes first
+    step_seconds: float = 0.0  # pace: steps come this far apart, or further
+    announce: tuple[str, ...] = ()
+    relay: Relay = Relay.OFF  # to use: those of the invite pass on what others say to us
+    name: str = ""
+    team: str = ""
+    founders: tuple[str, ...] = ()  # host only; default: the host itself
+    export: ExportOptions | None = None  # host only
+    limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
+    files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
+    session: SessionEnd | None = None  # whose loop is the learner; default: a learner process of ours
+    spawned: LearnerSpawn | None = None  # that process, where it was started ahead
+    fault: str | None = None  # tests only: see `peer.machine.fault_points.Fault.parse`
+    chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
+    attack: str | None = None  # trials on one's own machine only: see `peer.attacks.peer`
+    trial_network: str = ""  # where else trials may be: its namespaces or containers
+    taped: bool = False  # a swarm's, which joins the parts (`peer.rounds.tape_parts`)
+    skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.machine.clock.skewed`)
+
+    @property
+    def learner_attack(self) -> str | None:
+        """The attack, if it is one that the learner has a part in."""
+        from peer.attacks.protocol import is_process_attack
+
+        return None if self.attack is None or is_process_attack(self.attack) else self.attack
+
+    @property
+    def learner_program(self) -> str:
+        """The module that a learner process of ours runs."""
+        return LEARNER_PROGRAM if self.learner_attack is None else HOSTILE_LEARNER_PROGRAM
+
+    @property
+    def clock(self) -> Clock:
+        """What this peer takes for the time, in Unix seconds."""
+        return unix_seconds if self.skew_file is None else skewed(self.skew_file)
+
+    @property
+    def identity_path(self) -> Path:
+        """This peer's key."""
+        return self.data_directory / IDENTITY_NAME

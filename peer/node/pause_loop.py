@@ -1,0 +1,84 @@
+"""The shell around `peer.machine.pause_policy`: looks at the machine a few times a second and tells the peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from peer.machine.clock import local_day, local_week_minute
+from peer.machine.daily_traffic import TrafficDay
+from peer.machine.limits import Limits
+from peer.machine.pause_policy import Conditions, Manners, Pause, Today
+from peer.machine.sensors import Sensors
+from peer.machine.throttle import Throttle
+from peer.net.transport import Transport
+from peer.node.options import NodeOptions
+
+LOOK_SECONDS = 0.5  # so that a learner rests within two seconds of a reason, its step included
+SAVE_LOOKS = 60
+
+log = structlog.get_logger(__name__)
+
+
+class MannersLoop:
+    """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on.
+
+    `sensors` makes what looks at the machine for such limits.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        sensors: Callable[[Limits], Sensors],
+        transport: Transport,
+        throttle: Throttle,
+        obey: Callable[[Pause | None], None],
+    ) -> None:
+        self._make_sensors = sensors
+        self._transport = transport
+        self._throttle = throttle
+        self._obey = obey
+        self._traffic = TrafficDay(options.data_directory, local_day())
+        self.pause: Pause | None = None
+        self.seen = Conditions()
+        self.respect(options.limits)
+
+    def respect(self, limits: Limits) -> None:
+        """Judge by these limits from the next look on; what was seen before is no reason any more."""
+        self._sensors = self._make_sensors(limits)
+        self._manners = Manners(limits)
+
+    async def run(self) -> None:
+        """Look, again and again; the first look comes before the first step."""
+        looks = 0
+        try:
+            while True:
+                await self.look()
+                looks += 1
+                if looks % SAVE_LOOKS == 0:
+                    self._save()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._save()
+
+    async def look(self) -> None:
+        """One look at the machine, and what follows from it."""
+        self.seen = await asyncio.to_thread(self._sensors.read)
+        total = self._transport.traffic
+        day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
+        today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
+        pause = self._manners.judge(self.seen, today, asyncio.get_running_loop().time())
+        if pause == self.pause:
+            return
+        log.info("manners", pause="" if pause is None else pause.reason)
+        self.pause = pause
+        self._throttle.upload.shut = self._throttle.download.shut = pause is not None and pause.silent
+        self._obey(pause)
+
+    def _save(self) -> None:
+        try:
+            self._traffic.save()
+        except OSError as error:
+            log.warning("traffic_not_written", reason=str(error))

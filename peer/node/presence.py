@@ -1,0 +1,63 @@
+"""What this peer says of itself in its presence record."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from coordinator.wire.presence import (
+    ADDRESS_CHARACTERS_MAX,
+    ADDRESSES_MAX,
+    DEVICE_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    SOFTWARE_CHARACTERS_MAX,
+    Presence,
+    State,
+)
+from peer.machine.version import DISTRIBUTION, release
+from peer.net.addresses import OwnAddresses
+from peer.node.options import NodeOptions
+from peer.rounds.counters import LearnerProgress
+from peer.rounds.driver import Pump
+
+
+class OwnPresence:
+    """Makes our presence again and again, every time another one."""
+
+    def __init__(self, pump: Pump, options: NodeOptions, addresses: OwnAddresses) -> None:
+        self._pump = pump
+        self._addresses = addresses
+        self._name = options.name[:NAME_CHARACTERS_MAX]
+        self._team = options.team[:NAME_CHARACTERS_MAX]
+        self._software = f"{DISTRIBUTION} {release()}".rstrip()[:SOFTWARE_CHARACTERS_MAX]
+        self._beats = count(1)
+
+    def now(self, state: State, progress: LearnerProgress | None) -> Presence:
+        """As things are; `progress` is None without a learner."""
+        engine, traffic = self._pump.engine, self._pump.transport.traffic
+        versions, heads = engine.heads()
+        presence = Presence(
+            boot=engine.core.boot,
+            state=state,
+            steps=progress.steps if progress else 0,
+            steps_per_second=progress.steps_per_second if progress and state == "training" else 0.0,
+            tokens=progress.tokens if progress else 0,
+            loss=_shown(progress.loss) if progress else None,
+            versions=versions,
+            heads=heads,
+            addresses=tuple(one for one in self._addresses.texts if len(one) <= ADDRESS_CHARACTERS_MAX)[:ADDRESSES_MAX],
+            dialable=engine.core.dialable,
+            software=self._software,
+            beat=next(self._beats),
+            name=self._name,
+            device=progress.device[:DEVICE_CHARACTERS_MAX] if progress else "",
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            rounds_void=self._pump.book.events["round_void"],
+            team=self._team,
+        )
+        return presence.fitting()
+
+
+def _shown(loss: float | None) -> float | None:
+    """What others see of our loss; a session's own may be below zero, which no cross-entropy is."""
+    return None if loss is None or loss < 0 else loss

@@ -1,0 +1,111 @@
+"""Whether others get through to this peer: it asks some of them to call it, now and then (`peer.net.probe` answers).
+
+What they say decides one thing, which this peer says of itself in its joins and presence: whether it reduces, and leads
+before others. A peer that believes a liar is one reducer fewer; most of those who answer have to say so. Keys cost
+nothing, and many that lie would leave the reducing to the hostile: members of the chains are asked, while any is live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Set
+
+import structlog
+
+from coordinator.chain.chain import Chain
+from coordinator.core.events import ReachSeen
+from dht.daemon.config import Relay
+from dht.identity import PeerId
+from peer.net.addresses import OwnAddresses
+from peer.net.frames import ProbeAnswer, ProbeAsk
+from peer.net.probe import gets_through, some_of
+from peer.node.options import NodeOptions
+from peer.rounds.driver import Pump
+
+log = structlog.get_logger(__name__)
+
+ASKED_MAX = 5  # at each look, others each time
+ANSWER_SECONDS = 8.0  # a call that nobody takes is given up after 5
+LOOK_SECONDS = 60.0  # between two looks
+ALONE_SECONDS = 1.0  # while there is nobody to ask
+
+
+def askable(live: Set[PeerId], chains: Iterable[Chain]) -> Set[PeerId]:
+    """Whom to believe: of those who are there whoever had a part in newest versions; whoever is there if none is."""
+    return frozenset[PeerId]().union(*(chain.known() for chain in chains)) & live or live
+
+
+Post = Callable[[PeerId, ProbeAsk, bytes], None]
+
+
+class ReachLoop:
+    """Has live peers call our port, and tells the protocol core what they find, when it has changed."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        port: Callable[[], int],
+        live: Callable[[], Iterable[PeerId]],
+        post: Post,
+        feed: Callable[[ReachSeen], None],
+    ) -> None:
+        self._me = me
+        self._port = port
+        self._live = live
+        self._post = post
+        self._feed = feed
+        self._looks = 0
+        self._dialable = True  # until somebody has tried
+        self._asked: set[PeerId] = set()
+        self._found: dict[PeerId, bool] = {}
+
+    def ask(self) -> bool:
+        """Ask the next few; False if there is nobody."""
+        self._asked, self._found = some_of(self._live(), self._me, self._looks, ASKED_MAX), {}
+        self._looks += 1
+        for peer in sorted(self._asked):
+            self._post(peer, ProbeAsk(ticket=self._ticket, port=self._port()), b"")
+        return bool(self._asked)
+
+    def hear(self, sender: PeerId, answer: ProbeAnswer) -> None:
+        """Somebody has tried to call us, or could not try; what nobody was asked for counts for nothing."""
+        if sender in self._asked and answer.ticket == self._ticket and answer.reachable is not None:
+            self._found[sender] = answer.reachable
+
+    def judge(self) -> None:
+        """What those who have answered come to; without any answer we go on believing what we did."""
+        if not self._found:
+            return
+        dialable = gets_through(self._found.values(), len(self._asked))
+        if dialable != self._dialable:
+            self._dialable = dialable
+            log.info("reach", dialable=dialable, tried=len(self._found))
+            self._feed(ReachSeen(dialable))
+
+    @property
+    def _ticket(self) -> int:
+        return self._looks % (1 << 32)
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            if not self.ask():
+                await asyncio.sleep(ALONE_SECONDS)
+                continue
+            await asyncio.sleep(ANSWER_SECONDS)
+            self.judge()
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def watch_reach(options: NodeOptions, pump: Pump, addresses: OwnAddresses) -> None:
+    """Look until cancelled, unless the owner has said how this peer is called: at what it announces, or by a relay."""
+    if options.announce or options.relay is Relay.USE:
+        return
+    core = pump.engine.core
+
+    def whom() -> Set[PeerId]:
+        return askable(core.presence.live(pump.now), (machine.chain for machine in pump.engine.machines))
+
+    loop = ReachLoop(core.me, lambda: addresses.port, whom, pump.post, pump.feed)
+    pump.transfers.hear_probes(loop.hear)
+    await loop.run()

@@ -1,0 +1,62 @@
+"""Whether this machine's inner steps are too long for the run's rounds, and what can be done (docs/adr/0038).
+
+What a peer brings to a round is copied between two steps, and the leader waits for commitments for a fifth of the
+round's deadline. Whoever is in a longer step then commits too late.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from coordinator.core.timeline import BUNDLE_SHARE
+from coordinator.run.manifest import PaceSpec
+from peer.rounds.counters import Book
+
+log = structlog.get_logger(__name__)
+
+STEADY_SHARE = 0.8  # of the longest step: who was over it is told so until it is below this
+TOO_LATE = "so beside faster peers this one's often comes too late, and where many are so slow rounds come to nothing"
+ADVICE_SLOW_STEPS = (
+    "give the learner more cores or a GPU, end what else runs here, or ask the run's host for a run with a larger "
+    "pace.round_seconds or a smaller data.sequences_per_step"
+)
+
+
+def step_seconds_max(pace: PaceSpec) -> float:
+    """The longest step with which a peer is in time as a rule."""
+    return BUNDLE_SHARE * pace.round_seconds
+
+
+def step_words(step_seconds: float, pace: PaceSpec) -> str:
+    """A step beside what rounds allow for it."""
+    return (
+        f"a step takes {_seconds(step_seconds)} here, and rounds wait {_seconds(step_seconds_max(pace))} for a peer's "
+        "work (a fifth of pace.round_seconds)"
+    )
+
+
+def watch_steps(step_seconds: float | None, pace: PaceSpec, book: Book) -> None:
+    """Note in the book how long a step takes where that is too long; say in the log when it has become so or not."""
+    if step_seconds is None:
+        return
+    was_slow, longest = book.slow_step_seconds is not None, step_seconds_max(pace)
+    slow = step_seconds > (STEADY_SHARE * longest if was_slow else longest)
+    book.slow_step_seconds = step_seconds if slow else None
+    if slow == was_slow:
+        return
+    book.events["steps_too_long" if slow else "steps_in_time"] += 1
+    if slow:
+        log.warning("steps_too_long", advice=slow_advice(pace, book))
+    else:
+        log.info("steps_in_time", reason=step_words(step_seconds, pace))
+
+
+def slow_advice(pace: PaceSpec, book: Book) -> str:
+    """What the owner may do while steps are too long, and why; empty otherwise."""
+    seconds = book.slow_step_seconds
+    return "" if seconds is None else f"{step_words(seconds, pace)}, {TOO_LATE}; {ADVICE_SLOW_STEPS}"
+
+
+def _seconds(seconds: float) -> str:
+    """With the digits that tell a step from what it may take."""
+    return f"{float(f'{seconds:.3g}'):g} s"

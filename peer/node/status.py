@@ -1,0 +1,193 @@
+"""A peer's snapshot for people on the same machine, gathered from its parts."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+from statistics import median
+
+from coordinator.chain.chain import Chain
+from coordinator.core.context import Core
+from coordinator.engine.engine import Engine
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.views import quantity
+from coordinator.views.network_view import CertificateView
+from coordinator.views.snapshot import FragmentStatus, PeerSnapshot, Phase
+from coordinator.wire.presence import PresenceTable
+from peer.machine.pause_policy import Conditions
+from peer.node.clock_check import ADVICE_WRONG_CLOCK, clock_words, is_wrong
+from peer.node.hang_detector import hang_advice
+from peer.node.lifecycle import versions_certified
+from peer.node.slow_steps import slow_advice
+from peer.observer.view import ban_view
+from peer.rounds.counters import LearnerProgress
+from peer.rounds.driver import Pump
+from peer.rounds.evaluation_loop import Mark
+from peer.rounds.public_status import PublicStatus, public_status
+from peer.sync.introduction import ADVICE_OUT_OF_REACH
+
+ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
+CERTIFICATES_SHOWN = 4  # of each fragment
+OUTRUN = "versions follow each other faster than they arrive here, so this peer cannot catch up on this line"
+
+
+def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> FragmentStatus:
+    """One fragment in words and digests; `last_void` says why its last attempt came to nothing."""
+    phase: Phase = "idle"
+    if not machine.ready:
+        phase = "catching up"
+    elif machine.attempt is not None:
+        phase = "in a round"
+    elif machine.joining_since is not None:
+        phase = "joining"
+    elif machine.bound(now):
+        phase = "bound by a vote"
+    return FragmentStatus(
+        version=machine.chain.version,
+        held_version=machine.held,
+        head=machine.chain.digest.hex(),
+        state=machine.chain.state.hex(),
+        phase=phase,
+        reason=last_void,
+    )
+
+
+def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
+    """The newest certificates of a fragment, oldest first."""
+    chain = machine.chain
+    return [
+        CertificateView(
+            fragment=one.fragment,
+            version=one.version,
+            digest=one.digest.hex(),
+            parent=one.outcome.parent.hex(),
+            minor=one.outcome.minor,
+            tokens=one.outcome.tokens,
+        )
+        for one in chain.after(max(0, chain.version - CERTIFICATES_SHOWN), CERTIFICATES_SHOWN)
+    ]
+
+
+def advice_of(pump: Pump) -> str:
+    """What somebody has to do; nothing here can."""
+    engine, ahead_seconds = pump.engine, pump.book.clock_ahead_seconds
+    stuck = engine.rivals.out_of_reach(engine.core.presence.live(pump.now))
+    far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
+    wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
+    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(pump.book.refused.items())]
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(pump.book), *full)))
+
+
+def note_of(reason: str, pump: Pump) -> str:
+    """What is happening now, in one line: `reason` says why nothing is."""
+    if reason:
+        return reason
+    lacking = [machine.index for machine in pump.engine.machines if not machine.ready]
+    done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(lacking, pump.now)
+    if total_bytes:
+        left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
+        done = f"{quantity.bar(done_bytes / total_bytes)} {quantity.size(done_bytes)} of {quantity.size(total_bytes)}"
+        progress = f"{done} of states from {sources} peers{left}"
+        return f"{progress}; {OUTRUN}" if pump.fetches.outrun else progress
+    if pump.fetches.following:
+        return (
+            f"fetches the steps of versions that it missed of fragments {', '.join(map(str, pump.fetches.following))}"
+        )
+    busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
+    rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
+    core, chains = pump.engine.core, pump.engine.chains
+    lacks = (lack_of_company(core, pump.now), lack_of_founders(core, chains, pump.now))
+    return "; ".join(filter(None, (*lacks, _probation(pump.engine), rounds)))
+
+
+def lack_of_company(core: Core, now: float) -> str:
+    """Why a learner gets into no round, where too few others train."""
+    training = len(core.presence.trainers(now) | {core.me})
+    if not core.contributes or training >= core.pace.min_group:
+        return ""
+    return f"waits for others: {training} of at least {core.pace.min_group} learners"
+
+
+def lack_of_founders(core: Core, chains: Sequence[Chain], now: float) -> str:
+    """Why a learner's rounds come to nothing at the beginning of a run: a founder leads every first version."""
+    here = core.presence.live(now) | {core.me}
+    if not core.contributes or here & core.manifest.founder_ids or all(chain.version for chain in chains):
+        return ""
+    return "waits for the run's host or another of its founders, without whom no run begins"
+
+
+def _round(machine: FragmentMachine) -> str:
+    """Which fragment's, and how large the group is."""
+    return str(machine.index) + (f" ({len(machine.attempt.group.members)} peers)" if machine.attempt else "")
+
+
+def swarm_loss(presence: PresenceTable, own: float | None, now: float) -> float | None:
+    """The median of our learner's loss and those that others say of theirs; None where nobody says any."""
+    said = [presence.sightings[peer].presence.loss for peer in presence.trainers(now)]
+    known = [loss for loss in (own, *said) if loss is not None]
+    return median(known) if known else None
+
+
+def _probation(engine: Engine) -> str:
+    """Where our own work has no weight yet."""
+    core = engine.core
+    new = [str(chain.fragment) for chain in engine.chains if core.contributes and chain.on_probation({core.me})]
+    needed = core.rules.trust.probation_rounds
+    return f"on probation in fragments {', '.join(new)}, in each for {needed} certified rounds" if new else ""
+
+
+def peer_snapshot(
+    base: PeerSnapshot, pump: Pump, progress: LearnerProgress, seen: Conditions, now: float
+) -> PeerSnapshot:
+    """`base` (who and in what state) completed with what the parts know."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    traffic = pump.transport.traffic
+    book, engine = pump.book, pump.engine
+    return base.model_copy(
+        update={
+            "note": note_of(base.note, pump),
+            "advice": advice_of(pump),
+            "late": slow_advice(engine.core.pace, book),
+            "device": ": ".join(filter(None, (progress.device, progress.use))),
+            "celsius": seen.celsius,
+            "gpu_watts": seen.watts,
+            "pid": os.getpid(),
+            "steps": progress.steps,
+            "steps_per_second": progress.steps_per_second,
+            "tokens": progress.tokens,
+            "loss": progress.loss,
+            "swarm_loss": swarm_loss(engine.core.presence, progress.loss, now),
+            "learner_cpu_seconds": progress.cpu_seconds,
+            "training_seconds": progress.training_seconds,
+            "peer_cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "peers_live": len(engine.core.presence.live(now)),
+            "dialable": engine.core.dialable,
+            "rounds_in_flight": engine.in_flight,
+            "fragments": tuple(
+                fragment_status(machine, pump.traces.last_void(machine), now) for machine in engine.machines
+            ),
+            "certified": book.certified,
+            "credited_tokens": book.credited_tokens,
+            "rounds": pump.traces.views(ROUNDS_SHOWN),
+            "certificates": tuple(one for machine in engine.machines for one in newest_certificates(machine)),
+            "bans": tuple(map(ban_view, engine.core.bans.held.values())),
+            "adoption_delays_steps": tuple(book.delays_steps),
+            "events": {name: count for name, count in book.events.items() if count}
+            | ({"frames_dropped": traffic.frames_dropped} if traffic.frames_dropped else {}),
+        }
+    )
+
+
+def told_status(snapshot: PeerSnapshot, pump: Pump) -> PublicStatus:
+    """What everybody who asks is told."""
+    return public_status(snapshot, pump.traces.views(), pump.book.audits, pump.book.scores.values())
+
+
+def mark_of(pump: Pump, wall_seconds: float) -> Mark:
+    """Where the run stands, for an evaluation of the anchors as they are now."""
+    machines = pump.engine.machines
+    complete = all(machine.ready for machine in machines)
+    return Mark(versions_certified(pump.engine), pump.book.certified.tokens, wall_seconds, complete)

@@ -1,0 +1,300 @@
+"""How a float32 vector becomes bytes and back, the same bytes on every machine (design §6.2 step 4, §7).
+
+Numpy only: every operation is one separately rounded IEEE float32 operation, so no fused instruction and no thread
+count can change a bit. An encoding is a row of independent blocks; a Merkle leaf holds whole blocks, so one leaf can
+be decoded, recombined and encoded again alone (the exact spot check of design §6.2 step 8).
+
+Relative error (L2) on Gaussian vectors, and bits per element, as `tests/peer/numerics/test_codec.py` holds them:
+fp32 0, 32; fp16 2.1e-4, 16; bf16 1.7e-3, 16; int8 0.65 %, 8.25; int4 11.7 %, 4.25; e3m0 19.2 %, 4.25;
+int2 77 %, 2.25. No block codec's error on an element is longer than the element, which error feedback rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coordinator.wire.openings import LEAF_BYTES_MAX
+from dht.errors import LocalError, PeerError
+
+BLOCK_ELEMENTS = 128  # 64 would cost a quarter of a bit more and save a tenth of the error; more bits save twice that
+SCALE_BYTES = 4
+CHUNK_BLOCKS = 512  # blocks worked on at once: 256 KiB of float32, which stays in a core's cache
+
+Buffer = bytes | memoryview
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+_NORMAL_MIN = float(np.finfo(np.float32).tiny)
+
+
+class Codec(Protocol):
+    """One encoding of float32 vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def leaf_bytes(self) -> int:
+        """Bytes of a Merkle leaf: the largest whole number of blocks within LEAF_BYTES_MAX."""
+        ...
+
+    @property
+    def leaf_elements(self) -> int:
+        """Elements that one full leaf encodes."""
+        ...
+
+    def encoded_bytes(self, elements: int) -> int:
+        """Length of the encoding of `elements` values."""
+        ...
+
+    def encode(self, vector: Tensor) -> bytes:
+        """Encode float32[n] on the CPU; values out of range saturate. Raises LocalError if one is not finite."""
+        ...
+
+    def decode(self, buffer: Buffer, elements: int) -> Tensor:
+        """Decode to float32[elements]; raises PeerError on a wrong length or a value that is not finite."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawCodec:
+    """IEEE floats of `bytes_each` bytes, little-endian; a block is one value."""
+
+    name: str
+    bytes_each: int
+
+    @property
+    def leaf_bytes(self) -> int:
+        return LEAF_BYTES_MAX
+
+    @property
+    def leaf_elements(self) -> int:
+        return LEAF_BYTES_MAX // self.bytes_each
+
+    def encoded_bytes(self, elements: int) -> int:
+        return elements * self.bytes_each
+
+    def encode(self, vector: Tensor) -> bytes:
+        values = _floats(vector)
+        if not np.isfinite(values).all():
+            raise LocalError("a vector to be encoded holds values that are not finite")
+        if self.name == "fp16":
+            largest = np.float32(np.finfo(np.float16).max)
+            return np.clip(values, -largest, largest).astype("<f2").tobytes()
+        if self.name == "bf16":
+            return _to_bfloat16(values).tobytes()
+        return values.astype("<f4", copy=False).tobytes()
+
+    def decode(self, buffer: Buffer, elements: int) -> Tensor:
+        _check_length(self, buffer, elements)
+        if self.name == "fp16":
+            values = np.frombuffer(buffer, "<f2").astype(np.float32)
+        elif self.name == "bf16":
+            values = (np.frombuffer(buffer, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        else:
+            values = np.frombuffer(buffer, "<f4").astype(np.float32)
+        if not np.isfinite(values).all():
+            raise PeerError(f"the {self.name} encoding holds values that are not finite")
+        return torch.from_numpy(values)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerQuantiser:
+    """Rounds to whole numbers of magnitude up to `levels`, 127, 7 or 1: one, two or four to a byte.
+
+    `levels` 1 is ternary: four linear levels without a zero would turn a sparse block into noise longer than itself.
+    A block's scale is absmax / levels; blocks with one below `scale_min` become zero, so that no value decodes to a
+    subnormal, which some machines flush.
+    """
+
+    levels: int
+    scale_min: float = _NORMAL_MIN
+
+    @property
+    def bits(self) -> int:
+        return self.levels.bit_length() + 1
+
+    @property
+    def code_bytes(self) -> int:
+        return BLOCK_ELEMENTS * self.bits // 8
+
+    def to_codes(self, scaled: Floats) -> Bytes:
+        """uint8[blocks, code_bytes] from float32[blocks, BLOCK_ELEMENTS] over their scale; overwrites its input."""
+        np.rint(scaled, out=scaled)
+        np.clip(scaled, -self.levels, self.levels, out=scaled)
+        if self.bits == 8:
+            return scaled.astype(np.int8).view(np.uint8)
+        scaled += self.levels + 1
+        return _pack(scaled, self.bits)
+
+    def from_codes(self, codes: Bytes, out: Floats) -> None:
+        """The inverse, into float32[blocks, BLOCK_ELEMENTS]."""
+        if self.bits == 8:
+            out[:] = codes.view(np.int8)
+            return
+        _unpack(codes, self.bits, out)
+        out -= self.levels + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentQuantiser:
+    """E3M0, as Streaming DiLoCo (2501.18512) used: a sign and three exponent bits: 0, ±1/64, ±1/32, … ±1."""
+
+    levels: int = 1
+    scale_min: float = _NORMAL_MIN * 64
+
+    @property
+    def code_bytes(self) -> int:
+        return BLOCK_ELEMENTS // 2
+
+    def to_codes(self, scaled: Floats) -> Bytes:
+        magnitude = np.minimum(np.abs(scaled), np.float32(1))
+        # the border between 2^-k-1 and 2^-k is 0.75·2^-k: a third more turns it into a power of two
+        exponent = (magnitude * np.float32(4 / 3)).view(np.int32) >> 23
+        codes = np.maximum(exponent - 120, magnitude >= np.float32(1 / 128)).astype(np.float32)
+        codes += ((scaled < 0) & (codes > 0)).astype(np.float32) * np.float32(8)
+        return _pack(codes, 4)
+
+    def from_codes(self, codes: Bytes, out: Floats) -> None:
+        table = np.array([0.0] + [2.0**power for power in range(-6, 1)], np.float32)
+        _unpack(codes, 4, out)
+        out[:] = np.concatenate([table, -table])[out.astype(np.intp)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCodec:
+    """Blocks of 128 values: a float32 scale (absmax / levels), then the codes; the last block is filled with zeros."""
+
+    name: str
+    quantiser: IntegerQuantiser | ExponentQuantiser
+    block_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block_bytes", SCALE_BYTES + self.quantiser.code_bytes)
+
+    @property
+    def leaf_bytes(self) -> int:
+        return LEAF_BYTES_MAX // self.block_bytes * self.block_bytes
+
+    @property
+    def leaf_elements(self) -> int:
+        return LEAF_BYTES_MAX // self.block_bytes * BLOCK_ELEMENTS
+
+    @property
+    def scale_max(self) -> np.float32:
+        """No code times this scale leaves the range of float32, not even the lowest int, which nobody encodes."""
+        largest: np.float32 = np.nextafter(np.float32(_FLOAT_MAX / (self.quantiser.levels + 1)), np.float32(0))
+        return largest
+
+    def encoded_bytes(self, elements: int) -> int:
+        return _blocks(elements) * self.block_bytes
+
+    def encode(self, vector: Tensor) -> bytes:
+        values = _floats(vector)
+        whole = values.size // BLOCK_ELEMENTS
+        encoded = np.empty((_blocks(values.size), self.block_bytes), np.uint8)
+        blocks = values[: whole * BLOCK_ELEMENTS].reshape(whole, BLOCK_ELEMENTS)
+        for start in range(0, whole, CHUNK_BLOCKS):
+            stop = min(start + CHUNK_BLOCKS, whole)
+            self._encode_blocks(blocks[start:stop], encoded[start:stop])
+        if len(encoded) > whole:
+            last = np.zeros((1, BLOCK_ELEMENTS), np.float32)
+            last[0, : values.size - whole * BLOCK_ELEMENTS] = values[whole * BLOCK_ELEMENTS :]
+            self._encode_blocks(last, encoded[whole:])
+        return encoded.tobytes()
+
+    def decode(self, buffer: Buffer, elements: int) -> Tensor:
+        _check_length(self, buffer, elements)
+        encoded = np.frombuffer(buffer, np.uint8).reshape(-1, self.block_bytes)
+        scales = encoded[:, :SCALE_BYTES].copy().view("<f4")
+        # written so that NaN fails it; minus zero counts as zero
+        if not ((scales == 0) | ((scales >= self.quantiser.scale_min) & (scales <= self.scale_max))).all():
+            raise PeerError(f"the {self.name} encoding holds a scale that is not finite or out of range")
+        values = np.empty((len(encoded), BLOCK_ELEMENTS), np.float32)
+        for start in range(0, len(encoded), CHUNK_BLOCKS):
+            chunk = slice(start, start + CHUNK_BLOCKS)
+            self.quantiser.from_codes(encoded[chunk, SCALE_BYTES:], values[chunk])
+            values[chunk] *= scales[chunk]
+        return torch.from_numpy(values.reshape(-1)[:elements])
+
+    def _encode_blocks(self, blocks: Floats, encoded: Bytes) -> None:
+        scaled = np.abs(blocks)
+        largest = scaled.max(axis=1, keepdims=True)
+        if not np.isfinite(largest).all():
+            raise LocalError("a vector to be encoded holds values that are not finite")
+        scales = np.minimum(largest / np.float32(self.quantiser.levels), self.scale_max)
+        scales[scales < np.float32(self.quantiser.scale_min)] = 0
+        np.divide(blocks, np.where(scales == 0, np.float32(np.inf), scales), out=scaled)
+        encoded[:, :SCALE_BYTES] = scales.astype("<f4", copy=False).view(np.uint8)
+        encoded[:, SCALE_BYTES:] = self.quantiser.to_codes(scaled)
+
+
+def _pack(codes: Floats, bits: int) -> Bytes:
+    """Several codes of `bits` bits to a byte: byte k of c has values k, k + c, k + 2c … of a block, the lowest bits
+    first; overwrites its input."""
+    columns = BLOCK_ELEMENTS * bits // 8
+    packed = codes[:, -columns:]
+    for start in range(BLOCK_ELEMENTS - 2 * columns, -1, -columns):
+        packed *= 1 << bits
+        packed += codes[:, start : start + columns]
+    return packed.astype(np.uint8)
+
+
+def _unpack(codes: Bytes, bits: int, out: Floats) -> None:
+    columns = BLOCK_ELEMENTS * bits // 8
+    for place, start in enumerate(range(0, BLOCK_ELEMENTS, columns)):
+        shifted = codes >> np.uint8(bits * place) if place else codes
+        np.bitwise_and(shifted, (1 << bits) - 1, out=out[:, start : start + columns], casting="unsafe")
+
+
+def _to_bfloat16(values: Floats) -> NDArray[np.uint16]:
+    """Round to nearest even on the bits: the processor's own instruction would flush subnormals."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    # 0x7F80 is infinity, which only values beyond the largest bfloat16 round to
+    saturated: NDArray[np.uint32] = rounded - ((rounded & np.uint32(0x7FFF)) == 0x7F80)
+    return saturated.astype("<u2")
+
+
+def _floats(vector: Tensor) -> Floats:
+    if vector.dtype != torch.float32 or vector.dim() != 1 or vector.device.type != "cpu":
+        raise ValueError(f"a codec takes float32[n] on the CPU, not {vector.dtype}{list(vector.shape)}")
+    values: Floats = np.ascontiguousarray(vector.detach().numpy())
+    return values
+
+
+def _blocks(elements: int) -> int:
+    return -(-elements // BLOCK_ELEMENTS)
+
+
+def _check_length(codec: Codec, buffer: Buffer, elements: int) -> None:
+    if len(buffer) != codec.encoded_bytes(elements):
+        raise PeerError(
+            f"{len(buffer)} bytes are not a {codec.name} encoding, which has {codec.encoded_bytes(elements)}"
+        )
+
+
+CODECS: Mapping[str, Codec] = MappingProxyType(
+    {
+        codec.name: codec
+        for codec in (
+            RawCodec("fp32", 4),
+            RawCodec("fp16", 2),
+            RawCodec("bf16", 2),
+            BlockCodec("int8", IntegerQuantiser(127)),
+            BlockCodec("int4", IntegerQuantiser(7)),
+            BlockCodec("int2", IntegerQuantiser(1)),
+            BlockCodec("e3m0", ExponentQuantiser()),
+        )
+    }
+)
+"""Every codec by the name that a manifest gives it."""

@@ -1,0 +1,224 @@
+"""Fragments, partitions and segments: which part of the model is synchronised when, and who reduces it.
+
+A fragment is an ordered list of whole tensors, flat as one contiguous float32 vector. For a round it is cut into
+partitions, one per reducer; what a tensor and a partition have in common is a segment (design §6.2, §7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dht.errors import UsageError
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
+
+    `start` says what its values at version 0 are, where they are seeded.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    embedding: bool = False
+    start: Literal["uniform", "ones", "zeros"] = "uniform"
+
+    def __post_init__(self) -> None:
+        if any(size < 1 for size in self.shape):
+            raise ValueError(f"tensor {self.name} of shape {self.shape} holds nothing")
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_elements(self) -> int:
+        return math.prod(self.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentLayout:
+    """Fragment `index`: its tensors in the order in which its flat vector holds them."""
+
+    index: int
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def elements(self) -> int:
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor starts in the flat vector, and after the last one where it ends."""
+        return tuple(accumulate((tensor.elements for tensor in self.tensors), initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What tensor `tensor` and partition `partition` share: elements `start` to `stop` of the flat fragment."""
+
+    partition: int
+    tensor: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """A fragment cut for one round; every list "per segment" follows `segments`."""
+
+    layout: FragmentLayout
+    bounds: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, layout: FragmentLayout, partitions: int) -> Partitioning:
+        bounds = partition_bounds(layout, partitions)
+        return cls(layout, bounds, segments(layout, bounds))
+
+    @property
+    def partitions(self) -> int:
+        return len(self.bounds) - 1
+
+    def span(self, partition: int) -> slice:
+        """The elements of the flat fragment that this partition holds."""
+        return slice(self.bounds[partition], self.bounds[partition + 1])
+
+    def elements(self, partition: int) -> int:
+        return self.bounds[partition + 1] - self.bounds[partition]
+
+    @property
+    def spans(self) -> list[slice]:
+        """`span` of every partition, in order."""
+        return [self.span(partition) for partition in range(self.partitions)]
+
+    def segment_span(self, partition: int) -> slice:
+        """Which entries of a list "per segment" belong to this partition; its segments lie side by side."""
+        first = sum(segment.partition < partition for segment in self.segments)
+        return slice(first, first + sum(segment.partition == partition for segment in self.segments))
+
+    def tensor_sums(self, per_segment: Sequence[float]) -> tuple[float, ...]:
+        """Per tensor the sum over its segments: float64, in order of partitions, so equal on every machine."""
+        sums = [0.0] * len(self.layout.tensors)
+        for segment, value in zip(self.segments, per_segment, strict=True):
+            sums[segment.tensor] += value
+        return tuple(sums)
+
+
+def split_fragments(specs: Sequence[TensorSpec], fragments: int) -> tuple[FragmentLayout, ...]:
+    """Balanced tensor fragmentation (DiLoCo 2604.21428 §5.1, App. C): largest tensor first into the smallest fragment.
+
+    Ties go to the lower name and the lower fragment; a fragment lists its tensors by name. So the result does not
+    depend on the order of `specs`. Raises UsageError if a fragment would stay empty.
+    """
+    if len({spec.name for spec in specs}) != len(specs):
+        raise ValueError("tensor names must be distinct")
+    if not 1 <= fragments <= len(specs):
+        raise UsageError(f"a model of {len(specs)} tensors cannot be cut into {fragments} fragments; ask for fewer")
+    bins: list[list[TensorSpec]] = [[] for _ in range(fragments)]
+    filled = [0] * fragments
+    for spec in sorted(specs, key=lambda spec: (-spec.elements, spec.name)):
+        smallest = filled.index(min(filled))
+        bins[smallest].append(spec)
+        filled[smallest] += spec.elements
+    return tuple(
+        FragmentLayout(index, tuple(sorted(tensors, key=lambda spec: spec.name))) for index, tensors in enumerate(bins)
+    )
+
+
+def partition_bounds(layout: FragmentLayout, partitions: int) -> tuple[int, ...]:
+    """Where the flat fragment is cut: `partitions + 1` positions from 0 to `layout.elements`, equal parts but for rows.
+
+    Each cut is the row boundary nearest to the ideal one (a row is one index of a tensor's first dimension). A
+    partition is empty only if the fragment has fewer rows than partitions.
+    """
+    if partitions < 1:
+        raise ValueError("a fragment has at least one partition")
+    first_rows = tuple(accumulate((tensor.rows for tensor in layout.tensors), initial=0))
+    rows, at_least = first_rows[-1], 1 if first_rows[-1] >= partitions else 0
+    cuts = [0]
+    for cut in range(1, partitions):
+        nearest = _nearest_row(layout, first_rows, layout.elements * cut, partitions)
+        cuts.append(min(max(nearest, cuts[-1] + at_least), rows - (partitions - cut) * at_least))
+    cuts.append(rows)
+    return tuple(_row_start(layout, first_rows, row) for row in cuts)
+
+
+def segments(layout: FragmentLayout, bounds: Sequence[int]) -> tuple[Segment, ...]:
+    """Every non-empty overlap of a partition with a tensor, ordered by (partition, tensor)."""
+    offsets = layout.offsets
+    overlaps = (
+        Segment(partition, tensor, max(low, offsets[tensor]), min(high, offsets[tensor + 1]))
+        for partition, (low, high) in enumerate(pairwise(bounds))
+        for tensor in range(len(layout.tensors))
+    )
+    return tuple(segment for segment in overlaps if segment.start < segment.stop)
+
+
+def fragment_views(parameters: Tensor, fragments: Sequence[FragmentLayout]) -> tuple[Tensor, ...]:
+    """Cut a flat vector of all parameters into its fragments, without copying."""
+    ends = tuple(accumulate(layout.elements for layout in fragments))
+    return tuple(parameters[end - layout.elements : end] for layout, end in zip(fragments, ends, strict=True))
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a module by name, shared ones once."""
+    return dict(module.named_parameters())
+
+
+def gather(layout: FragmentLayout, tensors: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:
+    """Copy a fragment out of `tensors`: float32[layout.elements] on the CPU, into `out` if given."""
+    vector = torch.empty(layout.elements, dtype=torch.float32) if out is None else out
+    if vector.shape != (layout.elements,):
+        raise ValueError(f"a vector of shape {tuple(vector.shape)} cannot hold {layout.elements} elements")
+    for source, piece in paired(layout, vector, tensors):
+        piece.copy_(source.detach())
+    return vector
+
+
+def scatter(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a flat fragment into `tensors` in place, whatever their device and type; autograd does not see it."""
+    if vector.shape != (layout.elements,):
+        raise ValueError(f"a vector of shape {tuple(vector.shape)} is not a fragment of {layout.elements} elements")
+    for target, piece in paired(layout, vector, tensors):
+        target.detach().copy_(piece)
+
+
+def paired(layout: FragmentLayout, vector: Tensor, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Each of the fragment's `tensors` with its view of the flat `vector`; raises UsageError if one is missing."""
+    pairs = []
+    for spec, start in zip(layout.tensors, layout.offsets, strict=False):
+        tensor = tensors.get(spec.name)
+        if tensor is None or tuple(tensor.shape) != spec.shape:
+            raise UsageError(f"the model has no tensor {spec.name} of shape {spec.shape}; it is not the run's model")
+        pairs.append((tensor, vector[start : start + spec.elements].view(spec.shape)))
+    return pairs
+
+
+def _nearest_row(layout: FragmentLayout, first_rows: Sequence[int], numerator: int, denominator: int) -> int:
+    """The row boundary, counted over the fragment, nearest to position numerator/denominator; ties go down."""
+    for tensor, offset, first in zip(layout.tensors, layout.offsets, first_rows, strict=False):
+        inside, step = numerator - offset * denominator, tensor.row_elements * denominator
+        if inside <= tensor.rows * step:
+            return first + (2 * inside + step - 1) // (2 * step)
+    return first_rows[-1]
+
+
+def _row_start(layout: FragmentLayout, first_rows: Sequence[int], row: int) -> int:
+    for tensor, offset, first in zip(layout.tensors, layout.offsets, first_rows, strict=False):
+        if row <= first + tensor.rows:
+            return offset + (row - first) * tensor.row_elements
+    return layout.elements

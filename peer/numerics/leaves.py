@@ -1,0 +1,130 @@
+"""Leaves of one partition: where they are in results and contributions, and opened ones with their proofs.
+
+A leaf of the result covers some leaves of every input, fewer or more where their codecs differ (design §6.2 step 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coordinator.wire.inputs import ReduceInput
+from coordinator.wire.merkle import leaf_count
+from coordinator.wire.openings import OpenedInput, depth_of, known_nodes, siblings_from
+from dht.errors import PeerError
+from dht.statement import DIGEST_BYTES
+from peer.numerics.codec import Buffer, Codec
+
+SHARED_LEVELS = 2  # of a proof's path, on average, that the leaves of one opening have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """Where the leaves of one partition are, in results and in contributions."""
+
+    elements: int
+    contribution: Codec
+    result: Codec
+
+    @property
+    def count(self) -> int:
+        """Leaves of the result."""
+        return leaf_count(self.result.encoded_bytes(self.elements), self.result.leaf_bytes)
+
+    @property
+    def input_count(self) -> int:
+        """Leaves of each contribution."""
+        return leaf_count(self.contribution.encoded_bytes(self.elements), self.contribution.leaf_bytes)
+
+    def window(self, leaf: int) -> slice:
+        """Elements that a leaf of the result encodes, counted from the partition's first."""
+        size = self.result.leaf_elements
+        return slice(min(leaf * size, self.elements), min((leaf + 1) * size, self.elements))
+
+    def cut_out(self, data: Buffer, chosen: Sequence[int]) -> bytes:
+        """The bytes of these leaves of a result."""
+        size = self.result.leaf_bytes
+        return b"".join(data[leaf * size : (leaf + 1) * size] for leaf in chosen)
+
+    def covering(self, leaf: int) -> range:
+        """Leaves of a contribution that hold the elements of a leaf of the result."""
+        window, size = self.window(leaf), self.contribution.leaf_elements
+        return range(window.start // size, max(-(-window.stop // size), window.start // size + 1))
+
+    def covering_all(self, leaves: Sequence[int]) -> list[int]:
+        """The same for several leaves, each once, in ascending order."""
+        return sorted({index for leaf in leaves for index in self.covering(leaf)})
+
+    @property
+    def bytes_each(self) -> int:
+        """About what one opened leaf of one input costs."""
+        pieces = len(self.covering(0)) + (self.result.leaf_elements % self.contribution.leaf_elements != 0)
+        path = max(depth_of(self.input_count) - SHARED_LEVELS, 0)
+        return pieces * self.contribution.leaf_bytes + path * (DIGEST_BYTES + 2)
+
+    def elements_in(self, index: int) -> int:
+        """Elements of one leaf of a contribution: fewer only in the last."""
+        size = self.contribution.leaf_elements
+        return min((index + 1) * size, self.elements) - index * size
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Verified openings: of every input in `opened` the leaves `indices`, which cover `chosen` leaves of the result."""
+
+    leaves: Leaves
+    chosen: tuple[int, ...]
+    indices: list[int]
+    opened: tuple[OpenedInput, ...]
+
+    def vectors(self, chosen: Sequence[int]) -> list[Tensor]:
+        """What every input holds in these leaves of the result, side by side; PeerError if one does not decode."""
+        leaves = self.leaves
+        own, size = leaves.covering_all(chosen), leaves.contribution.leaf_elements
+        lengths = [leaves.contribution.encoded_bytes(leaves.elements_in(index)) for index in own]
+        elements = sum(leaves.elements_in(index) for index in own)
+        starts = [(own.index(leaves.covering(leaf).start), leaves.covering(leaf).start) for leaf in chosen]
+        slices = [
+            slice((place - index) * size + window.start, (place - index) * size + window.stop)
+            for (place, index), window in zip(starts, map(leaves.window, chosen), strict=True)
+        ]
+        places = [self.indices.index(index) for index in own]
+        found = []
+        for one in self.opened:
+            pieces = [one.pieces[place] for place in places]
+            if [len(piece) for piece in pieces] != lengths:
+                raise PeerError("a leaf of a contribution has another length than its codec gives it")
+            vector = leaves.contribution.decode(b"".join(pieces), elements)
+            found.append(torch.cat([vector[part] for part in slices]))
+        return found
+
+    def alone(self, leaf: int) -> tuple[OpenedInput, ...]:
+        """The inputs opened for this leaf only."""
+        own, count = list(self.leaves.covering(leaf)), self.leaves.input_count
+        first = self.indices.index(own[0])
+        found = []
+        for one in self.opened:
+            nodes = known_nodes(one.pieces, self.indices, count, one.siblings) or {}
+            pieces = one.pieces[first : first + len(own)]
+            found.append(OpenedInput(member=one.member, pieces=pieces, siblings=siblings_from(nodes, own, count)))
+        return tuple(found)
+
+
+def verified_look(
+    leaves: Leaves, chosen: tuple[int, ...], inputs: Sequence[ReduceInput], shown: Mapping[int, OpenedInput]
+) -> Look | None:
+    """Every included input with its proof verified, by member; None if one is missing or proves nothing."""
+    if any(leaf >= leaves.count for leaf in chosen):
+        return None
+    indices = leaves.covering_all(chosen)
+    opened: list[OpenedInput] = []
+    for one in inputs:
+        found = shown.get(one.member)
+        nodes = None if found is None else known_nodes(found.pieces, indices, leaves.input_count, found.siblings)
+        if found is None or nodes is None or nodes[depth_of(leaves.input_count), 0] != one.root:
+            return None
+        opened.append(found)
+    return Look(leaves, chosen, indices, tuple(opened))

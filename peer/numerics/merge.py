@@ -1,0 +1,134 @@
+"""What all merge rules share: their names, the exact sum, lengths (DiLoCo 2604.21428 §D.2), one partition at a time.
+
+No reducer sees a whole tensor, so the work is split (design §7). A reducer scales every input by one factor per segment
+(`peer.numerics.robust.segments`) and adds in roster order: element by element, multiplication and addition each
+rounded to float32, so that anybody's recomputation gives the same bytes (`byzantine.md` §5.3). What needs the whole
+tensor, the length of the merged direction, is put right by the members afterwards. All numbers here are computed in
+float64 in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coordinator.run.manifest import Merge
+from peer.numerics.fragments import TensorSpec
+
+CHUNK_ELEMENTS = 1 << 15  # 128 KiB: accumulator and product stay in a core's cache
+NORM_MIN = 1e-12  # an input shorter than this has no direction
+DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
+
+PieceRule = Callable[[NDArray[np.float32], NDArray[np.float64]], Any]
+"""The rule that an installed package brings (docs/aggregators.md); only `peer.numerics.robust.brought` calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """`directional` rules merge unit vectors, tensor by tensor, and members give the result its length afterwards.
+
+    Embeddings keep their lengths under every rule, because rows that few members saw differ in them. With `by_row`,
+    matrices are merged as unit rows, which their reducer gives their lengths: members find them complete. A rule that
+    a package brings has its `function`, and is not directional.
+    """
+
+    name: str
+    directional: bool
+    by_row: bool = False
+    function: PieceRule | None = None
+
+    def is_directional(self, tensor: TensorSpec) -> bool:
+        return self.directional and not tensor.embedding and not self.has_rows(tensor)
+
+    def has_rows(self, tensor: TensorSpec) -> bool:
+        """Whether this tensor is merged row by row."""
+        return self.directional and self.by_row and not tensor.embedding and len(tensor.shape) > 1
+
+
+MERGES: Mapping[str, MergeRule] = MappingProxyType(
+    {name: MergeRule(name, directional=name in ("robust_rda", "rda")) for name in get_args(Merge)}
+)
+"""Every built-in rule by the name that a manifest gives it; what each computes is in `peer.numerics.robust`."""
+
+
+def weight_shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """w / Σw as float32 values, in order; all zero if the weights are."""
+    total = math.fsum(weights)
+    return tuple(float(np.float32(weight / total)) if total > 0 else 0.0 for weight in weights)
+
+
+def combine(vectors: Sequence[Tensor], factors: Sequence[Sequence[np.float32]], spans: Sequence[slice]) -> Tensor:
+    """Σ factor · vector over at least one vector, in order: float32[n]; `factors[k][i]` is for vector i in `spans[k]`.
+
+    The spans lie side by side and cover the vectors. Where a factor is 0, its vector is not looked at.
+    """
+    arrays = [vector.numpy() for vector in vectors]
+    total = torch.empty_like(vectors[0])
+    sums, product = total.numpy(), np.empty(CHUNK_ELEMENTS, np.float32)
+    for span, span_factors in zip(spans, factors, strict=True):
+        used = [(array, factor) for array, factor in zip(arrays, span_factors, strict=True) if factor != 0]
+        if not used:
+            sums[span] = 0
+            continue
+        for start in range(span.start, span.stop, CHUNK_ELEMENTS):
+            chunk = slice(start, min(start + CHUNK_ELEMENTS, span.stop))
+            np.multiply(used[0][0][chunk], used[0][1], out=sums[chunk])
+            for array, factor in used[1:]:
+                sums[chunk] += np.multiply(array[chunk], factor, out=product[: chunk.stop - chunk.start])
+    return total
+
+
+def direction_scale(radius: float, squared_norm: float, share: float = 1.0) -> np.float32:
+    """What turns a merged direction into a vector of length `radius`; 0 where directions cancelled.
+
+    `squared_norm` belongs to the live part of the tensor, `share` says how much of the squared length that part holds.
+    """
+    length = math.sqrt(squared_norm)
+    if length < DIRECTION_MIN * math.sqrt(share) or length == 0:
+        return np.float32(0)
+    return np.float32(radius * math.sqrt(share) / length)
+
+
+def squared_norm(vector: Tensor) -> float:
+    """‖x‖² of float32[n] in float64, the same number on every machine.
+
+    Squares of float32 are exact; they are added by folding the upper half of a chunk onto the lower one, element by
+    element, in an order that no library chooses.
+    """
+    values = vector.numpy()
+    total = 0.0
+    for start in range(0, values.size, CHUNK_ELEMENTS):
+        squares = values[start : start + CHUNK_ELEMENTS].astype(np.float64)
+        squares *= squares
+        while squares.size > 1:
+            half = (squares.size + 1) // 2
+            squares[: squares.size - half] += squares[half:]
+            squares = squares[:half]
+        total += float(squares[0])
+    return total
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Σwv / Σw; 0 without weight."""
+    total = math.fsum(weights)
+    return (
+        math.fsum(weight * value for value, weight in zip(values, weights, strict=True)) / total if total > 0 else 0.0
+    )
+
+
+def lower_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The smallest value that at least half of the weight does not exceed; 0 without weight."""
+    half, reached = math.fsum(weights) / 2, 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        reached += weight
+        if weight > 0 and reached >= half:
+            return value
+    return 0.0

@@ -1,0 +1,163 @@
+"""What every member makes of a round's results: put the partitions together, take the outer step (design §6.2 step 9).
+
+Without any I/O. Partitions, segments and members are numbered as in `peer.numerics.reduction`, which makes and admits
+what is put together here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dht.errors import PeerError
+from peer.numerics.codec import Buffer, Codec
+from peer.numerics.fragments import FLOAT_BYTES, Partitioning
+from peer.numerics.merge import MergeRule, direction_scale, lower_weighted_median
+from peer.numerics.outer_optimizer import OuterState, outer_step
+from peer.numerics.reduction import Admitted, Member
+from peer.numerics.robust.segments import TensorInputs, tensor_radius
+from peer.numerics.robust.stack import Singles
+
+Weighed = Callable[[Collection[int]], Sequence[Member]]
+"""Members of the input set in order, weighted for a sum of just these: what one weighs depends on the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResult:
+    """A reduced partition as everybody holds it, and the members included."""
+
+    admitted: Admitted
+    included: tuple[int, ...]
+
+
+def merged_gradients(
+    partitioning: Partitioning, results: Sequence[HeldResult | None], weighed: Weighed, rule: MergeRule
+) -> tuple[list[Tensor | None], Singles]:
+    """The merged outer gradient by partition, None where it is void, and what each tensor was multiplied by.
+
+    That gives a tensor its length; the vectors of `results` are scaled in place. A length counts members that some live
+    partition of the tensor includes, weighted for just these: whom a reducer leaves out must not make the heavy ones
+    the most of what is left (docs/adr/0046). Lengths of merged directions are those found here, not those that the
+    reducers tell: `squared_norm` is the same on every machine, and nobody can tell two members two numbers.
+    """
+    scales = np.ones(len(partitioning.layout.tensors), np.float32)
+    found = _found_norms(partitioning, results)
+    for index, tensor in enumerate(partitioning.layout.tensors):
+        if rule.is_directional(tensor):
+            scales[index] = _tensor_scale(index, partitioning, (results, found), weighed, rule)
+    gradients = [
+        None if one is None else _scaled(one.admitted.vector, scales, partitioning, partition)
+        for partition, one in enumerate(results)
+    ]
+    return gradients, scales
+
+
+def joined(gradients: Sequence[Tensor | None], partitioning: Partitioning) -> Tensor:
+    """The merged outer gradient in one piece, float32[elements]; what is void is zero."""
+    return torch.cat([torch.zeros(partitioning.elements(j)) if own is None else own for j, own in enumerate(gradients)])
+
+
+def step_bytes(partitioning: Partitioning, void: AbstractSet[int], codec: Codec) -> int:
+    """How long a told step is: a float32 for each tensor, then the encoded results of the partitions that count."""
+    live = (partition for partition in range(partitioning.partitions) if partition not in void)
+    sizes = (codec.encoded_bytes(partitioning.elements(partition)) for partition in live)
+    return FLOAT_BYTES * len(partitioning.layout.tensors) + sum(sizes)
+
+
+def told_gradients(
+    told: Buffer, partitioning: Partitioning, void: AbstractSet[int], codec: Codec
+) -> list[Tensor | None]:
+    """The merged outer gradient that a told step is about, by partition; raises PeerError if it does not decode."""
+    start = FLOAT_BYTES * len(partitioning.layout.tensors)
+    scales = np.frombuffer(told[:start], "<f4").astype(np.float32)
+    if not np.isfinite(scales).all():
+        raise PeerError("the step gives a tensor a length that is not finite")
+    gradients: list[Tensor | None] = []
+    for partition in range(partitioning.partitions):
+        elements = partitioning.elements(partition)
+        stop = start + codec.encoded_bytes(elements) * (partition not in void)
+        own = None if partition in void else codec.decode(told[start:stop], elements)
+        gradients.append(None if own is None else _scaled(own, scales, partitioning, partition))
+        start = stop
+    return gradients
+
+
+def apply_merged(
+    state: OuterState,
+    gradients: Sequence[Tensor | None],
+    partitioning: Partitioning,
+    rates: tuple[float, float],
+    new: OuterState | None = None,
+) -> OuterState:
+    """The outer step with `rates` = (η, μ), by partition, into `new` if given.
+
+    Where there is no gradient the partition is void and frozen: anchor and momentum stay bit for bit.
+    """
+    new = OuterState.empty_like(state.anchor) if new is None else new
+    for partition, gradient in enumerate(gradients):
+        span = partitioning.span(partition)
+        own = OuterState(state.anchor[span], state.momentum[span])
+        out = OuterState(new.anchor[span], new.momentum[span])
+        if gradient is None:
+            out.anchor.copy_(own.anchor)
+            out.momentum.copy_(own.momentum)
+        else:
+            outer_step(own, gradient, *rates, out=out)
+    return new
+
+
+def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:
+    """In place; a tensor whose scale is one keeps its bits."""
+    first = partitioning.bounds[partition]
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        piece = vector[segment.start - first : segment.stop - first].numpy()
+        piece *= scales[segment.tensor]
+    return vector
+
+
+def _tensor_scale(
+    tensor: int,
+    partitioning: Partitioning,
+    held: tuple[Sequence[HeldResult | None], Sequence[float]],
+    weighed: Weighed,
+    rule: MergeRule,
+) -> np.float32:
+    """What gives a tensor's merged direction its length: `tensor_radius` of the inputs' norms.
+
+    A frozen segment counts with the inputs' weighted median: the live ones get the part of the squared length that
+    they hold in the median input. (Not the median itself: a mean of nearly orthogonal unit vectors is shorter.)
+    Sums are exact ones, rounded once: what `sum` makes of floats depends on the version of Python.
+    """
+    results, found = held
+    own = [(at, segment) for at, segment in enumerate(partitioning.segments) if segment.tensor == tensor]
+    live = [(at, segment) for at, segment in own if results[segment.partition] is not None]
+    kept = [result for _, segment in own if (result := results[segment.partition]) is not None]
+    counted = weighed({index for result in kept for index in result.included})
+    weights = [member.weight for member in counted]
+    squares = [math.fsum(member.squared_norms[at] for at, _ in own) for member in counted]
+    share = 1.0
+    if len(live) < len(own):
+        living = [math.fsum(member.squared_norms[at] for at, _ in live) for member in counted]
+        shares = [part / square if square > 0 else 0.0 for part, square in zip(living, squares, strict=True)]
+        share = lower_weighted_median(
+            shares, [w if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)]
+        )
+    norms = tuple(math.sqrt(square) for square in squares)
+    radius = tensor_radius(rule.name, TensorInputs(norms, tuple(weights), embedding=False)) if counted else 0.0
+    squared_length = math.fsum(found[at] for at, _ in live)
+    return direction_scale(radius, squared_length, share)
+
+
+def _found_norms(partitioning: Partitioning, results: Sequence[HeldResult | None]) -> list[float]:
+    """Squared norms per segment as this member has found them, 0 where there is no result."""
+    found: list[float] = []
+    for partition, result in enumerate(results):
+        own = partitioning.segment_span(partition)
+        found += [0.0] * (own.stop - own.start) if result is None else result.admitted.squared_norms
+    return found

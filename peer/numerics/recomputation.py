@@ -1,0 +1,75 @@
+"""What opened leaves of inputs come to, bit for bit: for spot checks and for evidence (design §6.2 step 8, §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coordinator.wire.messages import COEFFICIENTS_MAX
+from dht.errors import LocalError, PeerError
+from peer.numerics.leaves import Look
+from peer.numerics.merge import MergeRule, combine
+from peer.numerics.reduction import merge_plan, overlaps
+from peer.numerics.robust.brought import RuleError
+from peer.numerics.robust.segments import TensorInputs, is_by_coordinate, merge_segment
+
+Segments = Sequence[tuple[slice, TensorInputs]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """A result's merge: the rule, what every segment starts from, and the coefficients that were published."""
+
+    rule: MergeRule
+    segments: Segments
+    coefficients: tuple[float, ...]
+    members: int
+
+    @property
+    def coefficients_due(self) -> int:
+        """How many coefficients an honest result has."""
+        return 0 if self.is_by_coordinate or not self.is_verifiable else len(self.segments) * self.members
+
+    @property
+    def is_by_coordinate(self) -> bool:
+        return is_by_coordinate(self.rule)
+
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether a leaf of an honest result can be recomputed; if not, only a second reduction could check it."""
+        rows = any(inputs.row_elements for _, inputs in self.segments)
+        many = len(self.segments) * self.members > COEFFICIENTS_MAX and not self.is_by_coordinate
+        return not (rows or many or self.rule.name == "nnm_trimmed_mean")
+
+    def leaves(self, look: Look, chosen: Sequence[int]) -> bytes | None:
+        """Leaves of the result, one after the other, as their inputs give them; None if they give no such thing.
+
+        The result has as many coefficients as are due, and is verifiable. Raises RuleError if this machine cannot tell.
+        """
+        if any(not any(inputs.weights) for _, inputs in self.segments):
+            return None
+        windows = [look.leaves.window(leaf) for leaf in chosen]
+        try:
+            vectors = look.vectors(chosen)
+            with np.errstate(all="ignore"):  # a liar may publish coefficients that no float32 holds
+                if self.is_by_coordinate:
+                    merged = self._by_coordinate(vectors, windows)
+                else:
+                    plan = merge_plan(self.rule.name, self.segments, self.coefficients, self.members)
+                    merged = combine(vectors, *plan.windows(windows))
+            return look.leaves.result.encode(merged)  # blocks are independent, and only the last leaf is not full
+        except RuleError:
+            raise
+        except (PeerError, LocalError, ValueError):
+            return None  # inputs that an honest reducer does not include, or a sum that no reducer can encode
+
+    def _by_coordinate(self, vectors: Sequence[Tensor], windows: Sequence[slice]) -> Tensor:
+        merged = torch.empty_like(vectors[0])
+        for span, inputs in self.segments:
+            for own in overlaps(span, windows):
+                merged[own] = merge_segment(self.rule, [vector[own] for vector in vectors], inputs).vector
+        return merged

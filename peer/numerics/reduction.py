@@ -1,0 +1,254 @@
+"""The tensor side of a round, without any I/O: encode, admit, reduce, plan (design §6.2 steps 4 to 8).
+
+Everybody encodes first; then hashes, measures and merges the *decoded* bytes, so what is committed is what counts.
+Squared norms are lists "per segment" in the order of `Partitioning.segments`. Members are numbered as in the input set,
+and that order is the order of every sum. What all make of the results: `peer.numerics.outer_step`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coordinator.wire.merkle import MerkleTree, merkle_tree
+from coordinator.wire.messages import SQUARED_NORM_MAX
+from dht.errors import LocalError, PeerError
+from peer.numerics.codec import Buffer, Codec
+from peer.numerics.fragments import Partitioning
+from peer.numerics.merge import MergeRule, squared_norm
+from peer.numerics.robust.segments import TensorInputs, merge_segment, segment_factors
+
+NORM_TOLERANCE = 1e-4  # relative: room for one who sums in another order, far below what could steer a merge
+
+
+class Member(Protocol):
+    """What counts of a member's commitment: its weight, and the squared norm of every segment."""
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def squared_norms(self) -> tuple[float, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A member's encoded outer gradient: one part and Merkle tree per partition; norms of what the others see."""
+
+    parts: tuple[bytes, ...]
+    trees: tuple[MerkleTree, ...]
+    squared_norms: tuple[float, ...]
+
+    @property
+    def part_roots(self) -> tuple[bytes, ...]:
+        """What commits to the parts."""
+        return tuple(tree.root for tree in self.trees)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A partition that counts: decoded, float32[its elements], with the squared norms of its segments as found here."""
+
+    vector: Tensor
+    squared_norms: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedPartition:
+    """What a reducer publishes: `data`, and signed all the rest, of `tree` the root.
+
+    `coefficients` has one α per included member, segment after segment; none at all if a segment's merge is no
+    combination of whole pieces.
+    """
+
+    data: bytes
+    tree: MerkleTree
+    included: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    squared_norms: tuple[float, ...]
+    encoding_error: float
+
+    @property
+    def root(self) -> bytes:
+        """Under which the others find `data`."""
+        return self.tree.root
+
+
+def encode_contribution(
+    gradients: Iterable[Tensor], partitioning: Partitioning, codec: Codec, left: Tensor | None = None
+) -> Contribution:
+    """Encode the outer gradient, of which `gradients` has one partition after the other, float32[its elements].
+
+    They are taken one at a time, so the whole need never be in memory. What encoding cuts off is written to `left`,
+    float32[elements], if given. Raises LocalError if a value is not finite or the vector absurdly long.
+    """
+    parts: list[bytes] = []
+    squared_norms: list[float] = []
+    for partition, gradient in enumerate(gradients):
+        parts.append(codec.encode(gradient))
+        seen = codec.decode(parts[-1], len(gradient))
+        squared_norms += segment_norms(seen, partitioning, partition)
+        if left is not None:
+            torch.sub(gradient, seen, out=left[partitioning.span(partition)])
+    if any(value > SQUARED_NORM_MAX for value in squared_norms):
+        raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
+    trees = tuple(merkle_tree(part, codec.leaf_bytes) for part in parts)
+    return Contribution(tuple(parts), trees, tuple(squared_norms))
+
+
+def admit(
+    data: Buffer, squared_norms: Sequence[float], partitioning: Partitioning, partition: int, codec: Codec
+) -> Admitted | str:
+    """Decode partition `partition` of a contribution, or say why it does not count.
+
+    It counts if it does by itself (`measure`) and the squared norms of its segments are as committed. What does not
+    count is left out, never replaced by zeros (design §6.2 step 6).
+    """
+    found = measure(data, partitioning, partition, codec)
+    if isinstance(found, str):
+        return found
+    if len(found.squared_norms) != len(squared_norms):
+        return "wrong number of norms"
+    if not all(map(_norm_matches, found.squared_norms, squared_norms)):
+        return "a norm is not as committed"
+    return found
+
+
+def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Codec) -> Admitted | str:
+    """Decode partition `partition` of a contribution or result, or say why its bytes alone rule it out.
+
+    `data` has the committed root: that is the name under which it was kept. Its length is that of the partition, and
+    every value is finite. What a reducer tells of its result's norms is not asked for: everybody finds them.
+    """
+    if len(data) != codec.encoded_bytes(partitioning.elements(partition)):
+        return "wrong length"
+    try:
+        vector = codec.decode(data, partitioning.elements(partition))
+    except PeerError as error:
+        return str(error)
+    measured = segment_norms(vector, partitioning, partition)
+    if not all(norm <= SQUARED_NORM_MAX for norm in measured):  # NaN is not
+        return "a value is not finite, or absurdly large"
+    return Admitted(vector, measured)
+
+
+def reduce_partition(
+    vectors: Mapping[int, Tensor],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    partition: int,
+    codec: Codec,
+) -> ReducedPartition:
+    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once.
+
+    At least one of them has weight. Raises as `merge_segment` does, ValueError not for admitted vectors.
+    """
+    included = tuple(sorted(vectors))
+    counted = [members[index] for index in included]
+    merged = torch.empty(partitioning.elements(partition))
+    published: list[tuple[float, ...] | None] = []
+    for span, inputs in segment_inputs(counted, rule, partitioning, partition):
+        piece = merge_segment(rule, [vectors[index][span] for index in included], inputs)
+        merged[span] = piece.vector
+        published.append(piece.coefficients)
+    data = codec.encode(merged)
+    decoded = codec.decode(data, len(merged))
+    squared_norms, length = segment_norms(decoded, partitioning, partition), math.sqrt(squared_norm(merged))
+    cut_off = decoded.sub_(merged)  # in place: nobody needs it any more
+    return ReducedPartition(
+        data=data,
+        tree=merkle_tree(data, codec.leaf_bytes),
+        included=included,
+        coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
+        squared_norms=squared_norms,
+        encoding_error=math.sqrt(squared_norm(cut_off)) / length if length else 0.0,
+    )
+
+
+def segment_inputs(
+    members: Sequence[Member], rule: MergeRule, partitioning: Partitioning, partition: int
+) -> list[tuple[slice, TensorInputs]]:
+    """Per segment of a partition: its elements, counted from the partition's first, and what its merge starts from."""
+    norms = [_tensor_norms(member, partitioning) for member in members]
+    weights = tuple(member.weight for member in members)
+    first, found = partitioning.bounds[partition], []
+    for segment in partitioning.segments[partitioning.segment_span(partition)]:
+        tensor = partitioning.layout.tensors[segment.tensor]
+        inputs = TensorInputs(
+            norms=tuple(own[segment.tensor] for own in norms),
+            weights=weights,
+            embedding=tensor.embedding,
+            row_elements=tensor.row_elements if rule.has_rows(tensor) else 0,
+        )
+        found.append((slice(segment.start - first, segment.stop - first), inputs))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Per segment of a partition its elements, counted from the partition's first, and every member's factor there."""
+
+    spans: tuple[slice, ...]
+    factors: tuple[list[np.float32], ...]
+
+    def windows(self, windows: Sequence[slice]) -> tuple[list[list[np.float32]], list[slice]]:
+        """Factors and spans for `combine`, for vectors that hold only these windows' elements, side by side.
+
+        A window is one leaf's elements (`Codec.leaf_elements`) for a spot check, which combines and encodes just
+        these and must find the leaves' bytes (design §6.2 step 8).
+        """
+        found = [
+            (own, factors)
+            for span, factors in zip(self.spans, self.factors, strict=True)
+            for own in overlaps(span, windows)
+        ]
+        found.sort(key=lambda one: one[0].start)
+        return [factors for _, factors in found], [own for own, _ in found]
+
+
+def overlaps(span: slice, windows: Sequence[slice]) -> list[slice]:
+    """Where `span` is in the elements of these windows laid side by side."""
+    found, offset = [], 0
+    for window in windows:
+        start, stop = max(span.start, window.start), min(span.stop, window.stop)
+        if start < stop:
+            found.append(slice(offset + start - window.start, offset + stop - window.start))
+        offset += window.stop - window.start
+    return found
+
+
+def merge_plan(
+    rule: str, segments: Sequence[tuple[slice, TensorInputs]], coefficients: Sequence[float], members: int
+) -> MergePlan:
+    """How published `coefficients` of a partition of so many members combine it; `segments` as in `segment_inputs`."""
+    return MergePlan(
+        tuple(span for span, _ in segments),
+        tuple(
+            segment_factors(rule, coefficients[index * members : (index + 1) * members], inputs)
+            for index, (_, inputs) in enumerate(segments)
+        ),
+    )
+
+
+def segment_norms(vector: Tensor, partitioning: Partitioning, partition: int) -> tuple[float, ...]:
+    """Squared norms of a partition's segments."""
+    first = partitioning.bounds[partition]
+    return tuple(
+        squared_norm(vector[segment.start - first : segment.stop - first])
+        for segment in partitioning.segments[partitioning.segment_span(partition)]
+    )
+
+
+def _norm_matches(measured: float, committed: float) -> bool:
+    return committed <= SQUARED_NORM_MAX and abs(measured - committed) <= NORM_TOLERANCE * max(measured, committed)
+
+
+def _tensor_norms(member: Member, partitioning: Partitioning) -> list[float]:
+    return [math.sqrt(total) for total in partitioning.tensor_sums(member.squared_norms)]

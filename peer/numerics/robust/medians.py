@@ -1,0 +1,54 @@
+"""Order statistics with weights: the median of numbers, and trimmed means, along the last axis.
+
+Sums run in sorted order, one element at a time in float64, so every machine finds the same bytes: members take the
+lengths of merged tensors from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer.numerics.robust.stack import Floats
+
+TIE = 1e-12  # share of the weight by which sums of the same weights may differ, added in another order
+
+
+def weighted_median(values: NDArray[Any], weights: Floats) -> Floats:
+    """Float64[...] from values[..., n]: where the sorted values' cumulative weight passes half.
+
+    Where it is exactly half between two values (up to 1e-12), their midpoint: so the median of an even number of
+    equal weights is the usual one, and of two numbers it is their mean.
+    """
+    ranked, cumulative = _ranked(values, weights)
+    half = cumulative[..., -1:] / 2
+    low = np.sum(cumulative < half * (1 - TIE), axis=-1, keepdims=True)
+    high = np.sum(cumulative <= half * (1 + TIE), axis=-1, keepdims=True)
+    ends = [np.take_along_axis(ranked, place, axis=-1)[..., 0] for place in (low, high)]
+    median: Floats = ends[0] / 2 + ends[1] / 2
+    return median
+
+
+def weighted_trimmed_mean(values: NDArray[Any], weights: Floats, trimmed: float) -> Floats:
+    """Float64[...] from values[..., n]: the mean without the share `trimmed` < 1/2 of the weight at either end.
+
+    A value on the edge counts with the part of its weight that is inside.
+    """
+    ranked, cumulative = _ranked(values, weights)
+    total = cumulative[..., -1:]
+    inner = np.clip(cumulative, total * trimmed, total * (1 - trimmed))
+    kept = np.diff(inner, axis=-1, prepend=total * trimmed)
+    mass, mean = np.zeros(values.shape[:-1]), np.zeros(values.shape[:-1])
+    for rank in range(values.shape[-1]):
+        mass += kept[..., rank]
+        mean += kept[..., rank] * ranked[..., rank]
+    mean /= mass
+    return mean
+
+
+def _ranked(values: NDArray[Any], weights: Floats) -> tuple[Floats, Floats]:
+    """Values in ascending order, equal ones in roster order, and the weight up to and with each."""
+    order = np.argsort(values, axis=-1, kind="stable")  # the default's order of equal values depends on the processor
+    return np.take_along_axis(values, order, axis=-1).astype(np.float64), np.cumsum(weights[order], axis=-1)

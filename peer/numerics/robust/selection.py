@@ -1,0 +1,37 @@
+"""Rules that look for each member's nearest others: Krum's choice and nearest-neighbour mixing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from peer.numerics.robust.stack import Floats
+
+
+def tolerated(members: int) -> int:
+    """The most members that are fewer than a third: what a group is built to stand (design §9)."""
+    return (members - 1) // 3
+
+
+def krum_order(squares: Floats, byzantine: int) -> list[int]:
+    """Members by Krum's score, best first: the sum of squared distances to the n − f̂ − 2 nearest others, at least one.
+
+    `squares` is float64[n, n]. Ties go to the first in the roster. Blanchard et al. 2017.
+    """
+    neighbours = max(len(squares) - byzantine - 2, 1)
+    scores = np.sort(squares, axis=1)[:, 1 : 1 + neighbours].sum(axis=1)  # the nearest of all is the member itself
+    return [int(place) for place in np.argsort(scores, kind="stable")]
+
+
+def nearest_mixing(squares: Floats, weights: Floats, trimmed: float) -> Floats:
+    """Row i: coefficients of the weighted mean of member i's nearest, itself first, up to 1 − trimmed of the weight.
+
+    The last one counts with what is left. float64[n, n], rows sum to 1. NNM, Allouah et al. 2302.01772.
+    """
+    own_first = squares.copy()
+    np.fill_diagonal(own_first, -1)
+    order = np.argsort(own_first, axis=1, kind="stable")
+    kept = weights.sum() * (1 - trimmed)
+    reached = np.minimum(np.cumsum(weights[order], axis=1), kept)
+    mixing = np.empty_like(squares)
+    np.put_along_axis(mixing, order, np.diff(reached, axis=1, prepend=0) / kept, axis=1)
+    return mixing

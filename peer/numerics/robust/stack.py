@@ -1,0 +1,97 @@
+"""What every rule takes and returns: a stack of vectors with weights in, a vector and its coefficients out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peer.numerics.merge import combine
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A merged vector, float32[d].
+
+    `coefficients`, one per member and each a float32 value, say how: `vector` is `combination(vectors, coefficients)`
+    bit for bit. None where the result is no combination of whole vectors. `clipping_radius` is CenteredClip's ρ.
+    """
+
+    vector: Tensor
+    coefficients: tuple[float, ...] | None
+    clipping_radius: float | None = None
+
+
+Aggregator = Callable[[Sequence[Tensor], Sequence[float]], Aggregate]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The members that count, in roster order: those with weight. `weights` sum to 1, `places` are roster indices."""
+
+    vectors: tuple[Tensor, ...]
+    weights: Floats
+    places: tuple[int, ...]
+    roster: int
+
+    @classmethod
+    def of(cls, vectors: Sequence[Tensor], weights: Sequence[float]) -> Stack:
+        """Leave out members of weight 0; raise ValueError if shapes, types or weights are not as a rule takes them."""
+        if not vectors or len(weights) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors have {len(weights)} weights")
+        if any(vector.ndim != 1 or vector.dtype != torch.float32 for vector in vectors):
+            raise ValueError("a rule merges flat float32 vectors")
+        if len({len(vector) for vector in vectors}) != 1 or not len(vectors[0]):
+            raise ValueError("a rule merges vectors of one length, at least one element long")
+        if not (math.isfinite(sum(weights)) and min(weights) >= 0):
+            raise ValueError("weights and their sum are finite and not negative")
+        places = tuple(place for place, weight in enumerate(weights) if weight > 0)
+        if not places:
+            raise ValueError("no member has any weight")
+        counted = np.array([weights[place] for place in places], np.float64)
+        return cls(tuple(vectors[place] for place in places), counted / math.fsum(counted), places, len(vectors))
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
+
+    def arrays(self) -> list[Singles]:
+        return [vector.numpy() for vector in self.vectors]
+
+    def spread(self, coefficients: Floats) -> tuple[float, ...]:
+        """One float32 value per roster member from one number per counted member; 0 for the others."""
+        published = np.zeros(self.roster, np.float32)
+        published[list(self.places)] = coefficients
+        return tuple(published.tolist())
+
+
+def finite_sum(vectors: Sequence[Tensor], factors: Sequence[np.float32]) -> Tensor:
+    """`peer.numerics.merge.combine` of at least one float32[d]; raises ValueError if an element is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        merged = combine(vectors, [factors], [slice(0, len(vectors[0]))])
+    if not np.isfinite(merged.numpy()).all():
+        raise ValueError("an input is not finite")
+    return merged
+
+
+def combination(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
+    """Σ coefficient · vector over the members whose coefficient is not 0, in roster order: float32[d].
+
+    Each product and each sum is rounded to float32, so the bytes are the same on every machine (`byzantine.md` §5.3).
+    Raises ValueError if an element is not finite: then an input is not, or is absurdly large.
+    """
+    return finite_sum(vectors, [np.float32(coefficient) for coefficient in coefficients])
+
+
+def aggregate(stack: Stack, vectors: Sequence[Tensor], coefficients: Floats, radius: float | None = None) -> Aggregate:
+    """Publish float64 numbers, one per counted member, as float32 coefficients and combine with these."""
+    published = stack.spread(coefficients)
+    return Aggregate(combination(vectors, published), published, radius)

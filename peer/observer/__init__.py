@@ -1,0 +1,1 @@
+"""Reads a run without taking part in it."""

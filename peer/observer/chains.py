@@ -1,0 +1,178 @@
+"""The certificate chains of a run, followed as a newcomer follows them, and what they add up to.
+
+A protocol core that takes part in nothing decides whom to ask and which branch to believe. It is told that it holds
+every state, so that it goes on to the next version at once; it has no key to sign with.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import CHAIN_KEPT, Chain
+from coordinator.core.actions import FetchState, Send, Tell
+from coordinator.core.context import Core
+from coordinator.core.events import Event, PresenceSeen, Received, StateFetched, Tick
+from coordinator.engine.engine import Engine
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.run.manifest import Manifest
+from coordinator.trust.bans import Ban
+from coordinator.views.credit import Credit
+from coordinator.wire.messages import AskChainNote, AskEvidenceNote, ChainNote, ConvictionsNote, EvidenceNote
+from coordinator.wire.presence import Presence
+from dht.identity import PeerId, Verifier
+from peer.rounds.tensor_proofs import TensorCourt
+from peer.storage.anchors import layouts_of
+from peer.sync.introduction import empty_chains
+
+FRESH_MAX = 4  # versions of a fragment that come at once and still are news; more are history that we catch up with
+TOLD_MAX = 64
+LEADERS_KEPT = 1024
+
+Question = tuple[PeerId, AskChainNote | AskEvidenceNote]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCertificate:
+    """A certificate of a chain. `unix_seconds` is when we first saw it; `fresh`, that it cannot be much older."""
+
+    certificate: Certificate
+    leader: PeerId | None
+    unix_seconds: float
+    fresh: bool
+
+
+@dataclass(slots=True)
+class SeenCredit(Credit):
+    """Credit with when its certificates were first seen, and how it grew from version to version."""
+
+    last_unix_seconds: dict[str, float] = field(default_factory=dict)
+    levels: list[int] = field(default_factory=list)  # tokens in version 1, 2, … of all fragments, as far as seen
+
+    def see(self, seen: SeenCertificate, sign: int) -> None:
+        """Include a certificate (`sign` 1), or take it back (−1) because its branch was left."""
+        outcome = seen.certificate.outcome
+        self.count(outcome, sign)
+        self.levels += [0] * (outcome.version - len(self.levels))
+        self.levels[outcome.version - 1] += sign * outcome.tokens
+        for one in outcome.included():
+            self.last_unix_seconds[one.peer] = max(seen.unix_seconds, self.last_unix_seconds.get(one.peer, 0.0))
+
+
+class _NoKey:
+    """The signer of whoever never says anything."""
+
+    def __init__(self, peer_id: PeerId) -> None:
+        self.peer_id = peer_id
+
+    def sign(self, data: bytes) -> bytes:
+        raise RuntimeError("an observer signs nothing")
+
+
+class Chains:
+    """All fragments' chains as far as we know them, all of it verified; grows by other peers' answers."""
+
+    def __init__(self, manifest: Manifest, me: PeerId, verifier: Verifier, begin: Sequence[Chain] = ()) -> None:
+        """`begin` ends at the waypoint of an invite; without it we begin at version 0."""
+        core = Core(manifest, _NoKey(me), verifier, bytes, 0.0, contributes=False, draining=True)
+        core.court = TensorCourt(layouts_of(manifest.config), manifest.config.outer)
+        chains = list(begin) or empty_chains(manifest, core.rules)
+        self._engine = Engine(core, chains, [chain.version for chain in chains], now=0.0)
+        self._before = tuple(chain.version for chain in chains)  # what lies before is not counted
+        self.seen: list[deque[SeenCertificate]] = [deque(maxlen=CHAIN_KEPT) for _ in chains]
+        self.credit = SeenCredit(len(chains))
+        self.told: deque[Tell] = deque(maxlen=TOLD_MAX)  # what the core has told and nobody has taken yet
+        self._questions: list[Question] = []
+        self._leaders: dict[bytes, tuple[PeerId, ...]] = {}  # of the version after this one, in order
+
+    def set_clock(self, unix_offset_seconds: float) -> None:
+        """Unix time is monotonic time + this from now on; what has been dated stays so."""
+        self._engine.core.unix_offset_seconds = unix_offset_seconds
+
+    def unix_seconds(self, now: float) -> float:
+        return self._engine.core.unix_seconds(now)
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether somebody has said to have gone on too far for us to follow, and nobody has helped since."""
+        return bool(self._engine.rivals.ahead)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(machine.chain.version for machine in self._engine.machines)
+
+    def digest_of(self, fragment: int, version: int) -> bytes | None:
+        """Which version is the certified one; None where we do not know."""
+        return self._engine.machines[fragment].chain.digest_at(version) if fragment < len(self.seen) else None
+
+    def leader(self, fragment: int, version: int, attempt: int) -> PeerId | None:
+        """Whose turn it was to lead this attempt at a version; None where the chain does not know (any more)."""
+        chain = self._engine.machines[fragment].chain
+        if not chain.first_version < version <= chain.version + 1:
+            return None
+        base = chain.digest_at(version - 1) or b""
+        if base not in self._leaders:
+            if len(self._leaders) >= LEADERS_KEPT:
+                self._leaders.clear()
+            self._leaders[base] = chain.truncated(version - 1).leaders()
+        return self._leaders[base][attempt % len(self._leaders[base])]
+
+    def see(self, peer: PeerId, presence: Presence, now: float) -> None:
+        """What a peer says of its versions makes us ask for those that we lack."""
+        self._handle(PresenceSeen(peer, presence), now)
+
+    def hear(self, sender: PeerId, note: ChainNote, now: float) -> list[SeenCertificate]:
+        """An answer; the certificates that it has added to our chains."""
+        self._handle(Received(sender, note), now)
+        return [one for machine in self._engine.machines for one in self._follow(machine, now)]
+
+    def take(self, sender: PeerId, note: ConvictionsNote | EvidenceNote, now: float) -> None:
+        """What a peer tells of bans, or the evidence that we have asked it for."""
+        self._handle(Received(sender, note), now)
+
+    def on_probation(self, peer: PeerId) -> bool:
+        """Whether work of this key has no weight yet in some fragment."""
+        return any(machine.chain.on_probation({peer}) for machine in self._engine.machines)
+
+    @property
+    def bans(self) -> dict[PeerId, Ban]:
+        """Every key of which we have verified evidence."""
+        return self._engine.core.bans.held
+
+    def tick(self, now: float) -> None:
+        self._handle(Tick(), now)
+
+    def take_questions(self) -> list[Question]:
+        """Whom to ask for what, since the last call."""
+        questions, self._questions = self._questions, []
+        return questions
+
+    def _handle(self, event: Event, now: float) -> None:
+        events = [event]
+        while events:
+            for action in self._engine.handle(events.pop(), now):
+                if isinstance(action, Send) and isinstance(action.message, AskChainNote | AskEvidenceNote):
+                    self._questions.append((action.to, action.message))
+                elif isinstance(action, FetchState):
+                    events.append(StateFetched(action.certificate.fragment, action.certificate.digest))
+                elif isinstance(action, Tell):
+                    self.told.append(action)
+
+    def _follow(self, machine: FragmentMachine, now: float) -> list[SeenCertificate]:
+        """Count what has joined a chain, and take back what was on a branch that was left."""
+        chain, seen = machine.chain, self.seen[machine.index]
+        while seen and chain.digest_at(seen[-1].certificate.version) != seen[-1].certificate.digest:
+            self.credit.see(seen.pop(), -1)
+        known = seen[-1].certificate.version if seen else self._before[machine.index]
+        certificates = chain.after(known, chain.version - known)
+        fresh, unix_seconds = len(certificates) <= FRESH_MAX, self.unix_seconds(now)
+        added = [
+            SeenCertificate(one, self.leader(one.fragment, one.version, one.outcome.attempt), unix_seconds, fresh)
+            for one in certificates
+        ]
+        for one in added:
+            self.credit.see(one, 1)
+        seen.extend(added)
+        return added

@@ -1,0 +1,156 @@
+"""Everybody whom an observer has heard of, by their signed presence and by what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coordinator.views.network_view import PEER_HISTORY_MAX, PeerPoint, PeerView
+from coordinator.wire.presence import PEERS_KNOWN_MAX, Presence
+from dht.identity import PeerId
+from peer.machine.text import plain
+from peer.observer.history import COUNT_MAX, LOSS_MAX, Thinned
+from peer.rounds.public_status import PublicStatus
+
+POINT_SECONDS = 5.0
+POINTS_SHOWN_MAX = 20_000  # over all peers
+POINTS_SHOWN_MIN = 12
+
+Role = Literal["host", "learner", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A presence record that was read."""
+
+    peer: PeerId
+    presence: Presence
+    issued_unix_seconds: float  # by the peer's clock
+
+
+@dataclass(slots=True)
+class KnownPeer:
+    """One peer. Times are those of the observer's event loop."""
+
+    presence: Presence
+    seen_at: float
+    issued_unix_seconds: float
+    live: bool = True  # as last noticed
+    steps_per_second: float = 0.0  # when it last trained
+    role: Role = "unknown"
+    status: PublicStatus | None = None
+    asked_at: float = float("-inf")
+    asked: bool = False  # and it has not answered yet
+    history: Thinned[PeerPoint] = field(default_factory=lambda: Thinned(PEER_HISTORY_MAX, POINT_SECONDS))
+
+    def hear(self, presence: Presence, at: float) -> None:
+        """It has said something new."""
+        self.presence, self.seen_at = presence, at
+        if presence.steps_per_second > 0:
+            self.steps_per_second = presence.steps_per_second
+        if presence.state == "hosting":
+            self.role = "host"
+        elif presence.steps or presence.state != "draining":
+            self.role = "learner"
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(bounded(version) for version in self.presence.versions)
+
+    @property
+    def loss(self) -> float | None:
+        return None if self.presence.loss is None else min(self.presence.loss, LOSS_MAX)
+
+    def point(self, unix_seconds: float) -> PeerPoint:
+        """Where it stands."""
+        return PeerPoint(
+            unix_seconds=unix_seconds,
+            live=self.live,
+            steps=bounded(self.presence.steps),
+            steps_per_second=self.presence.steps_per_second if self.live else 0.0,
+            loss=self.loss,
+            versions=bounded(sum(self.versions)),
+        )
+
+    def view(self, peer_id: PeerId, heads: Sequence[int], points: int) -> PeerView:
+        """As people see it, but for what only the observer knows: credit, time, what it does in a round."""
+        said = self.presence
+        told = said.bytes_sent or said.bytes_received
+        return PeerView(
+            peer_id=peer_id,
+            name=plain(said.name),
+            role=self.role,
+            state=said.state,
+            note=plain(self.status.note) if self.status is not None else "",
+            device=plain(said.device),
+            software=plain(said.software),
+            steps=bounded(said.steps),
+            steps_per_second=said.steps_per_second,
+            tokens=bounded(said.tokens),
+            loss=self.loss,
+            versions=self.versions,
+            versions_behind=sum(max(0, head - own) for head, own in zip(heads, self.versions, strict=False)),
+            addresses=tuple(plain(address) for address in said.addresses),
+            dialable=said.dialable,
+            live=self.live,
+            bytes_sent=bounded(said.bytes_sent) if told else None,
+            bytes_received=bounded(said.bytes_received) if told else None,
+            history=tuple(self.history.items[-points:]),
+        )
+
+
+class KnownPeers:
+    """At most `PEERS_KNOWN_MAX`; whoever has been gone longest makes room."""
+
+    def __init__(self, lifetime_seconds: float) -> None:
+        self._lifetime_seconds = lifetime_seconds
+        self.peers: dict[PeerId, KnownPeer] = {}
+
+    def see(self, heard: Heard, now: float, unix_seconds: float) -> bool:
+        """Note a record; False if it is not newer than the one that we know, or there is no room.
+
+        What a peer is first heard to say may be as old as it says; later on we know ourselves when it was news.
+        """
+        known, issued = self.peers.get(heard.peer), heard.issued_unix_seconds
+        if known is None:
+            if len(self.peers) >= PEERS_KNOWN_MAX and not self._make_room():
+                return False
+            now -= max(0.0, unix_seconds - issued)
+            known = self.peers[heard.peer] = KnownPeer(heard.presence, now, issued, live=False)
+        elif issued <= known.issued_unix_seconds and heard.presence.boot == known.presence.boot:
+            return False
+        known.issued_unix_seconds = issued
+        known.hear(heard.presence, now)
+        return True
+
+    def notice(self, now: float) -> list[tuple[PeerId, bool]]:
+        """Who has come (True) or gone since the last call."""
+        changed = []
+        for peer, known in self.peers.items():
+            live = now - known.seen_at <= self._lifetime_seconds
+            if live != known.live:
+                known.live = live
+                changed.append((peer, live))
+        return changed
+
+    def live(self) -> list[PeerId]:
+        """Everybody who is there, as last noticed."""
+        return [peer for peer, known in self.peers.items() if known.live]
+
+    def views(self, heads: Sequence[int]) -> dict[PeerId, PeerView]:
+        """Everybody, with less history the more they are."""
+        points = max(POINTS_SHOWN_MIN, POINTS_SHOWN_MAX // max(1, len(self.peers)))
+        return {peer: known.view(peer, heads, points) for peer, known in sorted(self.peers.items())}
+
+    def _make_room(self) -> bool:
+        gone = [peer for peer, known in self.peers.items() if not known.live]
+        if not gone:
+            return False
+        del self.peers[min(gone, key=lambda peer: self.peers[peer].seen_at)]
+        return True
+
+
+def bounded(count: int) -> int:
+    """A peer's number as one that everybody can read."""
+    return min(max(count, 0), COUNT_MAX)

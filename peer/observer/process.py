@@ -1,0 +1,204 @@
+"""An observer: a process that reads a run and takes no part in it.
+
+`python -m peer.observer.process --invite INVITE --out FILE` joins the network as a client under a key of its own, reads
+presence records, asks peers for certificates and how they are doing, and replaces a view in a file every two seconds,
+whatever becomes of the network. It announces nothing, trains nothing, votes for nothing and writes no record. What it
+makes of what it hears is in `peer.observer.state`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from coordinator.chain.chain import Chain
+from coordinator.run.manifest import Manifest
+from coordinator.views.network_view import NetworkView
+from coordinator.views.view_file import write_view
+from dht.daemon.config import DaemonConfig
+from dht.errors import MusterError, NetworkError, PeerError, UsageError
+from dht.identity import Identity, KeyVerifier, PeerId
+from dht.invite import Invite
+from dht.records import presence_key
+from peer.machine import log
+from peer.machine.clock import unix_seconds
+from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from peer.machine.tasks import Chores
+from peer.net.frames import decode_header, encode_header
+from peer.net.network import Network
+from peer.net.presence_loop import presences
+from peer.observer.chains import Chains
+from peer.observer.peers import Heard
+from peer.observer.state import Observation, Question
+from peer.observer.view import run_facts
+from peer.sync.bootstrap import fetch_chains, fetch_manifest
+from peer.sync.introduction import Introduction, empty_chains, observer_rules, waypoint_of
+
+VIEW_SECONDS = 2.0
+READ_SECONDS_MAX = 2.0  # between two looks at the record store
+READS_PER_PRESENCE = 3  # of one peer, so that silence is noticed soon
+RETRY_SECONDS = 5.0
+KEY_NAME = "observer.key"
+Show = Callable[[NetworkView], Awaitable[None]]
+
+
+class Observer:
+    """One observer of one run, until cancelled. `show` is given every view."""
+
+    def __init__(self, invite: Invite, directory: Path, show: Show) -> None:
+        self._invite = invite
+        self._config = DaemonConfig(directory / KEY_NAME, initial_peers=invite.addresses, client_only=True)
+        self._identity = Identity.load_or_create(self._config.identity_path)
+        self._show = show
+        self._observation: Observation | None = None
+        self._network: Network | None = None
+        self._note = "looking for the network"
+        self._chores = Chores(self._fail)
+        self._broken: asyncio.Future[None]
+
+    async def run(self) -> None:
+        """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it."""
+        self._broken = asyncio.get_running_loop().create_future()
+        self._chores.spawn(self._look())
+        self._chores.spawn(self._view())
+        try:
+            await self._broken
+        finally:
+            await self._chores.end()
+            if self._network is not None:
+                await self._network.close()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _look(self) -> None:
+        while self._network is None:
+            try:
+                await self._connect()
+            except NetworkError as error:
+                self._note = str(error)
+                await asyncio.sleep(RETRY_SECONDS)
+        await self._read()
+
+    async def _connect(self) -> None:
+        network = await Network.open(self._config, self._invite.run_id, self._addresses_of)
+        try:
+            manifest = await fetch_manifest(network, self._invite.run_id, self._invite.peers)
+            chains = Chains(manifest, self._identity.peer_id, KeyVerifier(), await self._begin(network, manifest))
+        except BaseException:
+            await network.close()
+            raise
+        self._set_clock(chains)
+        observation = Observation(manifest, run_facts(manifest), chains)
+        await network.start(self._on_frame, lambda peer: None)
+        self._network, self._observation = network, observation
+        self._chores.spawn(network.watch())
+
+    async def _begin(self, network: Network, manifest: Manifest) -> Sequence[Chain]:
+        """The chains up to the heads of the invite, if it has any."""
+        waypoint = waypoint_of(self._invite)
+        if waypoint is None:
+            return ()
+        empty = empty_chains(manifest, observer_rules(manifest, KeyVerifier()))
+        return await fetch_chains(network, self._invite.peers, Introduction(waypoint, empty))
+
+    def _addresses_of(self, peer: PeerId) -> list[str]:
+        known = None if self._observation is None else self._observation.known.peers.get(peer)
+        return [] if known is None else list(known.presence.addresses)
+
+    def _on_frame(self, sender: PeerId, header: bytes, _: bytes) -> None:
+        if self._observation is None:
+            return
+        with suppress(PeerError):  # of another version, or nonsense
+            self._observation.hear(sender, decode_header(header), self._now())
+            self._ask(self._observation.chains.take_questions())
+
+    def _ask(self, questions: Sequence[Question]) -> None:
+        for peer, message in questions:
+            if self._network is not None:
+                self._network.post(peer, encode_header(message))
+
+    async def _read(self) -> None:
+        """Look at the record store, and ask about what is new there."""
+        observation, network = self._observation, self._network
+        assert observation is not None
+        assert network is not None
+        pace = observation.manifest.config.pace
+        interval, key = (
+            min(READ_SECONDS_MAX, pace.presence_seconds / READS_PER_PRESENCE),
+            presence_key(self._invite.run_id),
+        )
+        while True:
+            try:
+                records, self._note = await network.dht.store.get(key), ""
+            except NetworkError as error:
+                records, self._note = [], str(error)
+            found = presences(records, network.dht.daemon)
+            heard = [Heard(record.sender, one, record.issued_unix_seconds) for record, one in found]
+            self._set_clock(observation.chains)
+            observation.read(heard, self._now())
+            self._ask(observation.questions(self._now()))
+            await asyncio.sleep(interval)
+
+    async def _view(self) -> None:
+        while True:
+            if self._observation is None:
+                view = NetworkView(run_id=self._invite.run_id.hex(), note=self._note, taken_unix_seconds=unix_seconds())
+            else:
+                self._set_clock(self._observation.chains)
+                view = self._observation.view(self._now(), self._note)
+            await self._show(view)
+            await asyncio.sleep(VIEW_SECONDS)
+
+    def _set_clock(self, chains: Chains) -> None:
+        """Again and again: a clock may be set, and monotonic time stands still while a machine sleeps."""
+        chains.set_clock(unix_seconds() - self._now())
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def observe(invite: Invite, directory: Path, show: Show) -> None:
+    """Show views of a run until told to stop by SIGINT or SIGTERM."""
+    observing = asyncio.create_task(Observer(invite, directory, show).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, observing.cancel)
+    with suppress(asyncio.CancelledError):
+        await observing
+
+
+def main(arguments: list[str]) -> int:
+    """Write views into a file; returns an exit code as `muster` does."""
+    parser = argparse.ArgumentParser("python -m peer.observer.process", description="Write views of a run into a file.")
+    parser.add_argument("--invite", required=True, help="the line that the host printed")
+    parser.add_argument("--out", required=True, type=Path, help="the file that always holds the newest view (JSON)")
+    parser.add_argument("--data", type=Path, help="folder of this observer's key and log; default: a temporary one")
+    options = parser.parse_args(arguments)
+
+    async def write(view: NetworkView) -> None:
+        await asyncio.to_thread(write_view, options.out, view)
+
+    try:
+        with ExitStack() as stack:
+            directory = options.data or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-observer-"))
+            )
+            log.configure(directory)
+            log.silence_libraries()
+            asyncio.run(observe(Invite.parse(options.invite), directory, write))
+    except MusterError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

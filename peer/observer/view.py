@@ -1,0 +1,158 @@
+"""What is certain about a run, as people see it: the manifest, certificates, and the sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+from coordinator.run.manifest import Manifest
+from coordinator.trust.bans import Ban
+from coordinator.views.credit import Claim, credit_views
+from coordinator.views.network_view import (
+    AUDITS_MAX,
+    SCORES_MAX,
+    AuditView,
+    BanView,
+    CertificateView,
+    ContributorView,
+    CreditView,
+    FragmentView,
+    RunFacts,
+    ScoreView,
+)
+from coordinator.wire.presence import PEERS_KNOWN_MAX
+from dht.identity import PeerId
+from peer.machine.text import plain
+from peer.model.build import parameter_specs
+from peer.observer.chains import Chains, SeenCertificate, SeenCredit
+from peer.observer.peers import KnownPeers
+from peer.rounds.public_status import PublicStatus
+
+CERTIFICATES_SHOWN = 256
+STATEMENT_SHOWN_BYTES_MAX = 64 << 10
+EVIDENCE_SHOWN_CHARS_MAX = 4 << 20  # of all bans in one view: whoever reads it refuses one of more than 32 MiB
+
+
+def run_facts(manifest: Manifest) -> RunFacts:
+    """What the manifest fixes."""
+    config = manifest.config
+    pace, outer = config.pace, config.outer
+    return RunFacts(
+        fragments=pace.fragments,
+        steps_per_version=pace.steps_per_version,
+        versions_target=config.versions,
+        parameters=sum(tensor.elements for tensor in parameter_specs(config.model)),
+        tokens_per_step=config.tokens_per_step,
+        contribution_codec=outer.contribution_codec,
+        merge=outer.merge,
+        presence_lifetime_seconds=pace.presence_lifetime_seconds,
+    )
+
+
+def fragment_views(manifest: Manifest, chains: Chains) -> tuple[FragmentView, ...]:
+    """The newest certified version of each fragment."""
+    return tuple(
+        FragmentView(
+            version=seen[-1].certificate.version,
+            head=seen[-1].certificate.digest.hex(),
+            certified_unix_seconds=seen[-1].unix_seconds,
+        )
+        if seen
+        else FragmentView(head=genesis.hex())
+        for seen, genesis in zip(chains.seen, manifest.genesis, strict=True)
+    )
+
+
+def certificate_views(chains: Chains) -> tuple[CertificateView, ...]:
+    """The newest over all fragments, by when they were first seen."""
+    newest = [one for seen in chains.seen for one in islice(reversed(seen), CERTIFICATES_SHOWN)]
+    newest.sort(key=lambda one: (one.unix_seconds, one.certificate.version, one.certificate.fragment))
+    return tuple(map(certificate_view, newest[-CERTIFICATES_SHOWN:]))
+
+
+def certificate_view(seen: SeenCertificate) -> CertificateView:
+    """A verified certificate as people see it."""
+    certificate, outcome = seen.certificate, seen.certificate.outcome
+    credited = outcome.credited()
+    return CertificateView(
+        fragment=outcome.fragment,
+        version=outcome.version,
+        digest=certificate.digest.hex(),
+        parent=outcome.parent.hex(),
+        state=certificate.state.hex(),
+        minor=outcome.minor,
+        attempt=outcome.attempt,
+        leader=seen.leader or "",
+        roster=outcome.roster,
+        voters=tuple(sorted(certificate.voters)),
+        contributors=tuple(
+            ContributorView(
+                peer_id=one.peer,
+                tokens=credited.get(one.peer, one.tokens),
+                steps=one.steps,
+                included=one.peer in credited,
+            )
+            for one in outcome.contributors
+        ),
+        tokens=outcome.tokens,
+        steps=max((one.steps for one in outcome.included()), default=0),
+        unix_seconds=seen.unix_seconds,
+        verified=True,
+    )
+
+
+def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]:
+    """Contributors by certified tokens, most first; they may have left long ago."""
+    ranked = credit.ranked()[:PEERS_KNOWN_MAX]
+    heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
+    claims = {one: Claim(plain(said.name), plain(said.team)) for one, said in heard}
+    return credit_views(credit, ranked, claims, credit.last_unix_seconds)
+
+
+def ban_view(ban: Ban, with_evidence: bool = False) -> BanView:
+    """A ban whose evidence was verified here, with what the key itself signed, unless that is too long to show."""
+    own = [one for one in ban.evidence.statements if one.sender == ban.guilt.peer]
+    statements = [one.to_wire() for one in own] if with_evidence else []
+    short = all(len(one) <= STATEMENT_SHOWN_BYTES_MAX for one in statements)
+    return BanView(
+        peer_id=ban.guilt.peer,
+        reason=ban.guilt.reason,
+        evidence=tuple(one.hex() for one in statements) if short else (),
+        verified=True,
+        unix_seconds=ban.unix_seconds,
+        digest=ban.evidence.digest.hex(),
+    )
+
+
+def ban_views(bans: Collection[Ban]) -> tuple[BanView, ...]:
+    """Bans, oldest first as they come; the evidence of the newest ones, as long as all of it is short enough to show.
+
+    Keys that convict themselves cost nothing, and may do it with statements as long as they like.
+    """
+    room, views = EVIDENCE_SHOWN_CHARS_MAX, []
+    for ban in reversed(list(bans)):
+        view = ban_view(ban, with_evidence=room > 0)
+        room -= sum(map(len, view.evidence))
+        views.append(view if room >= 0 else ban_view(ban))
+    return tuple(reversed(views))
+
+
+def told_scores(peers: KnownPeers) -> tuple[ScoreView, ...]:
+    """What peers say of each other's contributions, the newest last."""
+    told = [one.model_copy(update={"by": peer}) for peer, status in _told(peers) for one in status.scores]
+    return tuple(sorted(told, key=lambda one: one.unix_seconds)[-SCORES_MAX:])
+
+
+def told_audits(peers: KnownPeers) -> tuple[AuditView, ...]:
+    """The newest audits and complaints, each by the peer that tells of it."""
+    told = [
+        one.model_copy(update={"by": peer, "reason": plain(one.reason)})
+        for peer, status in _told(peers)
+        for one in status.audits
+    ]
+    return tuple(sorted(told, key=lambda one: one.unix_seconds)[-AUDITS_MAX:])
+
+
+def _told(peers: KnownPeers) -> list[tuple[PeerId, PublicStatus]]:
+    """What peers have said of themselves, of those who have."""
+    return [(peer, known.status) for peer, known in peers.peers.items() if known.status is not None]

@@ -1,0 +1,121 @@
+"""The host's evaluations: held-out loss of the certified anchors, on a low-priority thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from coordinator.run.manifest import RunConfig
+from coordinator.views.evaluation import Evaluation
+from peer.data.corpus import TokenData
+from peer.data.windows import BYTE_VOCABULARY
+from peer.learner.evaluation import Evaluator
+from peer.machine.heap import give_back_freed
+from peer.rounds.public_status import thinned
+
+Answer = TypeVar("Answer")
+
+NICENESS = 10
+SAMPLE_TOKENS = 240
+SAMPLE_PROMPT = "def "
+CYCLES = 2  # of all fragments between two evaluations
+BUSY_SHARE = 0.1  # evaluations take at most this share of the time
+REST_SECONDS_MIN = 0.2
+QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
+EVALUATIONS_KEPT = 1024  # whoever asks for a snapshot gets them all; when there are more, every second one goes
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a run stands; `complete` if the newest version of every fragment is here."""
+
+    versions: int
+    tokens: int
+    wall_seconds: float
+    complete: bool
+
+
+class EvaluationLoop:
+    """Evaluates whenever enough versions have passed; keeps what it found, however long the run is."""
+
+    def __init__(self, config: RunConfig, data: TokenData, anchors: Callable[[], list[Tensor]]) -> None:
+        self._config = config
+        self._anchors = anchors
+        self._worker = nice_worker("evaluation")
+        self._closed = threading.Event()
+        quick = config.data.model_copy(
+            update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
+        )
+        self._quick = Evaluator(config.model_copy(update={"data": quick}), data.heldout, abandoned=self._closed)
+        self._full = Evaluator(config, data.heldout, abandoned=self._closed)
+        self.found: list[Evaluation] = []
+
+    async def run(self, mark: Callable[[], Mark]) -> None:
+        """A full evaluation first, then quick ones, each followed by a rest in proportion to what it cost."""
+        await self.evaluate(mark(), full=True)
+        loop = asyncio.get_running_loop()
+        while True:
+            started, now = loop.time(), mark()
+            if now.complete and now.versions >= self.found[-1].versions + CYCLES * self._config.pace.fragments:
+                await self.evaluate(now, full=False)
+            await asyncio.sleep(max(REST_SECONDS_MIN, (loop.time() - started) / BUSY_SHARE))
+
+    async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
+        """Loss of the anchors as they are now, in nats per token."""
+        evaluator, anchors = (self._full if full else self._quick), self._anchors()
+        loss = await self._run(lambda: _loss(evaluator, anchors))
+        evaluation = Evaluation(
+            versions=mark.versions, tokens_certified=mark.tokens, wall_seconds=mark.wall_seconds, loss=loss
+        )
+        self._keep(evaluation)
+        return evaluation
+
+    def _keep(self, evaluation: Evaluation) -> None:
+        """The first and the last always stay: reports compare them."""
+        self.found.append(evaluation)
+        if len(self.found) > EVALUATIONS_KEPT:
+            self.found = list(thinned(self.found, EVALUATIONS_KEPT // 2))
+
+    async def loss(self, anchors: Sequence[Tensor]) -> float:
+        """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
+        return await self._run(lambda: _loss(self._full, anchors))
+
+    async def sample(self) -> str:
+        """A piece of text that the model writes; empty for models that are not over bytes."""
+        if self._config.model.vocabulary != BYTE_VOCABULARY or self._config.data.tokenizer_sha256:
+            return ""  # only bytes are text by themselves
+        anchors = self._anchors()
+        generator = torch.Generator().manual_seed(self._config.seed)
+        return await self._run(lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator))
+
+    async def _run(self, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    def close(self) -> None:
+        """An evaluation under way is given up."""
+        self._closed.set()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _loss(evaluator: Evaluator, anchors: Sequence[Tensor]) -> float:
+    try:
+        return evaluator.loss(anchors)
+    finally:
+        give_back_freed()
+
+
+def nice_worker(name: str) -> ThreadPoolExecutor:
+    """One thread that everything else goes before."""
+    return ThreadPoolExecutor(1, name, initializer=_be_nice)
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,0 +1,111 @@
+"""What a peer tells everybody who asks: its note, its rounds, a host's evaluations. Bounded, and not too often.
+
+Nothing in it is believed by anything that decides; an observer shows it as this peer's word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.network_view import AuditView, BanView, Line, Rate, RoundView, ScoreView
+from coordinator.views.snapshot import PeerSnapshot
+from dht.allowance import Turns
+from dht.errors import PeerError
+from dht.identity import PeerId
+from peer.net.frames import STATUS_BYTES_MAX, StatusAnswer
+from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX
+
+ROUNDS_TOLD_MAX = 64
+EVALUATIONS_TOLD_MAX = 256
+BANS_TOLD_MAX = 32
+NOTE_CHARACTERS_MAX = 240
+ASK_SECONDS_MIN = 1.0  # one asker is answered this often
+ANSWERS_PER_SECOND_MAX = 8
+ASKERS_KEPT = 256
+
+Item = TypeVar("Item")
+
+
+class PublicStatus(BaseModel):
+    """The public part of a peer's snapshot. Bounds are checked, truth is not."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    role: Literal["host", "learner"]
+    note: Line = ""
+    wall_seconds: Rate = Field(0.0, description="since this peer started")
+    evaluations: tuple[Evaluation, ...] = Field((), max_length=EVALUATIONS_TOLD_MAX)
+    rounds: tuple[RoundView, ...] = Field((), max_length=ROUNDS_TOLD_MAX, description="newest last")
+    bans: tuple[BanView, ...] = Field((), max_length=BANS_TOLD_MAX, description="newest last; evidence on request")
+    audits: tuple[AuditView, ...] = Field((), max_length=AUDITS_TOLD_MAX, description="its own; newest last")
+    scores: tuple[ScoreView, ...] = Field((), max_length=SCORES_TOLD_MAX, description="its own; newest last")
+
+
+def public_status(
+    snapshot: PeerSnapshot,
+    rounds: Sequence[RoundView],
+    audits: Iterable[AuditView] = (),
+    scores: Iterable[ScoreView] = (),
+) -> PublicStatus:
+    """What of a snapshot is for everybody."""
+    return PublicStatus(
+        role=snapshot.role,
+        note=snapshot.note[:NOTE_CHARACTERS_MAX],
+        wall_seconds=snapshot.wall_seconds,
+        # JSON has no infinity; a model that diverged shows by its silence
+        evaluations=thinned([one for one in snapshot.evaluations if math.isfinite(one.loss)], EVALUATIONS_TOLD_MAX),
+        rounds=tuple(rounds[-ROUNDS_TOLD_MAX:]),
+        bans=snapshot.bans[-BANS_TOLD_MAX:],
+        audits=tuple(audits),
+        scores=tuple(scores),
+    )
+
+
+def thinned(items: Sequence[Item], count_max: int) -> tuple[Item, ...]:
+    """At most `count_max` of the items (two or more), evenly spread, the first and the last among them."""
+    if len(items) <= count_max:
+        return tuple(items)
+    return tuple(items[index * (len(items) - 1) // (count_max - 1)] for index in range(count_max))
+
+
+def encode_status(status: PublicStatus) -> StatusAnswer:
+    """The answer that carries this status, with as many of the newest rounds as fit."""
+    while True:
+        text = status.model_dump_json(exclude_defaults=True).encode()
+        if len(text) <= STATUS_BYTES_MAX:
+            return StatusAnswer(status=text)
+        if status.rounds:
+            status = status.model_copy(update={"rounds": status.rounds[len(status.rounds) // 2 + 1 :]})
+        else:
+            status = status.model_copy(update={"evaluations": status.evaluations[-1:]})
+
+
+def decode_status(answer: StatusAnswer) -> PublicStatus:
+    """What `encode_status` encoded; raises PeerError on anything else."""
+    try:
+        return PublicStatus.model_validate_json(answer.status)
+    except ValidationError as error:
+        raise PeerError(f"a status that cannot be read: {error.errors()[0]['msg']}") from None
+
+
+class StatusDesk:
+    """Answers StatusAsk: every asker now and then, all of them together not too often, from one encoding a second."""
+
+    def __init__(self, status: Callable[[], PublicStatus]) -> None:
+        self._status = status
+        self._turns = Turns(1 / ASK_SECONDS_MIN, 1, ANSWERS_PER_SECOND_MAX, ASKERS_KEPT)
+        self._encoded_at = -math.inf
+        self._encoded: StatusAnswer | None = None
+
+    def answer(self, asker: PeerId, now: float) -> StatusAnswer | None:
+        """The answer, or None if this asker, or everybody together, has had enough for now."""
+        if not self._turns.take(asker, now):
+            return None
+        if self._encoded is None or now >= self._encoded_at + 1.0:
+            self._encoded_at, self._encoded = now, encode_status(self._status())
+        return self._encoded

@@ -1,0 +1,55 @@
+"""Catching up version by version: the step that led to one is a small part of its state (design §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from coordinator.chain.certificate import Certificate
+from coordinator.chain.chain import Chain
+from dht.identity import PeerId
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import HeldState
+from peer.sync.state_client import StateTransfer
+
+TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
+
+
+def missed_versions(chain: Chain, digest: bytes, work: RoundWork, most_bytes: int) -> list[Certificate]:
+    """What led from this version to the newest one, oldest first; none where the steps are longer than this."""
+    missed: list[Certificate] = []
+    for certificate in reversed(chain.certificates):
+        most_bytes -= work.step_bytes(certificate)
+        if most_bytes < 0:
+            break
+        missed.insert(0, certificate)
+        if certificate.outcome.parent == digest:
+            return missed
+    return []
+
+
+async def follow_steps(
+    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+) -> HeldState:
+    """The newest certified state to which somebody tells us the steps from the one that we hold."""
+    for certificate in missed:
+        reached = await _follow_step(held, certificate, holders, work, transfer)
+        if reached is None:
+            break
+        held = reached
+    return held
+
+
+async def _follow_step(
+    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+) -> HeldState | None:
+    length_bytes, tries = work.step_bytes(certificate), 0
+    for holder in sorted(holders, key=transfer.has_stalled):
+        step = await transfer.fetch_step(certificate, holder, length_bytes)
+        reached = None if step is None else await work.run(partial(work.follow, certificate, step, held))
+        if reached is not None:
+            return reached
+        tries += step is not None or transfer.has_stalled(holder)
+        if tries == TRIES_MAX:
+            break
+    return None

@@ -1,0 +1,105 @@
+"""What peers ask each other for outside of rounds: states, the manifest, where to begin, how somebody is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coordinator.chain.chain import Chain
+from coordinator.core.answer_budget import Answering
+from dht.identity import PeerId
+from peer.net.frames import (
+    HeadsAnswer,
+    HeadsAsk,
+    ManifestAnswer,
+    ManifestAsk,
+    ProbeAnswer,
+    ProbeAsk,
+    StateAsk,
+    StatePiece,
+    StatusAsk,
+    TailAnswer,
+    TailAsk,
+    Transfer,
+)
+from peer.net.probe import ProbeDesk
+from peer.rounds.public_status import PublicStatus, StatusDesk
+from peer.storage.anchors import Anchors
+from peer.sync.introduction import answer_heads, answer_tail
+from peer.sync.state_client import StateTransfer
+
+Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
+HearProbe = Callable[[PeerId, ProbeAnswer], None]
+
+
+class Transfers:
+    """Both ends of state transfer, and the answering end of the rest."""
+
+    def __init__(
+        self,
+        anchors: Anchors,
+        manifest: bytes,
+        chains: Callable[[], Sequence[Chain]],
+        post: Post,
+        answering: Answering | None = None,
+    ) -> None:
+        self.states = StateTransfer(anchors, post)
+        self._manifest = manifest
+        self._chains = chains
+        self._post = post
+        self._answering = answering or Answering()
+        self._desk: StatusDesk | None = None
+        self._probes: ProbeDesk | None = None
+        self._hear_probe: list[HearProbe] = []
+
+    def answer_probes(self, desk: ProbeDesk) -> None:
+        """From now on, tell whoever asks how it looks from here."""
+        self._probes = desk
+
+    def hear_probes(self, hear: HearProbe) -> None:
+        """From now on, tell this, too, what others find who were asked how we look from there."""
+        self._hear_probe.append(hear)
+
+    def _tell_of_probe(self, sender: PeerId, answer: ProbeAnswer) -> None:
+        for hear in self._hear_probe:
+            hear(sender, answer)
+
+    async def close(self) -> None:
+        """Give nothing more and call nobody."""
+        self.states.close()
+        if self._probes is not None:
+            await self._probes.close()
+
+    def tell_status(self, status: Callable[[], PublicStatus]) -> None:
+        """From now on, tell whoever asks how we are doing."""
+        self._desk = StatusDesk(status)
+
+    def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:
+        """Answer a question, or take an answer; answers that nobody here has asked for are dropped."""
+        if isinstance(message, StateAsk):
+            self.states.serve(sender, message)
+        elif isinstance(message, StatePiece):
+            self.states.receive(sender, message, payload)
+        elif isinstance(message, ManifestAsk | HeadsAsk | TailAsk):
+            self._introduce(sender, message, now)
+        elif isinstance(message, ProbeAsk) and self._probes is not None:
+            self._probes.ask(sender, message, now)
+        elif isinstance(message, ProbeAnswer):
+            self._tell_of_probe(sender, message)
+        elif isinstance(message, StatusAsk) and self._desk is not None:
+            answer = self._desk.answer(sender, now)
+            if answer is not None:
+                self._post(sender, answer, b"")
+
+    def _introduce(self, sender: PeerId, message: ManifestAsk | HeadsAsk | TailAsk, now: float) -> None:
+        """Answer what a newcomer asks, unless it has had too much."""
+        if not self._answering.admits(sender, now):
+            return
+        answer: ManifestAnswer | HeadsAnswer | TailAnswer
+        if isinstance(message, ManifestAsk):
+            answer = ManifestAnswer(manifest=self._manifest)
+        elif isinstance(message, HeadsAsk):
+            answer = answer_heads(self._chains(), message)
+        else:
+            answer = answer_tail(self._chains(), message)
+        self._answering.gave(sender, len(answer.to_wire()), now)
+        self._post(sender, answer, b"")

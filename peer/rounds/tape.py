@@ -1,0 +1,127 @@
+"""The event tape of a run: what happened in which step of whom, as JSON lines (DiLoCo 2604.21428 §E.1).
+
+With the first line, which holds the manifest, it is everything that `peer.lab.replay` needs to make the same
+parameters again: snapshots, versions with their members and weights, adoptions, failures, returns, checkpoints. The lab
+writes one as it goes; of real peers each writes a part (`peer.rounds.tape_recorder`), and `peer.rounds.tape_parts`
+joins them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Adopt, Encode, Tell
+from dht.errors import LocalError, UsageError
+from dht.identity import PeerId
+
+TapeLine = dict[str, Any]
+Record = Callable[[TapeLine], None]
+"""Takes one line as it happens."""
+
+
+def keep_no_tape(_line: TapeLine) -> None:
+    """A `Record` for runs without a tape."""
+
+
+class TapeWriter:
+    """Writes lines as they come; use as a context manager. Raises LocalError if the disk refuses.
+
+    Every line leaves this process at once: if it is killed, the last line may be torn, and no other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file: IO[str] = path.open("w", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise UsageError(f"no tape can be written to {path}: {error.strerror}") from None
+
+    def __enter__(self) -> TapeWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No line follows."""
+        self._file.close()
+
+    def write(self, line: TapeLine) -> None:
+        """Append one line."""
+        try:
+            self._file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise LocalError(f"the tape cannot be written: {error.strerror}") from None
+
+
+def read_tape(path: Path) -> Iterator[TapeLine]:
+    """The lines of a tape in order; raises UsageError if it is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, 1):
+                line = json.loads(text)
+                if not isinstance(line, dict) or "event" not in line:
+                    raise UsageError(f"line {number} of {path} is no line of an event tape")
+                yield line
+    except OSError as error:
+        raise UsageError(f"the tape {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no event tape: {error}") from None
+
+
+# -- lines that the lab and real peers have in common
+
+
+def snapshot_line(peer: PeerId, action: Encode, step: int, honest_steps: Mapping[PeerId, int]) -> TapeLine:
+    """What this peer contributes holds so many of its steps, and its lie, if it is one, those of the honest."""
+    return {
+        "event": "snapshot",
+        "peer": peer,
+        "step": step,
+        "fragment": action.key.fragment,
+        "version": action.key.version,
+        "roster": action.key.roster_id.hex(),
+        "partitions": action.partitions,
+        "expected": action.expected,
+        "honest_steps": dict(honest_steps),
+    }
+
+
+def version_line(certificate: Certificate) -> TapeLine:
+    """Who is in a version, with which counters."""
+    return {
+        "event": "version",
+        "fragment": certificate.fragment,
+        "version": certificate.version,
+        "digest": certificate.digest.hex(),
+        "members": [one.model_dump(mode="json") for one in certificate.outcome.contributors],
+        "certificate": certificate.to_wire().hex(),
+    }
+
+
+def told_line(peer: PeerId, told: Tell) -> TapeLine:
+    """What this peer's core says of a version that it has come to know, as the log of a real peer has it."""
+    return {"event": told.event, "peer": peer, "fragment": told.fragment, "version": told.version, **told.details}
+
+
+def adoption_line(peer: PeerId, action: Adopt, step: int, effective_step: int, dropped: bool) -> TapeLine:
+    """Decided after `step` steps, and taken over by the learner after `effective_step`.
+
+    `dropped`: what it held beyond the anchor went.
+    """
+    return {
+        "event": "adoption",
+        "peer": peer,
+        "step": step,
+        "effective_step": effective_step,
+        "digest": action.certificate.digest.hex(),
+        "applied": action.applied is not None,
+        "included": action.snapshot is not None,
+        "counted": list(action.counted),
+        "frozen": list(action.frozen),
+        "returned": None if action.returned is None else [action.returned.steps, action.returned.tokens],
+        "dropped": dropped,
+    }

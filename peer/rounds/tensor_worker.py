@@ -1,0 +1,364 @@
+"""The tensor work that the protocol core asks for: encode, reduce, apply, adopt. One object per peer, no network.
+
+Pure functions do the arithmetic (`peer.numerics.reduction`, `peer.numerics.outer_step`); this class keeps what a
+round needs between two of them. It runs on one worker thread so that the event loop, and with it every vote, never
+waits behind a large fragment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+import structlog
+import torch
+from torch import Tensor
+
+from coordinator.chain.certificate import Certificate
+from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
+from coordinator.core.events import Applied, Encoded, Reduced
+from coordinator.run.manifest import OuterSpec, RunConfig
+from coordinator.trust.evidence import OpenedLeaf
+from coordinator.wire.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
+from dht.errors import LocalError, PeerError
+from peer.learner.work_counters import Counters
+from peer.machine.buffer_pool import Room
+from peer.numerics.codec import CODECS, Codec
+from peer.numerics.fragments import Partitioning
+from peer.numerics.merge import MergeRule
+from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.outer_step import HeldResult, apply_merged, joined, merged_gradients, step_bytes, told_gradients
+from peer.numerics.reduction import (
+    Contribution,
+    ReducedPartition,
+    admit,
+    encode_contribution,
+    measure,
+    reduce_partition,
+)
+from peer.numerics.robust.brought import RuleError
+from peer.rounds.spot_checks import Inspector
+from peer.rounds.tensor_proofs import TensorCourt
+from peer.storage.anchors import Anchors, HeldState
+from peer.storage.blobs import BlobStore
+
+log = structlog.get_logger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+CARRIED_WAY = 0.5  # of the way to the losing branch that the anchor goes if everybody carries it
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The learner's fragment as it went into a round; with error feedback, what its encoding leaves to the next one."""
+
+    vector: Tensor
+    counters: Counters
+    residue: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The merged outer gradient of a group or cell by partition, and the step as it is told to others."""
+
+    gradients: list[Tensor | None]
+    step: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What the learner has to do (`Learner.adopt`): θ ← new + (θ - reference); without one, replace or blend."""
+
+    fragment: int
+    new: Tensor
+    reference: Tensor | None
+    counted: Counters | None
+    returned: Returned | None = None
+
+    def counts(self, reference: Tensor | None) -> tuple[int, int]:
+        """Steps and tokens that are in a version now; below zero what is in none now. `reference`: as it is used."""
+        if self.counted is not None:
+            return self.counted.steps, self.counted.tokens
+        return (0, 0) if self.returned is None or reference is None else (-self.returned.steps, -self.returned.tokens)
+
+
+class RoundWork:
+    """Snapshots and applied states by round; anchors; bytes by root."""
+
+    def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
+        """`worker` must do one thing at a time, in order; this object closes it."""
+        self._config = config
+        self._anchors = anchors
+        self._blobs = blobs
+        self._contribution_codec = CODECS[config.outer.contribution_codec]
+        self._result_codec = CODECS[config.outer.result_codec]
+        self.court = TensorCourt(anchors.layouts, config.outer)
+        self.rule = self.court.rule
+        self.residues: dict[int, Tensor] = {}  # with error feedback, per fragment; empty in every new life
+        self.snapshots: dict[RoundKey, Snapshot] = {}  # of the learner that there is
+        self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
+        self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
+        self._worker = worker
+        self._room = Room()
+        self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
+        codecs = (self._contribution_codec, self._result_codec)
+        self.inspector = Inspector(self._partitioning, codecs, self.rule, blobs)
+
+    @property
+    def leaf_bytes(self) -> tuple[int, int]:
+        """Merkle leaf sizes of contributions and of results."""
+        return self._contribution_codec.leaf_bytes, self._result_codec.leaf_bytes
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The longest part or result there can be: a whole fragment, where one peer reduces it."""
+        elements = max(layout.elements for layout in self._anchors.layouts)
+        return max(codec.encoded_bytes(elements) for codec in (self._contribution_codec, self._result_codec))
+
+    def submit(self, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
+        """Have `work` done on the worker thread, after everything submitted before."""
+        return asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    async def run(self, work: Callable[[], Answer]) -> Answer:
+        """`submit`, and wait for it."""
+        return await self.submit(work)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _make_partitioning(self, fragment: int, partitions: int) -> Partitioning:
+        return Partitioning.of(self._anchors.layouts[fragment], partitions)
+
+    # -- steps of a round; all run on the worker
+
+    def encode(self, action: Encode, vector: Tensor, counters: Counters) -> Encoded:
+        """Encode the outer gradient Θ - θ of a snapshot; the parts wait in the blob store."""
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        anchor, residue = self._anchors.current(action.key.fragment).anchor, self.residues.get(action.key.fragment)
+
+        def gradient(span: slice) -> Tensor:
+            difference = anchor[span] - vector[span]
+            return difference if residue is None else difference.add_(residue[span])
+
+        left = torch.empty_like(vector) if self._config.outer.error_feedback else None
+        contribution = self._encode(map(gradient, partitioning.spans), partitioning, left)
+        self.snapshots[action.key] = Snapshot(vector, counters, left)
+        return Encoded(
+            action.key,
+            counters.tokens,
+            counters.steps,
+            max(counters.window_first, 0),
+            counters.window_count,
+            contribution.part_roots,
+            contribution.squared_norms,
+        )
+
+    def _encode(
+        self, gradients: Iterable[Tensor], partitioning: Partitioning, left: Tensor | None = None
+    ) -> Contribution:
+        contribution = encode_contribution(gradients, partitioning, self._contribution_codec, left)
+        for tree, part in zip(contribution.trees, contribution.parts, strict=True):
+            self._blobs.put(part, tree)
+        return contribution
+
+    def encode_merged(self, action: Encode) -> Encoded | None:
+        """Encode what a cell has come to (docs/adr/0011); None if the bytes of a result are gone or do not decode.
+
+        Or if hostile members have made it longer than anybody may contribute: their tensors are cut otherwise above.
+        Tokens and steps are zero here: whose work it is, the core knows.
+        """
+        assert action.merged is not None
+        merged = self._merged(action.merged)
+        if merged is None:
+            return None
+        whole = joined(merged.gradients, self._partitioning(action.key.fragment, len(merged.gradients)))
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        try:
+            contribution = self._encode((whole[span] for span in partitioning.spans), partitioning)
+        except LocalError as error:
+            log.warning("cell_not_brought", fragment=action.key.fragment, reason=str(error))
+            return None
+        return Encoded(action.key, 0, 0, 0, 0, contribution.part_roots, contribution.squared_norms)
+
+    def reduce(self, action: Reduce) -> Reduced:
+        """Merge one partition from the inputs that are admissible; no root if too few are."""
+        partitioning = self._partitioning(action.key.fragment, action.partitions)
+        own = partitioning.segment_span(action.partition)
+        part = (action.key.fragment, action.partitions, action.partition)
+        garbage: list[tuple[int, OpenedLeaf]] = []
+        vectors: dict[int, Tensor] = {}
+        for one in action.inputs:
+            data = self._blobs.get(one.root)
+            if data is None or len(one.squared_norms) != len(partitioning.segments):
+                continue
+            admitted = admit(data, one.squared_norms[own], partitioning, action.partition, self._contribution_codec)
+            if not isinstance(admitted, str):
+                vectors[one.member] = admitted.vector
+            elif (leaf := self.court.find(part, data)) is not None:
+                garbage.append((one.member, leaf))
+        merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec)
+        if merged is None:
+            return Reduced(action.key, action.partition, action.turn, None, (), garbage=tuple(garbage))
+        self._blobs.put(merged.data, merged.tree)
+        return Reduced(
+            action.key,
+            action.partition,
+            action.turn,
+            merged.root,
+            merged.included,
+            merged.coefficients if len(merged.coefficients) <= COEFFICIENTS_MAX else (),
+            merged.squared_norms,
+            merged.encoding_error,
+            tuple(garbage),
+        )
+
+    def apply(self, action: Apply) -> Applied | None:
+        """Take the outer step on the side; None if a result's bytes are gone or do not decode, or include nonsense."""
+        merged = self._merged(action)
+        if merged is None:
+            return None
+        fragment = action.key.fragment
+        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
+        partitioning = self._partitioning(fragment, len(merged.gradients))
+        state, elements = self._anchors.current(fragment), partitioning.layout.elements
+        new = OuterState(self._room.vector(elements), self._room.vector(elements))
+        state = apply_merged(state, merged.gradients, partitioning, rates, new)
+        self._applied[action.key] = state, merged.step
+        return Applied(action.key, state_digest(state.anchor, state.momentum))
+
+    def _merged(self, action: Apply) -> _Merged | None:
+        """None as in `apply`."""
+        partitioning = self._partitioning(action.key.fragment, len(action.results))
+        included = {member for result in action.results if result is not None for member in result.included}
+        if any(len(action.inputs[member].squared_norms) != len(partitioning.segments) for member in included):
+            return None
+        parts = [b"" if result is None else self._blobs.get(result.root) for result in action.results]
+        held: list[HeldResult | None] = []
+        for partition, (result, part) in enumerate(zip(action.results, parts, strict=True)):
+            held.append(None if result is None else self._held(result, part, partitioning, partition))
+            if held[-1] is None and result is not None:
+                return None
+        gradients, scales = merged_gradients(partitioning, held, action.weighed, self.rule)
+        return _Merged(gradients, scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts))
+
+    def _held(
+        self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
+    ) -> HeldResult | None:
+        measured = "gone" if data is None else measure(data, partitioning, partition, self._result_codec)
+        return None if isinstance(measured, str) else HeldResult(measured, result.included)
+
+    # -- rounds that we missed
+
+    def step_bytes(self, certificate: Certificate) -> int:
+        """How long the step is that led to this version."""
+        return step_bytes(*self._told(certificate))
+
+    def follow(self, certificate: Certificate, step: bytes, held: HeldState) -> HeldState | None:
+        """Take the step that led from this state to the certified one; None unless it leads exactly there."""
+        if held.digest != certificate.outcome.parent:
+            return None
+        partitioning, void, codec = self._told(certificate)
+        rates = (self._config.outer.learning_rate, self._config.outer.momentum)
+        with np.errstate(all="ignore"):  # a liar may send what no number holds
+            try:
+                gradients = told_gradients(memoryview(step), partitioning, void, codec)
+            except PeerError:
+                return None
+            state = apply_merged(held.state, gradients, partitioning, rates)
+        if state_digest(state.anchor, state.momentum) != certificate.state or not state.is_finite:
+            return None
+        self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
+        return HeldState(certificate.digest, state)
+
+    def _told(self, certificate: Certificate) -> tuple[Partitioning, set[int], Codec]:
+        partitions = certificate.outcome.partitions
+        void = {partition for partition, result in enumerate(partitions) if result is None}
+        return self._partitioning(certificate.fragment, len(partitions)), void, self._result_codec
+
+    # -- after a round
+
+    def adopt(self, action: Adopt, fetched: OuterState | None) -> Adoption:
+        """Install the certified state, which is the applied one or `fetched`; says what the learner has to do."""
+        fragment = action.certificate.fragment
+        unknown, followed = (None, b""), self._followed.pop(fragment, (b"", b""))
+        told = followed[1] if followed[0] == action.certificate.digest else b""
+        state, step = (fetched, told) if action.applied is None else self._applied.get(action.applied, unknown)
+        if state is None:
+            raise LocalError(f"the state of fragment {fragment} to adopt is not here")
+        old = self._anchors.current(fragment).anchor
+        snapshot = None if action.snapshot is None else self.snapshots.get(action.snapshot)
+        self._anchors.install(fragment, action.certificate.digest, state, step)
+        self._leave_residue(action, snapshot)
+        reference = self._reference(action, old, state.anchor, snapshot)
+        counters = None if snapshot is None else snapshot.counters
+        return Adoption(fragment, state.anchor, reference, counters, action.returned)
+
+    def _leave_residue(self, action: Adopt, snapshot: Snapshot | None) -> None:
+        """Where we were included, what was cut off our contribution goes into the next one (design §6.2 step 10)."""
+        if snapshot is None or snapshot.residue is None:
+            return
+        fragment = action.certificate.fragment
+        residue = self.residues.setdefault(fragment, torch.zeros_like(snapshot.residue))
+        partitioning = self._partitioning(fragment, len(action.counted))
+        for partition, counted in enumerate(action.counted):
+            if counted:
+                span = partitioning.span(partition)
+                residue[span] = snapshot.residue[span]
+
+    def _reference(self, action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None) -> Tensor | None:
+        """What the learner's fragment is measured against: per partition the snapshot if we are in it, else Θ(v)."""
+        if snapshot is None:
+            if any(action.counted):
+                return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
+            whole = old if action.returned is None else carried(old, new, self._config.outer)
+        elif all(action.counted) and not any(action.frozen):
+            return snapshot.vector if self._config.outer.keeps_later_steps else None
+        else:
+            whole = snapshot.vector.clone()
+        reference = whole.clone() if any(action.frozen) else whole
+        partitioning = self._partitioning(action.certificate.fragment, len(action.frozen)) if action.frozen else None
+        if partitioning is not None:
+            for partition, (counted, frozen) in enumerate(zip(action.counted, action.frozen, strict=True)):
+                span = partitioning.span(partition)
+                if frozen:
+                    reference[span] = new[span]  # θ ← new + (θ - new): the learner keeps its own values there
+                elif snapshot is not None and not counted:
+                    reference[span] = old[span]
+        return reference
+
+    def discard(self, key: RoundKey) -> None:
+        """A round is over."""
+        self.snapshots.pop(key, None)
+        self._applied.pop(key, None)
+
+
+def _reduced(
+    action: Reduce, vectors: Mapping[int, Tensor], rule: MergeRule, partitioning: Partitioning, codec: Codec
+) -> ReducedPartition | None:
+    """None if too few are admissible, or the run's rule makes nothing of them that members can take."""
+    members = {one.member: one for one in action.weighed(vectors.keys())}
+    if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
+        return None
+    try:
+        merged = reduce_partition(vectors, members, rule, partitioning, action.partition, codec)
+    except RuleError as error:  # of our own package: the partition stays as it is, and nobody is to blame
+        log.error("merge_failed", rule=rule.name, reason=str(error))
+        return None
+    return merged if max(merged.squared_norms, default=0.0) <= SQUARED_NORM_MAX else None
+
+
+def carried(lost: Tensor, won: Tensor, outer: OuterSpec) -> Tensor:
+    """What a learner that leaves a branch measures itself against, float32[elements] as both anchors (docs/adr/0027).
+
+    It goes on from won + γ(lost - won) with what it had not brought yet, so γ(won - lost) is in its next outer
+    gradient. Through momentum that takes the anchor η/(1 - μ) times as far in the end: γ makes it half of the way.
+    """
+    share = min(1.0, CARRIED_WAY * (1 - outer.momentum) / outer.learning_rate)
+    return lost + (won - lost) * share

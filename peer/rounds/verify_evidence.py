@@ -1,0 +1,43 @@
+"""Evidence in a file, judged by whoever has it and the manifest of its run: no clock, no network (design §9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.chain.chain import Rules
+from coordinator.run.manifest import Manifest
+from coordinator.trust.evidence import Evidence, Guilt, verify
+from dht.errors import LocalError, PeerError
+from dht.identity import KeyVerifier
+from peer.rounds.tensor_proofs import TensorCourt
+from peer.storage.anchors import layouts_of
+from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Evidence that has been read, and the run that it is from."""
+
+    evidence: Evidence
+    run_id: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> Case:
+        """Raises LocalError if the file cannot be read or holds no evidence."""
+        try:
+            kept = KeptEvidence.from_wire(path.read_bytes(), FILE_BYTES_MAX)
+            evidence = Evidence.parse(kept.evidence)
+        except OSError as error:
+            raise LocalError(f"{path} cannot be read: {error.strerror}") from None
+        except PeerError as error:
+            raise LocalError(f"{path} holds no evidence: {error}") from None
+        return cls(evidence, evidence.statements[0].context.run_id)
+
+    def judge(self, manifest: Manifest) -> Guilt:
+        """Who is guilty, and of what; raises LocalError if it proves nothing."""
+        court = TensorCourt(layouts_of(manifest.config), manifest.config.outer)
+        try:
+            return verify(self.evidence, Rules.of(manifest, KeyVerifier()), court)
+        except PeerError as error:
+            raise LocalError(f"this proves nothing: {error}") from None

@@ -1,0 +1,1 @@
+"""A peer's process: control socket, metrics, dashboard child, systemd unit."""

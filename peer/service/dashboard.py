@@ -1,0 +1,122 @@
+"""The dashboard beside a host: `muster dashboard` as a process of its own, watched, and ended with the host."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ipaddress
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.addresses import tcp_endpoint
+from dht.daemon import tether
+from dht.daemon.ports import check_ports_free
+from dht.errors import LocalError, UsageError
+
+REST_SECONDS = 10.0  # before it is started again; longer each time
+REST_SECONDS_MAX = 600.0
+END_SECONDS_MAX = 15.0  # it has two processes of its own to end
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PagesAt:
+    """Where the pages are. Beyond this machine nobody gets any controls (`dashboard.serve`)."""
+
+    port: int
+    listen: str = "127.0.0.1"
+
+    def check(self) -> None:
+        """Raise UsageError if nobody can listen there, or somebody else does."""
+        try:
+            ipaddress.ip_address(self.listen)
+        except ValueError:
+            raise UsageError(
+                f"the dashboard listens on an IP address such as 127.0.0.1, not on {self.listen!r}"
+            ) from None
+        check_ports_free((tcp_endpoint(self.listen, self.port),))
+
+    @property
+    def url(self) -> str:
+        """What to type into a browser here."""
+        return f"http://[{self.listen}]:{self.port}" if ":" in self.listen else f"http://{self.listen}:{self.port}"
+
+
+def packages_folder() -> Path:
+    """The folder that holds the packages; raises LocalError if the dashboard is not among them."""
+    found = importlib.util.find_spec("dashboard")
+    if found is None or not found.submodule_search_locations:
+        raise LocalError("the dashboard is not installed; set Muster up again with: make install")
+    return Path(found.submodule_search_locations[0]).parent
+
+
+def tethered(module: Sequence[str]) -> list[str]:
+    """The command line that runs a module, with its arguments, until it ends or this process does.
+
+    Run it in `packages_folder`: there `-m` looks first, whatever else is called so where the user is.
+    """
+    return [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), sys.executable, "-m", *module]
+
+
+@asynccontextmanager
+async def dashboard_beside(data_directory: Path, pages: PagesAt, say: Say) -> AsyncIterator[None]:
+    """Serve the pages of the peer with this folder while the block runs; what they say is passed on.
+
+    Raises LocalError if the dashboard is not installed.
+    """
+    where = ["--port", str(pages.port), "--listen", pages.listen, "--data", str(data_directory)]
+    command = tethered(["peer.cli", "dashboard", "--headless", *where])
+    keeping = asyncio.create_task(keep_running(command, packages_folder(), say))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def keep_running(command: Sequence[str], folder: Path, say: Say, rest_seconds: float = REST_SECONDS) -> None:
+    """Run it until cancelled, again and again if it ends; then it is ended."""
+    while True:
+        await _run(command, folder, say)
+        say(f"the dashboard has ended; it starts again in {rest_seconds:g} seconds")
+        await asyncio.sleep(rest_seconds)
+        rest_seconds = min(2 * rest_seconds, REST_SECONDS_MAX)
+
+
+async def _run(command: Sequence[str], folder: Path, say: Say) -> None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us, and we end it
+        )
+    except OSError as error:
+        return say(f"the dashboard cannot be started: {error.strerror}")
+    assert process.stdout is not None
+    try:
+        while line := await process.stdout.readline():
+            say(line.decode(errors="replace").rstrip())
+        await process.wait()
+    except ValueError:
+        say("the dashboard says more than it should")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await _wait_or_kill(process)
+
+
+async def _wait_or_kill(process: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(END_SECONDS_MAX):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

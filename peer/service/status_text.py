@@ -1,0 +1,65 @@
+"""What a peer tells about itself, in words."""
+
+from __future__ import annotations
+
+from coordinator.views import quantity
+from coordinator.views.snapshot import PeerSnapshot
+
+
+def status_line(snapshot: PeerSnapshot) -> str:
+    """One line for a terminal that scrolls: `2:31 training, step 480, loss 2.310, …`."""
+    parts = [f"{quantity.duration(snapshot.wall_seconds)} {snapshot.state}"]
+    if snapshot.note:
+        parts[0] += f" ({snapshot.note})"
+    if snapshot.role == "learner":
+        parts += [f"step {snapshot.steps}", f"loss {_losses(snapshot)}", f"{_own(snapshot)} yours"]
+    elif snapshot.evaluations:
+        parts.append(f"held-out loss {quantity.loss(snapshot.evaluations[-1].loss)}")
+    parts += [
+        f"versions {quantity.versions(fragment.version for fragment in snapshot.fragments)}",
+        f"{snapshot.peers_live} peers live",
+        f"sent {quantity.size(snapshot.bytes_sent)}",
+        f"received {quantity.size(snapshot.bytes_received)}",
+    ]
+    parts += ["its steps are too long for the run's rounds: muster status"] if snapshot.late else []
+    parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
+    return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
+
+
+def _losses(snapshot: PeerSnapshot) -> str:
+    return f"{quantity.loss(snapshot.loss)} (swarm {quantity.loss(snapshot.swarm_loss)})"
+
+
+def _own(snapshot: PeerSnapshot) -> str:
+    return f"{quantity.count(snapshot.own_tokens)} tokens ({snapshot.own_share:.0%})"
+
+
+def status_page(snapshot: PeerSnapshot) -> str:
+    """Several lines for `muster status`."""
+    certified = snapshot.certified
+    lines = [
+        f"{snapshot.name or snapshot.role} {snapshot.peer_id}",
+        f"run       {snapshot.run_id}",
+        f"state     {snapshot.state}" + (f": {snapshot.note}" if snapshot.note else ""),
+        *([f"to do     {snapshot.advice}"] if snapshot.advice else []),
+        f"since     {quantity.duration(snapshot.wall_seconds)}, process {snapshot.pid}",
+    ]
+    if snapshot.device:
+        warmth = quantity.warmth(snapshot.celsius, snapshot.gpu_watts)
+        lines.append(f"device    {snapshot.device}" + (f"; {warmth}" if warmth else ""))
+    if snapshot.role == "learner":
+        rate = f"{snapshot.steps_per_second:.2f} steps/s"
+        lines.append(f"training  step {snapshot.steps}, loss {_losses(snapshot)}, {rate}")
+        lines += [f"pace      {snapshot.late}"] if snapshot.late else []
+        lines.append(f"yours     {_own(snapshot)} of what is certified since it started")
+    if snapshot.evaluations:
+        lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")
+    lines += [
+        f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
+        f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
+        f"network   {snapshot.peers_live} peers live, {snapshot.rounds_in_flight} rounds in flight, "
+        f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",
+    ]
+    if not snapshot.dialable:
+        lines.append("reach     nobody gets through to it, so it calls the others and reduces nothing: muster doctor")
+    return "\n".join(lines)

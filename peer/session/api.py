@@ -1,0 +1,293 @@
+"""A researcher's own model, optimizer and loop in a run (docs/session.md): `with Session(run, model) as session`.
+
+The loop's process plays the learner. A peer of its own process does everything else, so a step never waits for the
+network: `step` copies a fragment out or writes one in, whenever the peer has asked for it since the last step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from torch import nn
+
+from coordinator.run.manifest import RunConfig
+from coordinator.views.control import SAVE_SECONDS_MAX, Command, ask, snapshot
+from coordinator.views.snapshot import PeerSnapshot
+from dht.errors import LocalError, MusterError, UsageError
+from dht.invite import Invite
+from peer.learner.channel import Channel, PeerGoneError
+from peer.learner.commands import Errands
+from peer.learner.handover import write_values
+from peer.learner.loop import Obedience, cpu_seconds, read_state
+from peer.learner.messages import Failed, Message, Ready, SessionStart, Start, StepEntry
+from peer.learner.module_adapter import OwnReplica
+from peer.learner.shared_memory import SharedPlanes
+from peer.learner.spawn import start_child
+from peer.machine.log import LOG_NAME
+from peer.machine.paths import data_directory as default_directory
+from peer.model.description import OWN_DATA, named_values, own_model
+from peer.numerics.fragments import FragmentLayout, TensorSpec
+from peer.storage.anchors import layouts_of
+
+START_SECONDS_MAX = 180.0  # to find the others, on a loaded home machine
+LEAVE_SECONDS_MAX = 90.0  # to finish the rounds under way, or as long as a round of this run may take, and leave
+STOP_SECONDS_MAX = 30.0
+LISTEN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the peer keeps its things and listens; None: this user's own folder, any free port."""
+
+    data_directory: Path | None = None
+    port: int | None = None
+    listen_host: str = "127.0.0.1"
+    announce: tuple[str, ...] = ()
+    name: str = ""
+
+
+class Session:
+    """Takes part in a run with a module. Everything is for one thread, the one that makes it.
+
+    `run` is an invite, or what an organiser has: a `RunConfig` or the path of a run file. The first of a run begins it;
+    its parameters are version 0. Only parameters that require a gradient are synchronised; buffers and the optimizer's
+    state stay as they are.
+    """
+
+    def __init__(self, run: str | Path | RunConfig, model: nn.Module, place: Place | None = None) -> None:
+        """Start the peer and wait until it trains, with the run's parameters in `model`.
+
+        Raises UsageError, NetworkError or LocalError, with nothing left behind.
+        """
+        place = place or Place()
+        self._directory = default_directory(place.data_directory)
+        self._module = model
+        self._closed = False
+        self._begun = False
+        self._last_at = time.monotonic()
+        start, planes = _prepared(run, model, place, self._directory)
+        self._peer = _PeerProcess.begin(planes)
+        try:
+            self._channel = Channel(self._peer.connection)
+            self._channel.send(start)
+            self._begin(planes.descriptor)
+        except BaseException:
+            self._peer.end()
+            raise
+        finally:
+            planes.close_descriptor()
+
+    def _begin(self, descriptor: int) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        messages: list[Message] = []
+        while not messages:
+            messages = self._receive(True, LISTEN_SECONDS)
+            self._check_patience(deadline)
+        first, *early = messages
+        if not isinstance(first, Start):
+            raise LocalError("the peer says first what is trained")
+        self.config = first.config
+        layouts = layouts_of(first.config)
+        self._replica = OwnReplica(self._module, layouts, first.config)
+        if first.state_path is not None:
+            self._replica.import_state(read_state(first.state_path))
+        self._planes = SharedPlanes(os.dup(descriptor), layouts)
+        self._obedience = Obedience(
+            self._replica, Errands(self._replica, self._planes, self._channel), self._channel, first
+        )
+        self._begun = True
+        self._channel.send(
+            Ready(
+                startup_cpu_seconds=cpu_seconds(),
+                parameters=sum(layout.elements for layout in layouts),
+                data_digest=OWN_DATA,
+                step=self._replica.step_count,
+            )
+        )
+        for message in early:
+            self._obedience.obey(message)
+        while self._obedience.paused and not self._obedience.stopped:
+            self._check_patience(deadline)
+            self._listen(wait=True)
+        self._last_at = time.monotonic()
+
+    def _check_patience(self, deadline: float) -> None:
+        if time.monotonic() <= deadline:
+            return
+        with suppress(MusterError):
+            if self._begun and self.status().state in ("catching up", "paused"):
+                return  # a large state on a thin line, or at hours that its owner has excluded
+        raise LocalError(
+            f"the peer was not ready after {START_SECONDS_MAX:.0f} seconds; {self._directory / LOG_NAME} says why"
+        )
+
+    # -- the loop
+
+    def step(self, tokens: int, loss: float | None = None) -> bool:
+        """Call after every step of the optimizer; False once the run is over, and then it is time to leave.
+
+        `tokens` is what this step has read, in tokens, images or whatever the run counts: at most
+        `config.tokens_per_step`. `loss` is only for those who look (others see
+        none below zero). Waits while the peer is paused; raises UsageError,
+        or LocalError if the peer has ended.
+        """
+        if self._closed:
+            raise UsageError("this session is closed; make a new one to go on")
+        if not 0 < tokens <= self.config.tokens_per_step:
+            raise UsageError(
+                f"a step of this run reads 1 to {self.config.tokens_per_step} tokens, not {tokens}; the organiser's "
+                "data.context_tokens times data.sequences_per_step says so"
+            )
+        if self._obedience.stopped:
+            return False
+        now = time.monotonic()
+        self._replica.count.step(tokens)
+        shown = loss if loss is not None and math.isfinite(loss) else None
+        entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
+        with suppress(PeerGoneError):  # why it is, we hear next
+            self._obedience.note(entry, now - self._last_at, now)
+        self._listen(wait=False)
+        while self._obedience.paused and not self._obedience.stopped:
+            self._listen(wait=True)
+        self._last_at = time.monotonic()
+        return not self._obedience.stopped
+
+    @property
+    def progress(self) -> float:
+        """Certified share of the run, 0 to 1, for a learning rate that all peers share (design §8)."""
+        pace = self.config.pace
+        total = max(1, self.config.versions * pace.steps_per_version // pace.fragments)
+        return min(1.0, self._replica.progress_steps / total)
+
+    # -- the peer behind it
+
+    @property
+    def invite(self) -> str:
+        """The line with which others take part."""
+        return str(ask(self._directory, "invite")["invite"])
+
+    def status(self) -> PeerSnapshot:
+        """What `muster status` shows."""
+        return snapshot(self._directory)
+
+    def close(self) -> None:
+        """Finish the rounds under way, save and leave; then `model` holds the newest certified parameters."""
+        if not self._closed:
+            self._leave("drain", max(LEAVE_SECONDS_MAX, self.config.pace.round_seconds))
+            for fragment in range(len(self._replica.fragments)):
+                self._replica.adopt(fragment, self._planes.incoming(fragment), None, 0, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif not self._closed:  # what went wrong in the loop is what the user has to see
+            with suppress(MusterError):
+                self._leave("stop", STOP_SECONDS_MAX)
+
+    def _leave(self, command: Command, seconds: float) -> None:
+        """Have the peer end, and serve it until it has; beside these seconds it may take its time to save."""
+        self._closed = True
+        deadline = time.monotonic() + seconds + SAVE_SECONDS_MAX
+        try:
+            if not self._obedience.stopped:
+                with suppress(MusterError):  # it may be ending already
+                    ask(self._directory, command)
+            while not self._obedience.stopped and time.monotonic() < deadline:
+                self._listen(wait=True)
+            with suppress(PeerGoneError):
+                self._obedience.report()
+        finally:
+            self._planes.close_descriptor()
+            self._peer.end(max(0.0, deadline - time.monotonic()))
+        if self._peer.process.returncode:
+            raise self._peer.failure()
+
+    def _listen(self, wait: bool) -> None:
+        for message in self._receive(wait, LISTEN_SECONDS):
+            self._obedience.obey(message)
+
+    def _receive(self, wait: bool, seconds: float) -> list[Message]:
+        """What the peer has said; raises LocalError or UsageError if it has failed or is gone before its time."""
+        try:
+            messages = self._channel.receive(seconds if wait else 0.0)
+        except PeerGoneError:
+            self._peer.end(STOP_SECONDS_MAX + SAVE_SECONDS_MAX)
+            if self._peer.process.returncode or not self._begun:
+                self._closed = True
+                raise self._peer.failure() from None
+            self._obedience.stopped = True  # it could not wait for us to hear so
+            return []
+        for message in messages:
+            if isinstance(message, Failed):
+                raise (UsageError if message.usage else LocalError)(message.reason)
+        return messages
+
+
+@dataclass(slots=True)
+class _PeerProcess:
+    """The peer's process, our end of its socket, and the unnamed file that it writes its output to."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    output: IO[bytes]
+
+    @classmethod
+    def begin(cls, planes: SharedPlanes) -> Self:
+        return cls(*start_child("peer.session.process", planes.descriptor, "the peer of this session"))
+
+    def end(self, patience_seconds: float = 0.0) -> None:
+        """Wait so long for its end, then bring it about."""
+        self.connection.close()
+        try:
+            self.process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def failure(self) -> LocalError:
+        """Why it has ended unasked, in its own last words."""
+        self.output.seek(0)
+        lines = self.output.read().decode(errors="replace").strip().splitlines()
+        words = lines[-1] if lines else f"it ended with exit code {self.process.returncode}"
+        return LocalError(f"the peer of this session has ended: {words}")
+
+
+def _prepared(
+    run: str | Path | RunConfig, model: nn.Module, place: Place, directory: Path
+) -> tuple[SessionStart, SharedPlanes]:
+    """What the peer is told first, and the shared memory; it holds our parameters if we begin the run."""
+    invite, config, values = "", None, named_values(model)
+    if isinstance(run, str) and run.startswith("muster"):
+        Invite.parse(run)
+        invite = run
+        specs = tuple(TensorSpec(name, tuple(value.shape)) for name, value in values.items())
+        planes = SharedPlanes.create([FragmentLayout(0, specs)])
+    else:
+        described = own_model(run if isinstance(run, RunConfig) else RunConfig.from_toml(Path(run)), model)
+        config = described.config
+        planes = SharedPlanes.create(layouts_of(config))
+        write_values(planes, config, values)
+    start = SessionStart(
+        invite=invite,
+        config=config,
+        data_directory=str(directory),
+        port=place.port,
+        listen_host=place.listen_host,
+        announce=place.announce,
+        name=place.name,
+    )
+    return start, planes

@@ -1,0 +1,87 @@
+"""Tensor bytes of rounds in flight, by their Merkle root. Bounded; what is oldest goes first.
+
+What one peer has sent fills a quarter at most: beyond that it drives out what it sent before, not what others sent or
+what we made. And what a round in flight has taken stays as long as anything else can go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+
+from coordinator.wire.merkle import MerkleTree, merkle_tree
+from dht.identity import PeerId
+
+SHARES = 4
+ENTRY_BYTES = 256  # that our own books take for each; else many small ones would take much more than their bytes
+NODE_BYTES = 128  # that a node of a tree takes, with its share of what holds it
+
+
+class BlobStore:
+    """Content-addressed memory: parts and results that we made or received."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._blobs: OrderedDict[bytes, bytes] = OrderedDict()
+        self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
+        self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
+        self._sent_bytes: Counter[PeerId] = Counter()
+        self._trees: dict[bytes, MerkleTree] = {}
+        self._bytes = 0
+        self._putting = threading.Lock()  # the worker puts what we make, the event loop what comes in
+        self.needed: frozenset[bytes] = frozenset()  # what goes last
+
+    def put(self, data: bytes, tree: MerkleTree, sender: PeerId | None = None) -> None:
+        """Keep `data` and the tree over it, which the caller has built; what is sent, at the expense of its sender."""
+        root = tree.root
+        with self._putting:
+            if root in self._blobs:
+                self._blobs.move_to_end(root)
+                return
+            self._blobs[root], self._trees[root] = data, tree
+            size_bytes = self._taken(root)
+            self._bytes += size_bytes
+            if sender is not None:
+                self._senders[root] = sender
+                self._of.setdefault(sender, OrderedDict())[root] = None
+                self._sent_bytes[sender] += size_bytes
+            while self._bytes > self._bytes_max and len(self._blobs) > 1:
+                self._drop(self._oldest(sender))
+
+    def _taken(self, root: bytes) -> int:
+        return len(self._blobs[root]) + NODE_BYTES * self._trees[root].nodes + ENTRY_BYTES
+
+    def _oldest(self, sender: PeerId | None) -> bytes:
+        """What goes first; of this sender's own if that is too much."""
+        own = sender is not None and SHARES * self._sent_bytes[sender] > self._bytes_max
+        choice = self._of[sender] if own and sender is not None else self._blobs
+        return next((root for root in choice if root not in self.needed), next(iter(choice)))
+
+    def _drop(self, root: bytes) -> None:
+        size_bytes = self._taken(root)
+        del self._blobs[root], self._trees[root]
+        self._bytes -= size_bytes
+        sender = self._senders.pop(root, None)
+        if sender is None:
+            return
+        del self._of[sender][root]
+        self._sent_bytes[sender] -= size_bytes
+        if not self._of[sender]:
+            del self._of[sender], self._sent_bytes[sender]
+
+    def add(self, data: bytes, leaf_bytes: int, sender: PeerId | None = None) -> bytes | None:
+        """Keep received bytes under the root that they really have; returns it, or None if they had to go at once."""
+        tree = merkle_tree(data, leaf_bytes)
+        self.put(data, tree, sender)
+        return tree.root if tree.root in self._blobs else None
+
+    def get(self, root: bytes) -> bytes | None:
+        """The bytes with this root, or None if they never came or are gone."""
+        return self._blobs.get(root)
+
+    def tree(self, root: bytes) -> MerkleTree | None:
+        """The Merkle tree over the bytes with this root, or None as in `get`."""
+        return self._trees.get(root)
+
+    def __len__(self) -> int:
+        return len(self._blobs)

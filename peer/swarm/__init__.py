@@ -1,0 +1,1 @@
+"""`muster swarm`: many peers on this machine."""

@@ -1,0 +1,297 @@
+"""A swarm of real peers on this machine, from the first process to the report (`muster swarm`).
+
+This process only starts, watches and ends others: it never imports what trains or what talks to the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
+from coordinator.views.control import Command, ask, snapshot
+from coordinator.views.report import SwarmReport
+from dht.errors import LocalError, MusterError, UsageError
+from dht.locks import RuntimeDirectory
+from peer.machine.signals import ENDING, on_signals
+from peer.machine.timed_wait import pause
+from peer.rounds.tape_parts import PART_NAME, join_parts, refuse_earlier
+from peer.service.process import remove_abandoned
+from peer.swarm.processes import PeerProcess, end_all, kill_all, make_identity
+from peer.swarm.report import report_of
+from peer.swarm.watch import SwarmWatch
+
+PEERS_MAX = 64
+POLL_SECONDS = 0.5
+INVITE_POLL_SECONDS = 0.1
+START_SECONDS_MAX = 300.0  # a small machine imports for a long time when all start at once
+DRAIN_SECONDS_MAX = 90.0
+DRAIN_ROUNDS = 4  # or as many rounds' deadlines, if that is longer
+DEATH_SECONDS = 2.0  # a dying process closes its socket before it is gone
+END_SECONDS_MAX = 20.0
+HOST = "host"
+UNLIMITED = ("pause_on_battery=false", "pause_for_gpu_programs=false")  # whoever starts a swarm wants it to run
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmOptions:
+    """What to start, and when to end it. Peers are numbered from 1; `slow` multiplies the pace of some."""
+
+    config: RunConfig
+    config_path: Path | None = None  # None: the run that ships with Muster
+    peers: int = 4
+    minutes: float | None = None
+    step_seconds: float = 0.0
+    data_directory: Path | None = None  # None: a temporary one
+    slow: dict[int, float] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
+    tape: Path | None = None  # where to write the event tape; then learners compute on the processor
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.peers <= PEERS_MAX:
+            raise UsageError(f"a swarm on one machine has 1 to {PEERS_MAX} peers, not {self.peers}")
+        for number in (*self.slow, *self.faults, *self.attacks):
+            if not 1 <= number <= self.peers:
+                raise UsageError(f"there is no peer {number}; they are numbered from 1 to {self.peers}")
+        if self.slow and not self.step_seconds:
+            raise UsageError("a peer can only be slower than a pace; give --step-seconds too")
+        if self.tape is not None:
+            self._check_tape()
+
+    def _check_tape(self) -> None:
+        if self.attacks:
+            raise UsageError("--tape and --attack do not go together: a tape holds nothing of what attackers make up")
+        if self.config.pace.cells and self.peers > PEERS_PER_GROUP_MAX:
+            raise UsageError(f"a tape holds no cells: set pace.cells = false, or at most {PEERS_PER_GROUP_MAX} peers")
+
+
+class Display(Protocol):
+    """Shows a swarm while it runs."""
+
+    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None: ...
+
+
+class Swarm:
+    """One run of `muster swarm`."""
+
+    def __init__(self, options: SwarmOptions, display: Display) -> None:
+        self._options = options
+        self._display = display
+        needed = options.config.pace.min_group
+        if options.peers < needed:
+            raise UsageError(
+                f"this run needs {needed} peers or more (pace.min_group), not {options.peers}: see --peers"
+            )
+        names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
+        seconds = None if options.minutes is None else options.minutes * 60
+        hostile = frozenset(names[number - 1] for number in options.attacks)
+        self.watch = SwarmWatch(HOST, names, options.config.versions, seconds, hostile)
+        self._processes: dict[str, PeerProcess] = {}
+        self._followers: list[asyncio.Task[None]] = []
+        self._invite_text = ""
+        self._leave = asyncio.Event()
+        self._started_at = time.monotonic()
+
+    async def run(self) -> SwarmReport:
+        """Start, train, drain and end the swarm; nothing of it is left, whatever happens.
+
+        Raises UsageError or LocalError if it never began, LocalError if it was stopped at once.
+        """
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._options.peers + 1))
+        with self._folder() as root:
+            try:
+                wall_seconds = await self._run_in(root)
+            except asyncio.CancelledError:
+                raise LocalError("the swarm was stopped at once, so there is no report") from None
+            finally:
+                kill_all(list(self._processes.values()))
+        return report_of(self.watch, len(os.sched_getaffinity(0)), wall_seconds)
+
+    async def _run_in(self, root: Path) -> float:
+        """The whole life of the swarm; returns the seconds until it was drained."""
+        try:
+            with self._signals():
+                await self._start(root)
+                for peer in self._processes.values():
+                    self._follow(peer)
+                await self._train()
+                await self._drain()
+                wall_seconds = time.monotonic() - self._started_at
+                await _stop(self._followers)
+                await self._finish()
+                await self._tell_all(self.watch.living, "stop")
+                await asyncio.to_thread(end_all, list(self._processes.values()), END_SECONDS_MAX)
+                if self._options.tape is not None:
+                    join_parts([root / name / PART_NAME for name in self.watch.learners], self._options.tape)
+                return wall_seconds
+        finally:
+            await _stop(self._followers)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """Where the peers keep their data. A temporary place is gone afterwards, and what killed peers left there."""
+        temporary = Path(tempfile.gettempdir())
+        private = RuntimeDirectory(temporary)  # also removes what an earlier swarm left that was killed
+        try:
+            yield self._options.data_directory or private.path
+        finally:
+            private.close()
+            remove_abandoned(temporary)
+
+    # -- phases
+
+    async def _start(self, root: Path) -> None:
+        """All processes at once: the peers import while the host starts, and wait for its invite."""
+        directories = {name: root / name for name in self.watch.names}
+        if self._options.tape is not None:
+            refuse_earlier(directories.values())
+        self.watch.keys = {name: make_identity(directories[name]) for name in self.watch.learners}
+        founders = list(self.watch.keys.values())[:PEERS_PER_GROUP_MAX]
+        self._launch(HOST, directories[HOST], self._host_arguments(founders))
+        self._processes[HOST].close_input()
+        for number, name in enumerate(self.watch.learners, 1):
+            self._launch(name, directories[name], self._peer_arguments(number))
+        self._invite_text = await self._invite(self._processes[HOST])
+        for name in self.watch.learners:
+            self._processes[name].tell(self._invite_text)
+
+    async def _invite(self, host: PeerProcess) -> str:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self._leave.is_set():
+                raise LocalError("the swarm was stopped before it had started")
+            if host.exit_code is not None:
+                raise host.failure()
+            with suppress(MusterError):
+                return str((await asyncio.to_thread(ask, host.data_directory, "invite"))["invite"])
+            self._show("starting")
+            await pause(INVITE_POLL_SECONDS, self._leave)
+        raise LocalError(f"the host was not ready within {START_SECONDS_MAX:g} seconds; is this machine overloaded?")
+
+    async def _train(self) -> None:
+        await self._until("training", lambda: self.watch.training_is_over, self._seconds_left(), self._leave)
+
+    async def _drain(self) -> None:
+        await self._tell_all(self.watch.living, "drain")
+        patience = max(DRAIN_SECONDS_MAX, DRAIN_ROUNDS * self._options.config.pace.round_seconds)
+        nothing_more_to_ask = asyncio.Event()
+        await self._until("draining", lambda: self.watch.settled, patience, nothing_more_to_ask)
+
+    async def _finish(self) -> None:
+        """The last snapshot of everyone, with digests hashed from the tensors."""
+        self._show("counting")
+        await asyncio.gather(*(self._ask_final(self._processes[name]) for name in self.watch.living))
+
+    # -- processes
+
+    def _launch(self, name: str, directory: Path, arguments: Iterable[str]) -> None:
+        temporary = self._options.data_directory is None
+        verbose = ("--verbose",) if self._options.verbose else ()
+        self._processes[name] = PeerProcess.start(name, directory, (*arguments, *verbose), temporary)
+
+    def _host_arguments(self, founders: Iterable[str]) -> list[str]:
+        path, versions = self._options.config_path, self._options.config.versions
+        arguments = ["host", *([] if path is None else [str(path.absolute())]), "--versions", str(versions)]
+        return arguments + [word for founder in founders for word in ("--founder", founder)]
+
+    def _peer_arguments(self, number: int) -> list[str]:
+        seconds = self._options.step_seconds * self._options.slow.get(number, 1.0)
+        fault = self._options.faults.get(number)
+        arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
+        share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # they may all train on one GPU
+        arguments += [word for limit in (*UNLIMITED, share) for word in ("--limit", limit)]
+        data = self._options.config.data
+        if data.source not in ("stdlib", "hub"):
+            arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
+        attack = self._options.attacks.get(number)
+        arguments += [] if self._options.tape is None else ["--tape", "--device", "cpu"]
+        arguments += [] if fault is None else ["--fault", fault]
+        return arguments if attack is None else [*arguments, "--attack", attack]
+
+    def _follow(self, peer: PeerProcess) -> None:
+        self._followers.append(asyncio.create_task(self._poll(peer)))
+
+    async def _poll(self, peer: PeerProcess) -> None:
+        """Ask one process again and again until it ends; one that does not answer holds up nobody else."""
+        while peer.exit_code is None:
+            with suppress(MusterError):
+                self.watch.note(peer.name, await asyncio.to_thread(snapshot, peer.data_directory), time.monotonic())
+            await asyncio.sleep(POLL_SECONDS)
+        self._note_end(peer)
+
+    def _note_end(self, peer: PeerProcess) -> None:
+        self.watch.note_death(peer.name, peer.last_words())
+
+    async def _ask_final(self, peer: PeerProcess) -> None:
+        try:
+            last = await asyncio.to_thread(snapshot, peer.data_directory, "final")
+            self.watch.note_final(peer.name, last, time.monotonic())
+        except MusterError:
+            if await asyncio.to_thread(peer.has_ended, DEATH_SECONDS):  # else it lives and disagrees
+                self.watch.note_death(peer.name, peer.last_words())
+
+    async def _tell_all(self, names: Iterable[str], command: Command) -> None:
+        """Whoever cannot be told has died or will be ended by signal."""
+        directories = [self._processes[name].data_directory for name in names]
+        asked: list[Awaitable[object]] = [asyncio.to_thread(ask, directory, command) for directory in directories]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    # -- time
+
+    async def _until(self, phase: str, done: Callable[[], bool], seconds: float | None, leave: asyncio.Event) -> None:
+        """Show what happens until `done`, `leave`, the time is over or nobody is left; raises if nobody ever was."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not (done() or leave.is_set() or (deadline is not None and time.monotonic() >= deadline)):
+            if self._is_deserted():
+                self._raise_if_never_begun()
+                return
+            self._show(phase)
+            await pause(POLL_SECONDS, leave)
+
+    def _is_deserted(self) -> bool:
+        return not self.watch.living_learners
+
+    def _raise_if_never_begun(self) -> None:
+        if not self.watch.learner_snapshots():
+            raise self._processes[self.watch.learners[0]].failure()
+
+    def _seconds_left(self) -> float | None:
+        goal = self.watch.seconds_goal
+        return None if goal is None else goal - (time.monotonic() - self._started_at)
+
+    def _show(self, phase: str) -> None:
+        self._display.show(self.watch, phase, time.monotonic() - self._started_at)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM drains, the second ends everything now."""
+        task = asyncio.current_task()
+        assert task is not None
+        asked_before = False
+
+        def ask(_: signal.Signals) -> None:
+            nonlocal asked_before
+            if asked_before:
+                task.cancel()
+            asked_before = True
+            self._leave.set()
+
+        with on_signals(ENDING, ask):
+            yield
+
+
+async def _stop(followers: list[asyncio.Task[None]]) -> None:
+    for follower in followers:
+        follower.cancel()
+    await asyncio.gather(*followers, return_exceptions=True)

@@ -1,0 +1,216 @@
+"""What people see of a swarm: a live view in a terminal, plain lines elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.views import quantity
+from coordinator.views.report import SwarmReport
+from coordinator.views.snapshot import PeerSnapshot
+from peer.machine.sparkline import sparkline
+from peer.swarm.watch import SwarmWatch
+
+UNIGRAM_NATS, BIGRAM_NATS = 3.22, 2.43  # what a model of byte frequencies reaches on the held-out text
+PLAIN_SECONDS = 5.0
+SPARKLINE_CHARACTERS = 32
+BAR_CHARACTERS = 24
+HEAD_LINES = 8  # around the rows of the table
+LABEL_CHARACTERS = 11
+SAMPLE_LINES_MAX = 12
+BANS_SHOWN = 12
+NEXT_COMMANDS = """\
+muster host --listen 0.0.0.0 --port 7400    # prints an invite
+muster join INVITE                          # on another machine, which has Muster too"""
+
+
+class LiveView:
+    """Redraws the whole picture in place; a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
+        self._live.update(picture(watch, phase, seconds, max(1, self._console.height - HEAD_LINES)), refresh=True)
+
+
+class PlainLines:
+    """One line every few seconds, and one for each death."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._phase = ""
+        self._said_at = 0.0
+        self._died: set[str] = set()
+
+    def show(self, watch: SwarmWatch, phase: str, seconds: float) -> None:
+        for name in sorted(watch.died.keys() - self._died):
+            self._died.add(name)
+            self._say(f"{quantity.duration(seconds)} {name} died: {watch.died[name]}")
+        if phase != self._phase or seconds >= self._said_at + PLAIN_SECONDS:
+            self._phase, self._said_at = phase, seconds
+            self._say(plain_line(watch, phase, seconds))
+
+
+def plain_line(watch: SwarmWatch, phase: str, seconds: float) -> str:
+    """The swarm in one line."""
+    snapshots, (sent, _) = watch.learner_snapshots(), _traffic_bytes(watch)
+    parts = [
+        f"{quantity.duration(seconds)} {phase}",
+        f"{len(snapshots)} of {len(watch.learners)} peers up" if len(snapshots) < len(watch.learners) else "",
+        f"versions {watch.versions} of {watch.versions_goal}",
+        f"groups of {_group_size(watch):.1f}" if watch.versions else "",
+        f"held-out loss {quantity.loss(_losses(watch)[-1])}" if _losses(watch) else "",
+        f"{quantity.count(_tokens_per_second(snapshots))} tokens/s" if snapshots else "",
+        f"sent {quantity.size(sent)}" if sent else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def picture(watch: SwarmWatch, phase: str, seconds: float, rows_max: int) -> RenderableType:
+    """The swarm and its peers, at most `rows_max` of them one by one."""
+    return Group(*_swarm_lines(watch, phase, seconds), Text(), _peer_table(watch, rows_max))
+
+
+def summary(report: SwarmReport, sample: str, disagreement: str | None) -> RenderableType:
+    """How it went, a piece of generated text, and what to try next."""
+    agreement = "every peer holds the same bytes" if disagreement is None else f"NO: {disagreement}"
+    lines = [("agreement", agreement), *_results(report), *_offenders(report)]
+    parts: list[RenderableType] = [Text(f"{label:<{LABEL_CHARACTERS}}{value}") for label, value in lines]
+    if sample:
+        shown = "".join(map(_harmless, sample)).split("\n")[:SAMPLE_LINES_MAX]
+        parts += [Text("\nWhat the model writes:", style="dim"), *(Text(line, style="cyan") for line in shown)]
+    parts += [Text("\nNext, train with somebody else:", style="dim"), Text(NEXT_COMMANDS)]
+    return Group(*parts)
+
+
+def _harmless(character: str) -> str:
+    """A young model writes any byte, also those that steer a terminal."""
+    return character if character.isprintable() or character == "\n" else " "
+
+
+def _results(report: SwarmReport) -> list[tuple[str, str]]:
+    delay = report.adoption_delay_steps
+    return [
+        ("peers", f"{report.peers} at the end"),
+        ("versions", f"{report.versions_certified} certified, {report.rounds_void} rounds void"),
+        ("groups", f"{report.group_size_mean:.2f} contributions on average"),
+        ("held out", f"{report.eval_loss_first:.3f} → {report.eval_loss_last:.3f} nats per token ({_scale()})"),
+        ("tokens", f"{quantity.count(report.tokens)} trained, {quantity.count(report.tokens_certified)} certified"),
+        ("steps", f"{report.inner_steps}, {report.steps_per_version:.1f} per version of a fragment"),
+        ("delay", f"{delay['median']:.0f} steps from snapshot to adoption, median" if delay else "–"),
+        (
+            "traffic",
+            f"{quantity.size(report.bytes_sent_per_peer)} sent and "
+            f"{quantity.size(report.bytes_received_per_peer)} received by each peer",
+        ),
+        ("time", f"{quantity.duration(report.wall_seconds)}, {report.utilisation:.0%} of the cores in inner steps"),
+    ]
+
+
+def _offenders(report: SwarmReport) -> list[tuple[str, str]]:
+    """Whom the user ordered to attack, and who was banned for what."""
+    banned = {one.peer for one in report.bans}
+    lines = [("banned", f"…{one.peer[-8:]} by {one.by}: {one.reason}") for one in report.bans[:BANS_SHOWN]]
+    if report.hostile:
+        lines.insert(0, ("hostile", f"{len(report.hostile)}, {len(banned & set(report.hostile))} of them banned"))
+    return lines
+
+
+def _swarm_lines(watch: SwarmWatch, phase: str, seconds: float) -> list[Text]:
+    snapshots = watch.learner_snapshots()
+    goal = "" if watch.seconds_goal is None else f" of {quantity.duration(watch.seconds_goal)}"
+    run_id = watch.host_snapshot.run_id[:12] if watch.host_snapshot is not None else "…"
+    shares = [watch.versions / watch.versions_goal, seconds / watch.seconds_goal if watch.seconds_goal else 0.0]
+    done = int(BAR_CHARACTERS * min(1.0, max(shares)))
+    bar = "━" * done + "╌" * (BAR_CHARACTERS - done)
+    groups = f"  groups of {_group_size(watch):.1f}" if watch.versions else ""
+    losses = _losses(watch)
+    sent, received = _traffic_bytes(watch)
+    return [
+        Text(f"run {run_id}  {phase}  {quantity.duration(seconds)}{goal}", style="bold"),
+        Text(f"versions  {bar} {watch.versions} of {watch.versions_goal}{groups}"),
+        Text(f"held out  {sparkline(losses, SPARKLINE_CHARACTERS)} {quantity.loss(losses[-1] if losses else None)}")
+        + Text(f"  {_scale()}", style="dim"),
+        Text(
+            f"traffic   {quantity.size(sent)} sent, {quantity.size(received)} received, "
+            f"{quantity.count(_tokens_per_second(snapshots))} tokens/s"
+        ),
+    ]
+
+
+def _peer_table(watch: SwarmWatch, rows_max: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
+    table.add_column("peer", no_wrap=True)
+    table.add_column("state", no_wrap=True, max_width=14)
+    for heading in ("step", "loss", "tok/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("versions", no_wrap=True, max_width=20)
+    for heading in ("sent", "received"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    names = watch.names if len(watch.names) <= rows_max else watch.names[: rows_max - 1]
+    for name in names:
+        table.add_row(name, *_cells(watch, name), style="red" if name in watch.died else None)
+    if len(names) < len(watch.names):
+        table.add_row("…", f"{len(watch.names) - len(names)} more")
+    return table
+
+
+def _cells(watch: SwarmWatch, name: str) -> list[str]:
+    snapshot = watch.latest.get(name)
+    if name in watch.died:
+        return ["died", *(_numbers(snapshot) if snapshot is not None else [])]
+    if snapshot is None:
+        return ["starting"]
+    return [snapshot.state, *_numbers(snapshot)]
+
+
+def _numbers(snapshot: PeerSnapshot) -> list[str]:
+    learner = snapshot.role == "learner"
+    return [
+        str(snapshot.steps) if learner else "",
+        quantity.loss(snapshot.loss) if learner else "",
+        quantity.count(_tokens_per_second([snapshot])) if learner else "",
+        quantity.versions(fragment.held_version for fragment in snapshot.fragments),
+        quantity.size(snapshot.bytes_sent),
+        quantity.size(snapshot.bytes_received),
+    ]
+
+
+def _tokens_per_second(snapshots: Sequence[PeerSnapshot]) -> float:
+    return sum(one.steps_per_second * one.tokens / one.steps for one in snapshots if one.steps)
+
+
+def _traffic_bytes(watch: SwarmWatch) -> tuple[int, int]:
+    """Sent and received by all learners, the dead ones too."""
+    learners = [one for one in watch.lives() if one.role == "learner"]
+    return sum(one.bytes_sent for one in learners), sum(one.bytes_received for one in learners)
+
+
+def _group_size(watch: SwarmWatch) -> float:
+    certified = watch.witness.certified if watch.witness is not None else None
+    return certified.members / certified.versions if certified is not None and certified.versions else 0.0
+
+
+def _losses(watch: SwarmWatch) -> list[float]:
+    return [] if watch.host_snapshot is None else [one.loss for one in watch.host_snapshot.evaluations]
+
+
+def _scale() -> str:
+    return f"unigrams {UNIGRAM_NATS}, bigrams {BIGRAM_NATS}"

@@ -1,0 +1,1 @@
+"""States for newcomers and late-comers: who asks, who gives, what proves a piece."""

@@ -1,0 +1,268 @@
+"""All states that are on their way to one peer, each from several holders at once (design §8). Sans-IO.
+
+No holder is believed and none is needed whole: what one that stalls, lies or does not hold a state owes is asked of
+others. Holders are judged by what they give of all states together, and states come one after the other, so that they
+do not take each other's place on the line. What has arrived stays when all holders fail, for the next try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median_low
+
+from dht.identity import PeerId
+from peer.numerics.outer_optimizer import OuterState
+from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, Holder, Wish
+from peer.sync.state_assembly import Download, Piece
+
+HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
+HOLDERS_KNOWN_MAX = 64  # with those that are asked for nothing at the moment
+TURN_SECONDS = 10.0  # after so long it is the turn of somebody in reserve: a slow holder keeps no place for good
+TAKE_OVER = 2.0  # so much sooner must a holder be expected to answer to be asked for what another one owes
+
+Owing = dict[Wish, list[tuple[Holder, int]]]
+"""Who owes a piece, and at which place of its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A state to get: `name` is what holders know it by, the digest of its certificate or, of version 0, its own."""
+
+    fragment: int
+    version: int
+    name: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask this holder for that piece of the state of this name."""
+
+    holder: PeerId
+    fragment: int
+    name: bytes
+    piece: Piece
+
+
+class Downloads:
+    """At most one per fragment, the first that began first."""
+
+    def __init__(self) -> None:
+        self._downloads: dict[int, Download] = {}  # with those that wait for another try
+        self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
+        self._holders: OrderedDict[PeerId, Holder] = OrderedDict()  # those in reserve last
+
+    # -- what to get, and from whom
+
+    def begin(self, wanted: Wanted, elements: int, holders: Sequence[PeerId]) -> None:
+        """Get this state instead of another one of the fragment; what an earlier try has left of it counts."""
+        if not self._downloads:
+            self._taken.clear()
+        self._taken.pop(wanted.fragment, None)
+        download = self._downloads.get(wanted.fragment)
+        if download is None or download.name != wanted.name:
+            if download is not None:
+                self._forgive_all(download)
+            download = self._downloads[wanted.fragment] = Download(wanted.name, wanted.state, elements)
+        download.running = True
+        self.offer(wanted.fragment, holders)
+
+    def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
+        """These are said to hold the state; those that failed before get another chance."""
+        for peer in holders:
+            self._holders.setdefault(peer, Holder()).serves.add(self._downloads[fragment].name)
+        idle = [peer for peer, holder in self._holders.items() if not holder.serves and not holder.owed]
+        for peer in idle[: max(0, len(self._holders) - HOLDERS_KNOWN_MAX)]:
+            del self._holders[peer]
+
+    def pause(self, fragment: int) -> None:
+        """Nobody waits for this state any more; what still comes of it counts."""
+        download = self._downloads.get(fragment)
+        if download is not None:
+            download.running = False
+            self._forgive_all(download)
+
+    def forget(self, fragment: int) -> None:
+        """Nothing is left of a state that nobody waits for."""
+        if fragment in self._downloads and not self._downloads[fragment].running:
+            del self._downloads[fragment]
+
+    def is_over(self, fragment: int) -> bool:
+        """Whether the state is here, or nobody is left to ask for it."""
+        download = self._downloads[fragment]
+        return download.done or not any(download.name in holder.serves for holder in self._holders.values())
+
+    def take(self, fragment: int) -> OuterState | None:
+        """The state, once; None if it is not here."""
+        if not self._downloads[fragment].done:
+            return None
+        download = self._downloads.pop(fragment)
+        self._taken[fragment] = download.bytes_total
+        for holder in self._holders.values():
+            holder.serves.discard(download.name)
+        return download.state()
+
+    def has_begun(self, fragment: int) -> bool:
+        """Whether some of a state that is not whole yet is here or under way."""
+        return fragment in self._downloads and self._downloads[fragment].begun
+
+    def seconds_owed(self) -> float:
+        """How long what holders owe still takes, as far as we can tell."""
+        return max((len(one.owed) * one.answer_seconds for one in self._holders.values()), default=0.0)
+
+    def answer_seconds(self) -> float:
+        """How long those that have given something take for a piece, in the middle; at least the usual time."""
+        known = [holder.answer_seconds for holder in self._holders.values() if holder.proven]
+        return max(median_low(known or [ANSWER_SECONDS]), ANSWER_SECONDS)
+
+    def progress(self, lacking: Collection[int]) -> tuple[int, int, int]:
+        """Bytes that have arrived and bytes in all; and from how many holders more are to come.
+
+        Of these fragments, and of those whose states came since one of these was begun: a share of both only grows.
+        """
+        states = [one for fragment, one in self._downloads.items() if fragment in lacking]
+        sources = sum(bool(holder.owed) for holder in self._holders.values())
+        taken = sum(self._taken.values()) if states else 0
+        return taken + sum(one.bytes_done for one in states), taken + sum(one.bytes_total for one in states), sources
+
+    # -- whom to ask
+
+    def asks(self, now: float) -> list[Ask]:
+        """What to ask for now; whoever stalls is left first."""
+        for holder in self._holders.values():
+            if now >= holder.leave_at():
+                self._leave(holder)
+        names = {one.name for one in self._running()}
+        able = {peer: one for peer, one in self._holders.items() if one.serves & names and now < one.overdue_at()}
+        self._take_turns(able, now)
+        owing, found = self._owing(), list[Ask]()
+        for peer in islice([one for one in self._holders if one in able], HOLDERS_ASKED_MAX):
+            holder = able[peer]
+            holder.turn_ends_at = min(holder.turn_ends_at, now + TURN_SECONDS)
+            found += [Ask(peer, *chosen) for chosen in self._choose(holder, owing, now)]
+        return found
+
+    def next_deadline(self, now: float) -> float:
+        """When somebody will have stalled."""
+        times = [time for one in self._holders.values() for time in (one.overdue_at(), one.leave_at()) if time > now]
+        return min(times, default=math.inf)
+
+    def _running(self) -> Iterator[Download]:
+        return (one for one in self._downloads.values() if one.running and not one.done)
+
+    def _take_turns(self, able: dict[PeerId, Holder], now: float) -> None:
+        """Whose turn is over goes behind those in reserve; it still owes what it was asked for."""
+        if len(able) > HOLDERS_ASKED_MAX:
+            for peer in [peer for peer, holder in able.items() if now >= holder.turn_ends_at]:
+                self._holders.move_to_end(peer)
+                able[peer].turn_ends_at = math.inf
+
+    def _owing(self) -> Owing:
+        owing: Owing = {}
+        for holder in self._holders.values():
+            for place, wish in enumerate(holder.owed):
+                owing.setdefault(wish, []).append((holder, place))
+        return owing
+
+    def _choose(self, holder: Holder, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
+        """What this holder has room for."""
+        served = {
+            fragment: one
+            for fragment, one in self._downloads.items()
+            if one.running and not one.done and one.name in holder.serves
+        }
+        while holder.room:
+            chosen = self._next(holder, served, owing, now)
+            if chosen is None:
+                return
+            wish = served[chosen[0]].name, chosen[1]
+            owing.setdefault(wish, []).append((holder, len(holder.owed)))
+            holder.ask(wish, now)
+            yield chosen[0], *wish
+
+    def _next(self, holder: Holder, served: dict[int, Download], owing: Owing, now: float) -> tuple[int, Piece] | None:
+        """State by state what nobody was asked for, then what is long in coming; after all of them what is a little."""
+        soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
+        for fragment, download in served.items():
+            if not download.proves:
+                if (download.name, None) not in holder.owed:
+                    return fragment, None
+                continue
+            piece = download.next_unasked()
+            if piece is None:
+                piece = _owed_longer(download, holder, owing, max(soon, STALL_SECONDS), now)
+            if piece is not None:
+                return fragment, piece
+        for fragment, download in served.items():
+            piece = _owed_longer(download, holder, owing, soon, now)
+            if piece is not None:
+                return fragment, piece
+        return None
+
+    # -- what comes
+
+    def receive(self, peer: PeerId, fragment: int, wish: Wish, payload: bytes, now: float) -> int:
+        """An answer; returns how many bytes more are here.
+
+        A piece that proves itself counts although nobody waits for it any more, but only from whom we know as a holder:
+        one false answer, asked for or not, and it is known no longer.
+        """
+        holder, download = self._holders.get(peer), self._downloads.get(fragment)
+        if holder is None:
+            return 0
+        owed = wish in holder.owed
+        if owed:
+            self._forgive(holder, holder.answer(wish, now))
+        if download is None or download.name != wish[0] or not (owed or payload):
+            return 0
+        before = download.bytes_done
+        if not payload:
+            holder.serves.discard(download.name)  # it does not hold this state, or not any more
+            self._forgive(holder, [wish, *(one for one in holder.owed if one[0] == download.name)])
+        elif not download.take(wish[1], payload):
+            self._leave(holder, wish)
+            del self._holders[peer]
+        elif (owed and wish[1] is None) or download.bytes_done > before:
+            holder.proven, holder.since = True, now
+        return download.bytes_done - before
+
+    def gone(self, peer: PeerId) -> None:
+        """Its streams have broken: what it owes does not come any more."""
+        holder = self._holders.pop(peer, None)
+        if holder is not None:
+            self._leave(holder)
+
+    def _leave(self, holder: Holder, *more: Wish) -> None:
+        """Ask this holder for nothing more, and others for what it owes us, and for these."""
+        holder.serves.clear()
+        self._forgive(holder, [*holder.owed, *more])
+
+    def _forgive_all(self, download: Download) -> None:
+        """Nobody is asked for this state any more."""
+        for holder in self._holders.values():
+            holder.serves.discard(download.name)
+            self._forgive(holder, [wish for wish in holder.owed if wish[0] == download.name])
+
+    def _forgive(self, holder: Holder, wishes: Sequence[Wish]) -> None:
+        """It does not owe us these any more; whoever else does still does."""
+        for wish in wishes:
+            holder.owed.pop(wish, None)
+        others = {wish for other in self._holders.values() for wish in other.owed} if wishes else set()
+        for download in self._downloads.values():
+            for name, piece in wishes:
+                if name == download.name and (name, piece) not in others:
+                    download.give_back(piece)
+
+
+def _owed_longer(download: Download, holder: Holder, owing: Owing, seconds: float, now: float) -> int | None:
+    """A piece of this state that all who owe it will, as far as we can tell, not give for so long."""
+    for (name, piece), debtors in owing.items():
+        if name != download.name or piece is None or piece not in download.missing:
+            continue
+        if all(one is not holder and one.seconds_until(place, now) >= seconds for one, place in debtors):
+            return piece
+    return None

@@ -1,0 +1,36 @@
+"""A stranger's visit to a run: under a key that is made for it and forgotten, so that only an address is shown."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from coordinator.run.manifest import Manifest
+from dht.daemon.config import DaemonConfig
+from dht.identity import Identity
+from dht.invite import Invite
+from peer.machine.paths import IDENTITY_NAME
+from peer.net.network import Network
+from peer.sync.bootstrap import fetch_manifest
+
+
+@asynccontextmanager
+async def visit(invite: Invite, listen: str | None = None) -> AsyncIterator[tuple[Network, Manifest]]:
+    """Call those whom the invite names, and be told the run's manifest; whoever does not `listen` cannot be called.
+
+    Raises as `Network.open` and `fetch_manifest` do.
+    """
+    with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
+        key = Path(folder) / IDENTITY_NAME
+        Identity.load_or_create(key)
+        config = DaemonConfig(key, initial_peers=invite.addresses, client_only=listen is None)
+        if listen is not None:
+            config = replace(config, listen=(listen,))
+        network = await Network.open(config, invite.run_id, lambda _: [])
+        try:
+            yield network, await fetch_manifest(network, invite.run_id, invite.peers)
+        finally:
+            await network.close()

@@ -1,0 +1,100 @@
+"""One certified state on its way, in pieces (design §8). Sans-IO.
+
+First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
+every piece proves itself, whoever sends it and whenever it comes. `peer.sync.download_scheduler` says whom to ask for
+which.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+
+from coordinator.wire.merkle import leaf_count, leaf_digest, root_of_leaves
+from dht.statement import DIGEST_BYTES
+from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, digest_of_roots
+
+Piece = int | None
+"""Index of a piece, the anchor's before the momentum's; None stands for the leaf digests."""
+
+
+class Download:
+    """A state of `elements` values per half whose digest is `state`, and which holders know by `name`."""
+
+    def __init__(self, name: bytes, state: bytes, elements: int) -> None:
+        self.name = name
+        self.running = True  # whether somebody waits for it
+        self._state = state
+        half_bytes = 4 * elements
+        self._per_half = leaf_count(half_bytes, STATE_PIECE_BYTES)
+        self._halves = (bytearray(half_bytes), bytearray(half_bytes))
+        self._leaves: tuple[bytes, ...] = ()
+        self.missing = set(range(2 * self._per_half))
+        self._unasked = OrderedDict.fromkeys(range(2 * self._per_half))
+        self.bytes_total = 2 * half_bytes
+        self.bytes_done = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every piece is there, and proven."""
+        return self.proves and not self.missing
+
+    @property
+    def proves(self) -> bool:
+        """Whether the leaf digests are here, by which pieces prove themselves."""
+        return bool(self._leaves)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a piece is here, or somebody is asked for one."""
+        return len(self._unasked) < 2 * self._per_half
+
+    # -- what nobody is asked for
+
+    def next_unasked(self) -> int | None:
+        """A piece that nobody was asked for; from now on somebody is."""
+        return self._unasked.popitem(last=False)[0] if self._unasked else None
+
+    def give_back(self, piece: Piece) -> None:
+        """Nobody is asked for this piece any more."""
+        if piece in self.missing:
+            self._unasked[piece] = None
+
+    # -- what comes
+
+    def take(self, piece: Piece, payload: bytes) -> bool:
+        """Whether this is not false; what is here already is not looked at."""
+        if piece is None:
+            return self._take_leaves(payload)
+        return piece not in self.missing or not self.proves or self._take_piece(piece, payload)
+
+    def _take_leaves(self, payload: bytes) -> bool:
+        if self._leaves:
+            return payload == b"".join(self._leaves)
+        if len(payload) != 2 * self._per_half * DIGEST_BYTES:
+            return False
+        leaves = [payload[start : start + DIGEST_BYTES] for start in range(0, len(payload), DIGEST_BYTES)]
+        roots = root_of_leaves(leaves[: self._per_half]), root_of_leaves(leaves[self._per_half :])
+        if digest_of_roots(*roots) != self._state:
+            return False
+        self._leaves = tuple(leaves)
+        return True
+
+    def _take_piece(self, piece: int, payload: bytes) -> bool:
+        if leaf_digest(payload) != self._leaves[piece]:
+            return False
+        self.missing.discard(piece)
+        self._unasked.pop(piece, None)
+        half, index = divmod(piece, self._per_half)
+        start = index * STATE_PIECE_BYTES
+        self._halves[half][start : start + len(payload)] = payload
+        self.bytes_done += len(payload)
+        return True
+
+    def state(self) -> OuterState:
+        """The whole state, once `done`."""
+        if not self.done:
+            raise ValueError("the state is not here yet")
+        anchor, momentum = (torch.frombuffer(half, dtype=torch.float32) for half in self._halves)
+        return OuterState(anchor, momentum)

@@ -1,0 +1,105 @@
+"""Giving certified states, and the steps that led to them, to other peers (design §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+from coordinator.wire.merkle import leaf_count
+from dht.allowance import Allowance
+from dht.identity import PeerId
+from peer.net.frames import StateAsk, StatePiece
+from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
+from peer.storage.anchors import STATES_SERVED, Anchors
+from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, Donations
+
+DAY_SECONDS = 86_400.0
+SERVED_MAX = STATES_SERVED + 2  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
+
+Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
+
+
+def first_of_step(anchors: Anchors, fragment: int) -> int:
+    """Pieces of the step that led to a state are numbered after those of its two halves."""
+    return 2 * leaf_count(4 * anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
+
+
+class Giving:
+    """The giving end of state transfer at one peer."""
+
+    def __init__(self, anchors: Anchors, post: Give) -> None:
+        self._anchors = anchors
+        self._post = post
+        self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
+        self._donations = Donations()
+        self._of_day = Allowance(math.inf, 0.0)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
+        """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""
+        self._donations.bytes_per_second = min(bytes_per_second, GIVEN_BYTES_PER_SECOND)
+        self._of_day = Allowance(bytes_per_day / DAY_SECONDS, bytes_per_day)
+
+    def serve(self, sender: PeerId, ask: StateAsk) -> None:
+        """Answer, now or when it is the asker's turn: with the piece, or with nothing if we do not hold that state.
+
+        With nothing, too, once we have given what we may: anybody can ask, and the rounds need the rest of the day's.
+        """
+        if self._of_day.wait_seconds(asyncio.get_running_loop().time()):
+            self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), b"")
+            return
+        self._donations.ask(sender, ask)
+        if self._timer is None:
+            self._give()
+
+    def gone(self, peer: PeerId) -> None:
+        """Our streams to this peer have broken: what it asked for would not reach it."""
+        self._donations.forget(peer)
+
+    def _give(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        while (chosen := self._donations.next(loop.time())) is not None:
+            self._donations.gave(self._answer(*chosen))
+        wait_seconds = self._donations.wait_seconds()
+        if wait_seconds is not None:
+            self._timer = loop.call_later(wait_seconds, self._give)
+
+    def close(self) -> None:
+        """Give nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _answer(self, sender: PeerId, ask: StateAsk) -> int:
+        """Bytes that went out."""
+        payload = self._payload(sender, ask) if ask.fragment < len(self._anchors.layouts) else b""
+        self._post(sender, StatePiece(fragment=ask.fragment, certificate=ask.certificate, piece=ask.piece), payload)
+        self._of_day.take(len(payload), asyncio.get_running_loop().time())
+        return len(payload)
+
+    def _payload(self, sender: PeerId, ask: StateAsk) -> bytes | memoryview:
+        anchors, first = self._anchors, first_of_step(self._anchors, ask.fragment)
+        if ask.piece is not None and ask.piece >= first:
+            anchors.pins.release(ask.fragment, sender)
+            return _piece(memoryview(anchors.step(ask.fragment, ask.certificate)), ask.piece - first)
+        state = anchors.served(ask.fragment, ask.certificate)
+        if state is None:
+            return b""
+        if ask.piece is None:
+            return self._leaves_of(state, ask.certificate)
+        anchors.pins.keep(ask.fragment, ask.certificate, sender, asyncio.get_running_loop().time())
+        half, index = divmod(ask.piece, first // 2)
+        return _piece(state_bytes(state.momentum if half else state.anchor), index)
+
+    def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
+        if certificate not in self._leaves:
+            leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
+            self._leaves[certificate] = b"".join(leaves)
+            while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
+                self._leaves.popitem(last=False)
+        return self._leaves[certificate]
+
+
+def _piece(view: memoryview, index: int) -> memoryview:
+    return view[index * STATE_PIECE_BYTES : (index + 1) * STATE_PIECE_BYTES]

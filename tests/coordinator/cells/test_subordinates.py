@@ -1,0 +1,91 @@
+"""What a head keeps of those who ask it, and how it deals them out, where one network must not have too much of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.cells.assignment import WARDS_MAX, Deal, deal, deal_within
+from coordinator.cells.subordinates import Wards, say_ward
+from coordinator.core.actions import Send
+from coordinator.run.manifest import RunConfig, TrustSpec
+from coordinator.simulator.keys import virtual_peer_id
+from coordinator.wire.messages import CellRoster, Ward
+from dht.errors import UsageError
+from dht.identity import PeerId
+from dht.statement import Statement
+from tests.coordinator.builders import Club, boot
+
+NAMES = [virtual_peer_id(number, 1) for number in range(WARDS_MAX + 40)]
+HEAD = virtual_peer_id(0, 2)
+CROWD, OTHERS = 300, 40  # so many keys of one network beside those that have one each
+CLUB = Club.of(4 + CROWD + OTHERS, founders=4, trust=TrustSpec(network_share=0.25))
+CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
+ONE, FIRST, OTHER = b"one network", range(4, 4 + CROWD), range(4 + CROWD, 4 + CROWD + OTHERS)
+
+
+def cells_of(dealt: Deal) -> Iterable[tuple[PeerId, ...]]:
+    """Members of each cell, but for the head of the uppermost."""
+    yield dealt.own
+    yield from ((leader, *wards) for leader, wards in dealt.below.items())
+
+
+@given(
+    st.lists(st.integers(0, 6), max_size=140),
+    st.sampled_from([0.1, 0.25, 0.5, 0.9]),
+    st.integers(0, 6),
+)
+def test_no_cell_has_more_than_its_share_of_one_network(networks: list[int], share: float, of_head: int) -> None:
+    """0 stands for no public network, which nothing bounds."""
+    order = NAMES[: len(networks)]
+    known = {peer: frozenset({bytes([one])} if one else ()) for peer, one in zip(order, networks, strict=True)}
+    known[HEAD] = frozenset({bytes([of_head])} if of_head else ())
+    dealt = deal_within(order, HEAD, share, known)
+    for index, members in enumerate(cells_of(dealt)):
+        whole = (HEAD, *members) if index == 0 else members
+        count = Counter(network for peer in whole for network in known[peer])
+        assert all(number <= max(1, share * len(whole)) for number in count.values())
+    kept = {peer for members in cells_of(dealt) for peer in members}
+    assert {peer for peer in order if not known[peer]} <= kept
+
+
+@given(st.integers(0, len(NAMES)))
+def test_without_a_bound_everybody_is_dealt_a_cell(count: int) -> None:
+    networks = dict.fromkeys((HEAD, *NAMES), frozenset({b"one"}))
+    assert deal_within(NAMES[:count], HEAD, 1.0, networks) == deal(NAMES[:count])
+
+
+def wards_of(*numbers: int) -> Wards:
+    """Head 0, asked by these in order."""
+    core = CLUB.core(0)
+    core.origins = dict.fromkeys(CLUB.peers(FIRST), ONE) | {peer: peer.encode() for peer in CLUB.peers(OTHER)}
+    wards = Wards(core, CHAIN)
+    for number in numbers:
+        body = Ward(head=CLUB.ids[0], boot=boot(0), dialable=True)
+        wards.add(CLUB.say(number, "ward", body, fragment=0, version=1, group=CHAIN.digest))
+    return wards
+
+
+def test_many_keys_of_one_network_leave_room_to_others() -> None:
+    wards = wards_of(*FIRST, *OTHER)
+    assert len(wards.gathered) == WARDS_MAX // 4 + OTHERS
+    own = say_ward(wards.core, CHAIN, CLUB.ids[0], boot(0))
+    rosters = [one.message for one in wards.deal(own) if isinstance(one, Send) and isinstance(one.message, Statement)]
+    cells = [[ward.sender for ward in one.read(CellRoster).wards] for one in rosters]
+    assert {peer for cell in cells for peer in cell} >= CLUB.peers(OTHER)
+    assert all(len(CLUB.peers(FIRST).intersection(cell)) <= max(1, (1 + len(cell)) // 4) for cell in cells)
+    assert wards.gathered == {}
+
+
+def test_who_asks_again_takes_no_second_place() -> None:
+    wards = wards_of(*FIRST, FIRST[0])
+    assert len(wards.gathered) == WARDS_MAX // 4
+
+
+def test_a_run_with_cells_cannot_bound_newcomers() -> None:
+    with pytest.raises(UsageError, match=r"newcomers_share cannot be combined with pace\.cells"):
+        RunConfig.parse("[trust]\nnewcomers_share = 0.25\n[pace]\ncells = true", "run.toml")

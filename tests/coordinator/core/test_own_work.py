@@ -1,0 +1,268 @@
+"""What a peer that changes over to another branch may bring again: its own work that only the branch left holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.chain.certificate import Contributor, PartitionOutcome
+from coordinator.chain.chain import Chain
+from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
+from coordinator.core.actions import Adopt, Returned, Tell
+from coordinator.core.own_work import Ledger
+from coordinator.engine.fragment import FragmentMachine
+from coordinator.simulator.tensors import VirtualLearner, Work
+from dht.identity import PeerId
+from tests.coordinator.rigs import PEERS, certificate, chain_of, core, grown
+
+FIVE = PEERS[:5]
+LOSERS, WINNERS = FIVE[:2], FIVE[2:]
+ME = FIVE[0]
+STEM = grown(chain_of(core()), 2, FIVE, b"stem")
+TOKENS = 100  # of everybody in every version; each has one step
+
+
+def counted(chain: Chain, me: PeerId = ME) -> Ledger:
+    """Of a peer that has adopted every version of this chain with the snapshot that is in it."""
+    ledger = Ledger(me)
+    for steps, one in enumerate(chain.certificates, 1):
+        if any(one.outcome.included_in(me)):
+            ledger.give(one.outcome.roster_id, steps)
+            ledger.count(one.outcome.roster_id, one.outcome)
+    return ledger
+
+
+def rival(fork: int, versions: int = 2, roster: tuple[PeerId, ...] = WINNERS, salt: bytes = b"rival") -> Chain:
+    return grown(STEM.truncated(fork), versions, roster, salt)
+
+
+def test_what_only_the_branch_left_holds_is_taken_back_once() -> None:
+    ledger = counted(grown(STEM, 3, LOSERS, b"ours"))
+    assert not ledger.brings(5)
+    assert ledger.take_back(rival(2)) == Returned(3, 3 * TOKENS)
+    assert ledger.brings(5)
+    assert ledger.take_back(rival(2)) is None
+
+
+def test_what_the_other_branch_holds_too_stays_counted() -> None:
+    ours = grown(STEM, 3, LOSERS, b"ours")
+    assert counted(ours).take_back(ours) is None
+    assert counted(ours).take_back(grown(ours, 2, FIVE, b"more")) is None
+    assert counted(ours).take_back(rival(1)) == Returned(4, 4 * TOKENS), "the last version of the stem, too"
+
+
+def test_a_chain_that_is_shorter_than_ours_holds_no_more_than_it_has() -> None:
+    assert counted(grown(STEM, 3, LOSERS, b"ours")).take_back(rival(2, versions=1)) == Returned(3, 3 * TOKENS)
+
+
+def test_whoever_brought_nothing_takes_nothing_back() -> None:
+    assert counted(grown(STEM, 3, LOSERS, b"ours"), PEERS[9]).take_back(rival(2)) is None
+
+
+def test_work_of_which_we_kept_no_snapshot_ends_what_can_be_taken_back() -> None:
+    """What was dropped cannot be brought; what came before it may have gone with it."""
+    ledger = counted(grown(STEM, 3, LOSERS, b"ours"))
+    ledger.count_all(9)
+    assert ledger.take_back(rival(2)) is None
+
+
+def test_work_that_came_through_a_cell_is_not_taken_back() -> None:
+    """The certificate has it under the name of the cell's head, summed up with that of others."""
+    ours = grown(STEM, 2, LOSERS, b"ours")
+    ledger = counted(ours)
+    ledger.give(b"cell", 4)
+    ledger.count(b"cell", certificate(ours, LOSERS, salt=b"cells").outcome)
+    assert ledger.take_back(rival(2)) is None
+
+
+def test_a_branch_that_holds_some_of_our_work_lets_nothing_be_taken_back() -> None:
+    """We gave 5 steps to a round of theirs that we gave up, and 9, which include them, are counted in ours."""
+    ledger = counted(STEM)
+    theirs, ours = (certificate(STEM, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
+    ledger.give(theirs.roster_id, 5)
+    ledger.give(ours.roster_id, 9)
+    ledger.count(ours.roster_id, ours)
+    assert ledger.change_over([theirs])
+    assert ledger.take_back(grown(STEM, 1, FIVE, b"theirs")) is None
+
+
+def test_what_can_be_taken_back_is_bounded() -> None:
+    ledger = counted(grown(STEM, LINEAGE_DEPTH_MAX + 8, LOSERS, b"ours"))
+    assert len(ledger.entries) == LINEAGE_DEPTH_MAX
+
+
+# -- at a peer
+
+
+def holding(versions: int) -> FragmentMachine:
+    """A peer of a side that has certified this many versions by itself, all with work of ours."""
+    own = core(0)
+    machine = FragmentMachine(own, grown(STEM, versions, LOSERS, b"ours"), held=2 + versions, now=0.0)
+    machine.ledger = counted(machine.chain)
+    return machine
+
+
+def changed_over(machine: FragmentMachine, to: Chain, now: float) -> Adopt:
+    """It leaves for this chain, and gets its state."""
+    fork = max(one for one in range(to.version) if to.digest_at(one) == machine.chain.digest_at(one))
+    machine.switch(to, fork, now)
+    adopt, *told = machine.fetched(to.digest, now)
+    assert isinstance(adopt, Adopt)
+    assert [one.event for one in told if isinstance(one, Tell)] == ["branch_carried"] * (adopt.returned is not None)
+    return adopt
+
+
+def test_who_changes_over_brings_its_branch_along() -> None:
+    machine = holding(3)
+    adopt = changed_over(machine, rival(2), 5.0)
+    assert (adopt.snapshot, adopt.counted, adopt.returned) == (None, (), Returned(3, 3 * TOKENS))
+    assert machine.ledger.brings(5)
+
+
+def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> None:
+    """It may have brought it to the other one by then; so what it holds gives way to what is certified."""
+    machine, later = holding(3), grown(grown(STEM, 3, LOSERS, b"ours"), 4, LOSERS, b"later")
+    changed_over(machine, rival(2), 5.0)
+    adopt = changed_over(machine, later, 9.0)
+    assert adopt.returned is None
+    assert any(adopt.counted), "with work of ours, and no snapshot of it: the learner begins at this state"
+
+
+def test_who_only_passed_by_another_branch_brings_what_it_held() -> None:
+    """Two changes before any state has come: what counts is what we hold, and where we end."""
+    machine = holding(3)
+    machine.switch(rival(2), 2, 5.0)
+    assert changed_over(machine, rival(1, 4, salt=b"other"), 6.0).returned == Returned(4, 4 * TOKENS)
+
+
+def test_a_branch_that_cannot_be_had_takes_nothing_with_it() -> None:
+    machine = holding(3)
+    machine.switch(rival(2), 2, 5.0)
+    machine.custody.lacking_since = -1e9
+    machine.fetch_failed(machine.chain.digest, 6.0)
+    assert machine.held == 5
+    assert not machine.ledger.brings(5), "it is as it was"
+    assert changed_over(machine, rival(2, 3, salt=b"other"), 9.0).returned == Returned(3, 3 * TOKENS)
+
+
+def test_a_core_that_does_not_carry_leaves_it_all_behind() -> None:
+    machine = holding(3)
+    machine.core.carries = False
+    assert changed_over(machine, rival(2), 5.0).returned is None
+    assert not machine.ledger.brings(5)
+
+
+# -- over whole histories
+
+
+@dataclass
+class Life:
+    """What a peer is at one moment, apart from what its core remembers: as much as a checkpoint holds."""
+
+    chain: Chain
+    steps: int = 0
+    counted: int = 0
+    births: tuple[tuple[int, int], ...] = ()  # first step, life
+
+
+class History:
+    """One peer among others that certify without it, on as many branches as there are."""
+
+    def __init__(self) -> None:
+        self.chains = [STEM]
+        self.saved = Life(STEM)
+        self.brought: dict[bytes, list[Work]] = {}  # by roster
+        self.lives = 0
+        self.carried = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """It comes back with its checkpoint; what came after that it does anew."""
+        self.lives += 1
+        self.life = replace(self.saved, births=(*self.saved.births, (self.saved.steps, self.lives)))
+        chain = self.life.chain
+        self.machine = FragmentMachine(core(0), chain.truncated(chain.version), held=chain.version, now=0.0)
+
+    def save(self) -> None:
+        held = self.machine.held_chain
+        self.saved = replace(self.life, chain=held.truncated(held.version))
+
+    def work(self, steps: int) -> None:
+        self.life.steps += steps
+
+    def others(self, which: int, back: int) -> None:
+        """Others make a version, perhaps beside one that is there already."""
+        base = self.chains[which % len(self.chains)]
+        base = base.truncated(max(STEM.version, base.version - back))
+        self.chains.append(grown(base, 1, WINNERS, b"others %d" % len(self.chains)))
+
+    def bring(self, heard: bool) -> None:
+        """It brings all that it has to a round, which certifies; perhaps it does not hear of that."""
+        new = self.life.steps - self.life.counted
+        if new <= 0:
+            return
+        own = Contributor(peer=ME, tokens=TOKENS * new, steps=new)
+        changes: dict[str, object] = {"contributors": (own,), "partitions": (ONE_INPUT,)}
+        salt = b"bring %d" % len(self.chains)
+        made = certificate(self.machine.chain, FIVE, salt=salt, changes=changes)
+        roster = made.outcome.roster_id
+        learner = VirtualLearner(ME, 0.0, TOKENS, 0.0, 0.0, [], list(self.life.births))
+        self.brought[roster] = learner.work(self.life.counted, new)
+        self.machine.ledger.give(roster, self.life.steps)
+        grown_to = self.machine.chain.truncated(self.machine.chain.version)
+        grown_to.append(made)
+        self.chains.append(grown_to)
+        if heard:
+            self.machine.ledger.count(roster, made.outcome)
+            self.life.counted = self.life.steps
+            self.machine.chain.append(made)
+
+    def meet(self, which: int, at_once: bool) -> None:
+        """It changes over to another chain, or follows one that continues its own; the state may come later."""
+        machine, to = self.machine, self.chains[which % len(self.chains)]
+        machine.core.steps = self.life.steps
+        fork = max(one for one in range(to.version + 1) if to.digest_at(one) == machine.chain.digest_at(one))
+        if fork == to.version:
+            return
+        if fork < machine.chain.version:
+            machine.switch(to.truncated(to.version), fork, 1.0)
+        else:
+            for one in to.after(fork, to.version - fork):
+                machine.advance(one, 1.0)
+        for action in machine.fetched(machine.chain.digest, 2.0) if at_once else []:
+            if not isinstance(action, Adopt):
+                continue
+            if any(action.counted):
+                self.life.counted = self.life.steps
+            elif action.returned is not None:
+                self.life.counted -= action.returned.steps
+                self.carried += 1
+
+
+ONE_INPUT = PartitionOutcome(reducer=ME, root=bytes(32), included=(0,))
+places = st.integers(0, 30)
+deeds = st.one_of(
+    st.tuples(st.just("work"), st.integers(1, 3)),
+    st.tuples(st.just("bring"), st.booleans()),
+    st.tuples(st.just("others"), places, st.integers(0, 3)),
+    st.tuples(st.just("meet"), places, st.booleans()),
+    st.tuples(st.just("save")),
+    st.tuples(st.just("restart")),
+)
+
+
+@given(st.lists(deeds, max_size=40))
+def test_no_step_is_in_one_chain_twice(story: list[tuple[object, ...]]) -> None:
+    history = History()
+    for what, *how in story:
+        if what == "bring" and not history.machine.ready:
+            continue
+        getattr(history, str(what))(*how)
+    for chain in history.chains:
+        rosters = [one.outcome.roster_id for one in chain.certificates]
+        pieces = sorted(piece for roster in rosters for piece in history.brought.get(roster, []))
+        for (life, first, last), (next_life, next_first, _) in pairwise(pieces):
+            assert life != next_life or last <= next_first, f"from step {first}"

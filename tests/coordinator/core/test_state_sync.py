@@ -1,0 +1,171 @@
+"""Which certified state a peer holds and how it comes by the newest (design §8, catch-up)."""
+
+from __future__ import annotations
+
+from coordinator.core.actions import Adopt, Discard, FetchState, RoundKey
+from coordinator.core.state_sync import (
+    FETCH_RETRY_SECONDS,
+    HOLDERS_MAX,
+    LACKING_INTERVALS,
+    UNSERVED_INTERVALS,
+    UNSERVED_MAX,
+    Custody,
+)
+from coordinator.wire.presence import HEAD_BYTES
+from tests.coordinator.builders import NOW, Club, digest, presence
+
+CLUB = Club.of(6)
+EVERYONE = tuple(range(6))
+OLD = CLUB.grow(CLUB.chain(), EVERYONE)
+CHAIN = CLUB.grow(CLUB.chain(0, OLD.certificates), EVERYONE, (0, 1, 2, 3))
+NEWEST = CHAIN.certificates[-1]
+KEY = RoundKey(0, 1, digest("roster"))
+INTERVAL = 4.0
+
+
+def behind(number=0):
+    custody = Custody(CLUB.core(number))
+    custody.fall_behind(OLD, NOW)
+    return custody
+
+
+def test_whoever_falls_further_behind_holds_what_it_held():
+    custody = Custody(CLUB.core(0))
+    assert custody.complete
+    custody.fall_behind(OLD, NOW)
+    custody.fall_behind(CHAIN, NOW + 1)
+    assert custody.behind is not None
+    assert not custody.complete
+    assert custody.behind.digest == OLD.digest
+
+
+def test_the_live_are_asked_first_and_signers_before_others():
+    custody = behind()
+    core = custody.core
+    core.presence.see(CLUB.ids[2], presence(2), NOW)
+    core.presence.see(CLUB.ids[5], presence(5, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],)), NOW)
+    core.presence.see(CLUB.ids[4], presence(4, versions=(3,), heads=(OLD.digest[:HEAD_BYTES],)), NOW)
+    (fetch,) = custody.fetch(CHAIN, NOW)
+    assert isinstance(fetch, FetchState)
+    assert fetch.certificate == NEWEST
+    assert fetch.holders[:2] == (CLUB.ids[2], CLUB.ids[5])
+    assert set(fetch.holders) == CLUB.peers((1, 2, 3, 5))  # never ourselves, nor who has another head
+
+
+def test_peers_ask_in_different_orders_and_each_time_in_another():
+    """Else one hostile signer would be the first that a peer asks, again and again."""
+    signers, (one, other) = (
+        CLUB.peers((0, 1, 2, 3)),
+        ([custody.fetch(CHAIN, NOW)[0].holders for _ in range(32)] for custody in map(behind, (4, 5))),
+    )
+    assert {frozenset(holders) for holders in one + other} == {signers}
+    assert one != other
+    assert {holders[0] for holders in one} == {holders[0] for holders in other} == signers
+
+
+def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_asked():
+    """Signers that are away may have gone a moment ago; of the others each has its turn (docs/adr/0042)."""
+    custody, keys = behind(), Club.of(200, seed=1).ids
+    for number, key in enumerate(keys):
+        head = presence(number, versions=(3,), heads=(CHAIN.digest[:HEAD_BYTES],))
+        custody.core.presence.see(key, head, NOW)
+    asked = [custody.fetch(CHAIN, NOW)[0].holders for _ in range(300)]
+    assert all(NEWEST.voters - {custody.core.me} <= set(holders) and len(holders) == HOLDERS_MAX for holders in asked)
+    assert set(keys) <= {peer for holders in asked for peer in holders}
+
+
+def test_holders_are_bounded():
+    club = Club.of(HOLDERS_MAX + 8)
+    chain = club.grow(club.chain(), range(HOLDERS_MAX + 8))
+    custody = Custody(club.core(0))
+    custody.fall_behind(club.chain(), NOW)
+    assert len(custody.fetch(chain, NOW)[0].holders) == HOLDERS_MAX
+
+
+def test_a_fetched_state_is_adopted():
+    custody = behind()
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None)]
+    assert custody.complete
+
+
+def test_a_fetched_version_with_our_snapshot_is_adopted_with_it():
+    custody = behind()
+    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    assert custody.fetched(CHAIN) == [
+        Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,)),
+        Discard(KEY),
+    ]
+
+
+def test_a_snapshot_of_an_earlier_version_counts_into_the_newest():
+    custody = behind()
+    middle = CHAIN.certificates[1]
+    custody.unadopted = Adopt(middle, applied=None, snapshot=KEY, counted=(True,), frozen=(True,))
+    adopt, _ = custody.fetched(CHAIN)
+    assert adopt == Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+
+
+def test_work_of_which_no_snapshot_is_left_is_counted_whole():
+    custody = behind()
+    custody.included_unseen = True
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None, counted=(True,))]
+    assert not custody.included_unseen
+
+
+def test_a_version_that_nobody_serves_counts_as_not_existing_after_four_intervals_for_three():
+    custody = behind()
+    patience = LACKING_INTERVALS * INTERVAL
+    assert not custody.failed(CHAIN, INTERVAL, NOW + patience - 0.1)
+    assert custody.again_at == NOW + patience - 0.1 + FETCH_RETRY_SECONDS
+    assert not custody.is_unserved(CHAIN.digest, NOW)
+    assert custody.failed(CHAIN, INTERVAL, NOW + patience)
+    absence = UNSERVED_INTERVALS * INTERVAL
+    assert custody.is_unserved(CHAIN.digest, NOW + patience + absence - 0.1)
+    assert not custody.is_unserved(CHAIN.digest, NOW + patience + absence)  # somebody may serve it by then
+
+
+def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_long():
+    custody, now, absences = behind(), NOW, []
+    for _ in range(7):
+        now += 1000.0
+        assert custody.failed(CHAIN, INTERVAL, now)
+        absences.append((custody.unserved[CHAIN.digest].until - now) / INTERVAL)
+    assert absences == [3.0, 6.0, 12.0, 24.0, 48.0, 48.0, 48.0]
+    custody.fetched(CHAIN)
+    assert custody.unserved == {}
+
+
+def test_turning_back_gives_what_is_held_and_frees_the_work():
+    custody = behind()
+    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    held, actions = custody.turn_back(NOW)
+    assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
+    assert custody.complete
+    assert custody.again_at is None
+
+
+def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
+    custody = Custody(CLUB.core(0))
+    custody.fall_behind(CLUB.chain(), NOW)
+    custody.floor = OLD
+    assert not custody.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"
+    assert custody.failed(CHAIN, INTERVAL, NOW + 100.0)
+    turned, _ = custody.turn_back(NOW + 100.0)
+    assert turned.digest == OLD.digest
+    assert turned is not OLD, "it will grow"
+    assert custody.behind is not None
+    assert custody.behind.version == 0
+    assert not custody.complete
+    custody.fetched(CHAIN)
+    assert custody.complete
+    assert custody.floor is None
+
+
+def test_unserved_versions_are_bounded():
+    custody = behind()
+    chain = CLUB.chain()
+    for _ in range(UNSERVED_MAX + 3):
+        CLUB.grow(chain, EVERYONE)
+        assert custody.failed(chain, INTERVAL, NOW + 100.0)
+    assert len(custody.unserved) == UNSERVED_MAX
+    assert chain.digest in custody.unserved

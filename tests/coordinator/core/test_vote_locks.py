@@ -1,0 +1,111 @@
+"""What binds a peer at its bases, and what it knows of its own work (design §6.2 step 9)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.actions import VoteRecord
+from coordinator.core.own_work import ROUNDS_KEPT, Ledger
+from coordinator.core.timeline import LOCK_DEADLINES
+from coordinator.core.vote_locks import BASES_MAX, FREE, Bond, Bonds
+from tests.coordinator.builders import NOW, PACE, Club, digest
+
+CLUB = Club.of(4)
+CHAIN = CLUB.chain()
+BASE = digest("base")
+
+
+def bonds():
+    return Bonds(CLUB.core(0))
+
+
+def record(attempt, parent=BASE):
+    return VoteRecord(0, 0, parent, attempt, digest("roster"), tuple(CLUB.ids), digest("outcome"), digest("state"))
+
+
+def test_where_nothing_was_said_nothing_binds():
+    assert bonds().at(BASE) == FREE == Bond(0, 0.0)
+
+
+def test_a_vote_of_an_earlier_life_binds_for_three_deadlines():
+    kept = bonds()
+    kept.bind(record(attempt=0), NOW)
+    assert kept.at(BASE) == Bond(0, NOW + LOCK_DEADLINES * PACE.round_seconds)
+    assert kept.at(digest("other")) == FREE
+
+
+def test_later_attempts_had_longer_deadlines():
+    until = []
+    for attempt in range(6):
+        kept = bonds()
+        kept.bind(record(attempt), NOW)
+        until.append((kept.at(BASE).until - NOW) / (LOCK_DEADLINES * PACE.round_seconds))
+    assert until == [1, 2, 4, 8, 8, 8]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), min_size=1, max_size=9))
+def test_bonds_never_loosen_but_by_time(ties):
+    kept = bonds()
+    for first_attempt, until in ties:
+        kept.tie(BASE, first_attempt, until)
+    assert kept.at(BASE) == Bond(max(one for one, _ in ties), max(until for _, until in ties))
+
+
+def test_the_bases_remembered_are_bounded_and_the_newest():
+    kept = bonds()
+    kept.tie(BASE, 1, 0.0)
+    for number in range(BASES_MAX - 1):
+        kept.tie(digest(number), number + 1, 0.0)
+    kept.tie(BASE, 2, 0.0)  # used again, so it is a new one
+    kept.tie(digest("one more"), 1, 0.0)
+    kept.tie(digest("where we said nothing"), 0, 0.0)
+    assert len(kept.known) == BASES_MAX
+    assert kept.at(BASE) == Bond(2, 0.0)
+    assert digest(0) not in kept.known
+
+
+# -- the ledger
+
+
+ME = CLUB.ids[0]
+OUTCOME = CLUB.outcome(CHAIN, (0, 1, 2))
+WITHOUT_ME = CLUB.outcome(CHAIN, (1, 2, 3))
+
+
+def test_a_peer_brings_steps_that_no_version_holds():
+    ledger = Ledger(ME)
+    assert not ledger.brings(0)
+    assert ledger.brings(1)
+    ledger.give(OUTCOME.roster_id, 7)
+    assert ledger.brings(7)  # given is not certified
+    ledger.count(OUTCOME.roster_id, OUTCOME)
+    assert not ledger.brings(7)
+    assert ledger.brings(8)
+
+
+def test_what_is_counted_never_grows_less():
+    ledger = Ledger(ME)
+    ledger.count_all(9)
+    ledger.give(OUTCOME.roster_id, 7)
+    ledger.count(OUTCOME.roster_id, OUTCOME)
+    ledger.count_all(3)
+    assert ledger.counted_steps == 9
+
+
+def test_a_round_of_an_earlier_life_is_not_known():
+    ledger = Ledger(ME)
+    assert not ledger.knows(OUTCOME)  # it holds work of ours, and we cannot say how much
+    assert ledger.knows(WITHOUT_ME)
+    ledger.give(OUTCOME.roster_id, 7)
+    assert not ledger.knows(OUTCOME)  # given, but not counted yet: we would bring it again
+    ledger.count(OUTCOME.roster_id, OUTCOME)
+    assert ledger.knows(OUTCOME)
+
+
+def test_the_rounds_remembered_are_bounded():
+    ledger = Ledger(ME)
+    for number in range(ROUNDS_KEPT + 5):
+        ledger.give(digest(number), number)
+    assert len(ledger.given) == ROUNDS_KEPT
+    assert digest(4) not in ledger.given

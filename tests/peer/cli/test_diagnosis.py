@@ -1,0 +1,103 @@
+"""What the doctor makes of measurements, and what it finds on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.run.manifest import PaceSpec, RunConfig
+from peer.cli import diagnosis
+from peer.cli.diagnosis import Finding, Probed
+from peer.cli.doctor import check_machine
+from peer.cli.terms import Machine, step_seconds_at
+from peer.machine.limits import Limits
+from peer.machine.pause_policy import Conditions
+from peer.node.options import NodeOptions
+from tests.peer.homely import MODEL, manifest
+
+MACHINE = Machine(memory_bytes=64 << 30, disk_bytes=100 << 30, flops=1e11)
+CONFIG = RunConfig(model=MODEL)
+
+
+def grade(finding: Finding) -> str:
+    assert bool(finding.advice) >= (finding.grade == "bad")
+    return finding.grade
+
+
+def test_a_machine_that_is_too_small_is_told_so() -> None:
+    assert grade(diagnosis.memory(CONFIG, MACHINE)) == "ok"
+    assert grade(diagnosis.memory(CONFIG, replace(MACHINE, memory_bytes=1000))) == "bad"
+    assert diagnosis.gpu_memory(CONFIG, MACHINE) == []
+    for gpu_bytes, expected in ((1 << 34, "ok"), (1000, "note")):
+        (card,) = diagnosis.gpu_memory(CONFIG, replace(MACHINE, gpu_bytes=gpu_bytes))
+        assert grade(card) == expected
+    assert grade(diagnosis.disk(CONFIG, MACHINE, Limits())) == "ok"
+    assert grade(diagnosis.disk(CONFIG, replace(MACHINE, disk_bytes=1000), Limits())) == "bad"
+    assert grade(diagnosis.disk(CONFIG, MACHINE, Limits(disk_gigabytes=1e-6))) == "bad"
+
+
+def test_a_processor_that_is_too_slow_for_the_runs_rounds_is_noted() -> None:
+    (fast,) = diagnosis.steps(CONFIG, MACHINE)
+    assert grade(fast) == "ok"
+    assert "rounds wait 1.6 s" in fast.text
+    slow = replace(MACHINE, flops=step_seconds_at(CONFIG, 1.0) / 1.7)
+    (found,) = diagnosis.steps(CONFIG, slow)
+    assert grade(found) == "note"
+    assert "a step takes 1.7 s here" in found.text
+    assert "pace.round_seconds" in found.advice
+    patient = CONFIG.model_copy(update={"pace": PaceSpec(round_seconds=10.0)})
+    assert [grade(one) for one in diagnosis.steps(patient, slow)] == ["ok"]
+    assert diagnosis.steps(CONFIG, replace(slow, gpu_bytes=1 << 34)) == [], (
+        "it trains on the GPU, which nobody measured"
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [((), "note"), ((0.2, -0.1), "ok"), ((12.0,), "note"), ((-40.0, -41.0, 0.0), "bad"), ((0.0, 0.1, 90.0), "ok")],
+)
+def test_the_clock_is_judged_by_most_peers(offsets: tuple[float, ...], expected: str) -> None:
+    assert grade(diagnosis.clock(Probed(clock_seconds=offsets))) == expected
+
+
+def test_a_peer_that_cannot_be_called_learns_what_to_do() -> None:
+    assert grade(diagnosis.reachability(Probed(reachable=(False, True)), "0.0.0.0", 7400)) == "ok"
+    router = diagnosis.reachability(Probed(reachable=(False,), hosts=("203.0.113.7",)), "0.0.0.0", 7400)
+    assert "203.0.113.7" in router.text
+    assert "forward TCP port 7400" in router.advice
+    assert "--listen 0.0.0.0" in diagnosis.reachability(Probed(reachable=(False,)), "127.0.0.1", 7400).advice
+    assert grade(diagnosis.reachability(Probed(), "0.0.0.0", 7400)) == "note"
+
+
+def test_a_narrow_line_is_noted_also_if_the_owner_made_it_so() -> None:
+    fast, slow = Probed(upload_bytes_per_second=1e9), Probed(upload_bytes_per_second=10.0)
+    assert grade(diagnosis.upload(CONFIG, MACHINE, fast, Limits())) == "ok"
+    assert grade(diagnosis.upload(CONFIG, MACHINE, slow, Limits())) == "note"
+    eager = replace(MACHINE, flops=1e15)
+    assert grade(diagnosis.upload(CONFIG, eager, fast, Limits(upload_mbit=1.0))) == "note"
+    assert "not measured" in diagnosis.upload(CONFIG, MACHINE, Probed(), Limits()).text
+
+
+def test_another_text_is_noted() -> None:
+    assert grade(diagnosis.data(manifest(), bytes(32))) == "ok"
+    assert grade(diagnosis.data(manifest(), bytes([1]) * 32)) == "note"
+
+
+def test_a_wish_that_this_machine_cannot_fulfil_is_noted() -> None:
+    blind = diagnosis.manners(Limits(pause_above_celsius=80.0), Conditions())
+    assert {(one.subject, one.grade) for one in blind} == {
+        ("battery", "note"),
+        ("GPU programs", "note"),
+        ("temperature", "note"),
+    }
+    (seen,) = diagnosis.manners(Limits(pause_for_gpu_programs=False), Conditions(on_battery=True))
+    assert (seen.grade, seen.text) == ("ok", "in use")
+
+
+def test_this_machine_passes(tmp_path: Path) -> None:
+    found = check_machine(NodeOptions(tmp_path), CONFIG)
+    assert [str(one) for one in found if one.grade == "bad"] == []
+    subjects = {one.subject for one in found}
+    assert subjects >= {"versions", "arithmetic", "memory", "steps", "disk", "GPU", "port"}

@@ -1,0 +1,96 @@
+"""The owner's commands: logs, the unit of a service, and a peer in the background."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dht.addresses import PeerAddress
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity
+from dht.invite import Invite
+from peer.cli import arguments, main
+from peer.machine.detach import CONSOLE_NAME, start_detached
+from peer.machine.limits import Limits, PeerSettings
+from peer.machine.log import LOG_NAME
+from peer.service.systemd import Unit, write_unit
+from tests.dashboard.one_peer import running_peer
+
+PYTHON = (3, 11)
+PEER = Identity(bytes(32)).peer_id
+INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
+
+
+def test_the_newest_lines_of_a_log_are_shown_over_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / f"{LOG_NAME}.1").write_text("one\ntwo\n")
+    (tmp_path / LOG_NAME).write_text("three\nfour\n")
+    assert main.run(["logs", "--data", str(tmp_path), "-n", "3"], PYTHON) == 0
+    assert capsys.readouterr().out == "two\nthree\nfour\n"
+    assert main.run(["logs", "--data", str(tmp_path / "nowhere")], PYTHON) == 2
+    assert "no peer has run" in capsys.readouterr().err
+
+
+def test_an_id_is_known_before_any_run_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for _ in range(2):
+        assert main.run(["id", "--data", str(tmp_path / "new")], PYTHON) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert arguments.founders([shown[0].strip()]) == (Identity.load(tmp_path / "new" / "identity.key").peer_id,)
+
+
+def test_limits_are_shown_and_changed_while_no_peer_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    assert main.run(["limits", "--data", str(folder), "upload_mbit=2", "hours=22:00-07:00"], PYTHON) == 0
+    changed = capsys.readouterr().out
+    assert PeerSettings.load(folder).limits == Limits(upload_mbit=2.0, hours="22:00-07:00")
+    assert main.run(["limits", "--data", str(folder)], PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert shown == changed
+    assert len(shown.splitlines()) == len(Limits.model_fields)
+    assert shown.startswith("upload_mbit=2.0  ")
+
+
+def test_a_running_peer_is_asked_and_its_refusal_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_peer(tmp_path) as asked:
+        assert main.run(["limits", "--data", str(tmp_path), "cpu_cores=2"], PYTHON) == 0
+        assert "cpu_cores=2" in capsys.readouterr().out
+        assert main.run(["limits", "--data", str(tmp_path), "cpu_cores=many"], PYTHON) == 2
+        captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "cpu_cores" in captured.err
+    assert [one.changes for one in asked] == [("cpu_cores=2",), ("cpu_cores=many",)]
+    assert PeerSettings.load(tmp_path).limits == Limits(cpu_cores=2)
+
+
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    command = ["service", "install", INVITE, "--data", str(tmp_path / "my data"), "--port", "7400"]
+    assert main.run([*command, "--dry-run"], PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert f'"join" "{INVITE}" "--yes" "--data" "{tmp_path}/my data"' in shown
+    assert '"--port" "7400"' in shown
+    assert main.run(command, PYTHON) == 0
+    path = tmp_path / "systemd/user/muster.service"
+    assert path.read_text() == shown
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "systemctl --user" in capsys.readouterr().out
+
+
+def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:
+    text = Unit(("muster", 'a "b" %h $HOME \\')).text()
+    assert 'ExecStart="muster" "a \\"b\\" %%h $$HOME \\\\"\n' in text
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match="cannot be written"):
+        write_unit(tmp_path / "file" / "muster.service", text)
+
+
+def test_a_peer_in_the_background_that_cannot_begin_is_told_in_its_words(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this is not an invite"):
+        start_detached(["join", "-", "--yes", "--data", str(tmp_path)], "hello", tmp_path)
+    assert "this is not an invite" in (tmp_path / CONSOLE_NAME).read_text()

@@ -1,0 +1,384 @@
+"""The command line: one sentence for every mistake, the right exit code, and quick answers."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from multiaddr import Multiaddr
+
+from coordinator.run.compatibility import OURS
+from coordinator.views.control import SOCKET_NAME
+from dht.addresses import PeerAddress
+from dht.identity import Identity
+from dht.invite import Invite
+from dht.locks import IdentityLock
+from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from peer.cli import arguments as cli_settings
+from peer.cli import home, join, main
+from peer.cli.commands import app
+from peer.machine import paths
+from peer.machine.log import LOG_NAME, configure, record_crash, silence_libraries
+from peer.storage.run_directory import RunDirectory
+from tests.checkout import ROOT
+from tests.peer.homely import manifest
+
+PYTHON = (3, 11)
+PEER = Identity(bytes(32)).peer_id
+INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
+COMMANDS = (
+    *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
+    *("export", "verify", "credit", "doctor", "id", "limits", "logs", "version"),
+)
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr; nothing may be on stdout."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.rstrip("\n")
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("steps = 3", "steps: is not a known key"),
+        ("[pace]\nfragmnts = 3", "pace.fragmnts: is not a known key"),
+        ("versions = 0", "versions: input should be greater than or equal to 1"),
+        ("[model]\nheads = 3", "model.hidden_size must be a multiple"),
+        ("= 3", "is not valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("command", [["host"], ["swarm", "--config"]])
+def test_a_wrong_run_file_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], text: str, problem: str
+) -> None:
+    assert main.run([*command, write(tmp_path, text)], PYTHON) == 2
+    assert problem in sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["host", "/nowhere/run.toml"], "there is no run file at /nowhere/run.toml"),
+        (["host", "--founder", "me"], "'me' cannot be a founder"),
+        (["host", "--port", "0"], "Invalid value for '--port'"),
+        (["join"], "Missing argument"),
+        (["join", INVITE[:-9]], "the invite is cut short"),
+        (["join", INVITE[:7]], "the invite is cut short"),
+        (["join", INVITE[:20] + ("a" if INVITE[20] != "a" else "b") + INVITE[21:]], "the invite is damaged"),
+        (["join", "hello"], "this is not an invite"),
+        (["join", INVITE, "--fault", "kill:lunch"], "is no fault"),
+        (["join", INVITE], "agree beforehand with --yes"),
+        (["join", "-"], "agree beforehand with --yes"),
+        (["join", INVITE, "--threads", "0"], "Invalid value for '--threads'"),
+        (["swarm", "--peers", "0"], "has 1 to 64 peers, not 0"),
+        (["swarm", "--peers", "65"], "has 1 to 64 peers, not 65"),
+        (["swarm", "--peers", "1"], "this run needs 2 peers or more (pace.min_group), not 1"),
+        (["swarm", "--versions", "3", "--minutes", "1"], "give one of the two"),
+        (["swarm", "--minutes", "0"], "--minutes must be more than 0"),
+        (["swarm", "--minutes", "nan"], "--minutes must be more than 0"),
+        (["swarm", "--report", "/nowhere/r.json"], "no report can be written"),
+        (["swarm", "--data", "/proc/nowhere"], "/proc/nowhere cannot hold data: No such file or directory"),
+        (
+            ["chaos", "--peers", "4", "--minutes", "1", "--data", "/dev/null/x"],
+            "/dev/null/x cannot hold data: Not a dir",
+        ),
+        (["swarm", "--slow", "2:10"], "give --step-seconds too"),
+        (["swarm", "--step-seconds", "1", "--slow", "2"], "--slow '2' is not of the form NUMBER:VALUE"),
+        (["swarm", "--step-seconds", "1", "--slow", "2:0.1"], "1 to 1000 times slower"),
+        (["swarm", "--step-seconds", "1", "--slow", "9:2"], "there is no peer 9"),
+        (["swarm", "--fault", "5:kill:vote"], "there is no peer 5"),
+        (["swarm", "--pears", "4"], "No such option: --pears"),
+        (["dance"], "No such command 'dance'"),
+        (["swarm", "--attack", "nosuch:1"], "there is no attack 'nosuch'; choose one of `muster lab --list`, or"),
+        (["swarm", "--attack", "zero:1:factor=3"], "the attack zero has no parameter; leave out what follows"),
+        (["swarm", "--attack", "sign_flip+work+work:1"], "+work stands once behind an attack, not twice"),
+        (["swarm", "--attack", "stale:1:rounds=2.7"], "rounds of the attack stale is a whole number, not 2.7"),
+        (["swarm", "--attack", "peer.attacks.attack.Attack:1"], "attacks nothing: it is what attacks are made of"),
+        (["swarm", "--attack", "coordinator.adversary.mischief.Mischief:1"], "attacks nothing: it is what attacks are"),
+        (["swarm", "--attack", "two_votes:1:factor=2"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (["swarm", "--attack", "two_votes:0"], "is not of the form NAME:COUNT, as in two_votes:2"),
+        (["swarm", "--attack", "sign_flip:0"], "is not of the form NAME:COUNT, as in sign_flip:2"),
+        (
+            ["swarm", "--attack", "examples.attacks.turncoat.Turncoat:1:factor=2"],
+            "is not of the form NAME:COUNT, as in examples.attacks.turncoat.Turncoat:2",
+        ),
+        (["swarm", "--attack", "examples.attacks.turncoat.Turncoat+work:1"], "is an attack on the protocol, with an"),
+        (["swarm", "--attack", "no.such.Attack:1"], "the attack 'no.such.Attack' cannot be imported: No module"),
+        (["swarm", "--attack", "examples.attacks.turncoat.Nobody:1"], "cannot be imported: module"),
+        (["swarm", "--attack", ".turncoat.Turncoat:1"], "the attack '.turncoat.Turncoat' cannot be imported"),
+        (["swarm", "--attack", "json.JSONDecoder:1"], "there is no attack 'json.JSONDecoder'; choose one of"),
+        (["swarm", "--attack", "peer.attacks.messages.MessageAttack:1"], "attacks nothing: it is what attacks are"),
+        (["swarm", "--attack", "two_votes:9", "--peers", "4"], "of 4 peers 3 can attack, not 9"),
+        (
+            ["swarm", "--attack", "backdoor:1:share=7"],
+            "share of the attack backdoor is at least 0 and at most 1, not 7",
+        ),
+        (["status", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
+        (["id", "--data", "/dev/null"], "/dev/null cannot hold data"),
+        (["lab", "--period", "0"], "pace.steps_per_version"),
+        (["verify", "x" * 300], "cannot be read: File name too long"),
+        (["export", "x" * 300], "cannot be read: File name too long"),
+        (["swarm", "--step-seconds", "inf"], "'--step-seconds': Input should be less than or equal to 86400"),
+        (["swarm", "--versions", str(2**41)], "'--versions': Input should be less than or equal to"),
+        (["chaos", "--step-seconds", "1e9"], "'--step-seconds': Input should be less than or equal to 86400"),
+        (["join", INVITE, "--yes", "--limit", "memory_gigabytes=1e300"], "memory_gigabytes"),
+        (["join", INVITE, "--yes", "--name", "Jos\udce9"], "an argument is no text in UTF-8"),
+        (["drain", "--data", "/nowhere"], "no peer is running with data directory /nowhere"),
+        (["join", INVITE, "--yes", "--listen", "home"], "--listen 'home' is no IP address"),
+        (["join", INVITE, "--yes", "--device", "gpu"], "--device 'gpu' is none"),
+        (["join", INVITE, "--yes", "--limit", "upload_mbit"], "a limit is of the form KEY=VALUE"),
+        (["doctor", "hello"], "this is not an invite"),
+        (["doctor", INVITE, "--listen", "::zz"], "--listen '::zz' is no IP address"),
+        (["doctor", "--limit", "gpu_memory_share=0"], "limits.gpu_memory_share: input should be greater than 0"),
+        (["host", "--push", "a/b"], "say where to with --export"),
+        (["host", "--invite", "hello"], "this is not an invite"),
+        (["export", "new", "--data", "/nowhere"], "/nowhere holds no run"),
+        (["export", "new", "--data", "/nowhere", "--push", "hello"], "is no repository of the Hugging Face Hub"),
+        (["verify", "/nowhere"], "/nowhere is no export of Muster"),
+        (["credit", "--data", "/nowhere", "--run", "zz"], "/nowhere holds no run zz…"),
+        (["limits", "--data", "/nowhere", "hours=never"], "'never' are no hours"),
+        (["limits", "--data", "/nowhere", "uploads=2"], "uploads: is not a known key"),
+        (["service", "install", "hello"], "this is not an invite"),
+        (["service", "install", INVITE, "--listen", "home"], "--listen 'home' is no IP address"),
+        (["service", "start"], "No such command 'start'"),
+        (["pause", "now"], "unexpected extra argument"),
+        (["logs", "--data", "/nowhere"], "there is no log at /nowhere/muster.log"),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main.run(arguments, PYTHON) == 2
+    assert problem in sentence(capsys)
+    assert not list(tmp_path.glob("muster-crash-*"))  # only a bug leaves a report
+
+
+def test_a_folder_that_cannot_hold_data_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    uses = (["join", INVITE, "--yes"], ["doctor"], ["pause"], ["logs"], ["credit"], ["limits", "upload_mbit=2"])
+    for arguments in uses:
+        assert main.run([*arguments, "--data", str(tmp_path / "file")], PYTHON) == 2
+        assert "choose another --data directory" in sentence(capsys)
+
+
+def test_a_run_of_newer_peers_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anybody is asked for anything: the folder knows the run already."""
+    needs_more = manifest().model_copy(update={"protocol_minor_min": PROTOCOL_MINOR + 1})
+    RunDirectory(tmp_path, needs_more.run_id).keep_manifest(needs_more)
+    invite = str(Invite(needs_more.run_id, PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}"),)))
+    assert main.run(["join", invite, "--yes", "--data", str(tmp_path)], PYTHON) == 2
+    assert sentence(capsys) == (
+        f"this run needs protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR + 1}, and this is a muster of protocol {OURS}; "
+        "install a newer version"
+    )
+
+
+@pytest.mark.parametrize("python", [(3, 10), (3, 14), (2, 7)])
+def test_another_python_is_told_before_anything_else(
+    capsys: pytest.CaptureFixture[str], python: tuple[int, int]
+) -> None:
+    assert main.run(["status"], python) == 2
+    assert sentence(capsys) == f"Muster needs Python 3.11 to 3.13, and this is {python[0]}.{python[1]}"
+
+
+def test_a_bug_is_one_sentence_that_names_the_file_with_the_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: object, versions: object) -> None:
+        configure(tmp_path)
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(cli_settings, "run_config", broken)
+    assert main.run(["swarm"], PYTHON) == 1
+    assert sentence(capsys).endswith(f"(KeyError); please report it with the file {tmp_path / LOG_NAME}")
+    log = (tmp_path / LOG_NAME).read_text()
+    assert "Traceback" in log
+    assert "surprise" in log
+
+
+def test_a_library_that_is_missing_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peer.swarm.run", None)
+    assert main.run(["swarm"], PYTHON) == 1
+    assert sentence(capsys).endswith("is not installed; set Muster up again with: make install")
+
+
+def test_a_bug_before_there_is_a_log_gets_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = record_crash(ValueError("early"))
+    assert path.is_relative_to(tmp_path)
+    assert "early" in path.read_text()
+
+
+def test_what_libraries_log_goes_to_the_file_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("some.library")
+    library.addHandler(logging.StreamHandler())
+    library.propagate = False
+    configure(tmp_path)
+    silence_libraries()
+    library.warning("peer %s is slow", "bob")
+    assert capsys.readouterr().err == ""
+    assert '"event": "peer bob is slow"' in (tmp_path / LOG_NAME).read_text()
+
+
+class FullDisk(io.StringIO):
+    """A file that takes nothing more."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_loses_lines_of_the_log_and_leaves_the_terminal_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path)
+    (file,) = logging.getLogger().handlers
+    monkeypatch.setattr(file, "stream", FullDisk())
+    logging.getLogger("peer.rounds.driver").warning("too much")
+    assert capsys.readouterr().err == ""
+
+
+def test_more_is_logged_of_us_than_of_how_addresses_are_read(tmp_path: Path) -> None:
+    configure(tmp_path, verbose=True)
+    Multiaddr("/ip4/127.0.0.1/tcp/4001").decapsulate("/tcp/4001")
+    logging.getLogger("peer.rounds.driver").debug("ours")
+    events = [json.loads(line)["event"] for line in (tmp_path / LOG_NAME).read_text().splitlines()]
+    assert events == ["ours"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main.run([command, "--help"], PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert f"Example: muster {command}" in shown
+    assert not re.search(r"--fault|--slow|--die-with-parent", shown)
+
+
+def test_every_command_is_in_that_list() -> None:
+    commands = app.registered_commands + join.app.registered_commands + home.app.registered_commands
+    names = {command.name or command.callback.__name__ for command in commands if command.callback}
+    assert names == set(COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_is_shown_without_a_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main.run(arguments, PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert [command for command in COMMANDS if f"  {command} " not in shown] == []
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_the_version_names_the_protocol(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main.run(arguments, PYTHON) == 0
+    assert re.fullmatch(r"muster .+, protocol 1\.0\n", capsys.readouterr().out)
+
+
+def test_what_is_not_installed_has_no_version(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.machine.version.DISTRIBUTION", "musterml-nowhere")
+    assert main.run(["version"], PYTHON) == 0
+    assert capsys.readouterr().out == "muster (a checkout that is not installed), protocol 1.0\n"
+
+
+def test_the_default_run_is_the_one_in_examples() -> None:
+    assert cli_settings.run_config(None, None) == cli_settings.run_config(ROOT / "examples/tiny.toml", None)
+    assert cli_settings.run_config(None, 7).versions == 7
+
+
+def test_the_data_directory_follows_the_desktop_standard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/bob")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert paths.data_directory(None) == tmp_path / "muster"
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    assert paths.data_directory(None) == Path("/home/bob/.local/share/muster")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert paths.data_directory(None) == Path("/home/bob/.local/share/muster")
+    assert paths.data_directory(tmp_path) == tmp_path
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def muster(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "peer.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
+
+
+def test_quick_commands_import_neither_torch_nor_hivemind() -> None:
+    script = (
+        "import sys; from peer.cli import main as cli\n"
+        "for words in (['--help'], ['status', '--data', '/nowhere'], ['join', 'x'], ['swarm', '--peers', '0']):\n"
+        "    cli.run(words, (3, 11))\n"
+        "import peer.swarm.run, peer.swarm.view\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'hivemind', 'transformers', 'numpy')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_has_outlived_its_parent_does_not_begin(tmp_path: Path) -> None:
+    nobody = str(2**22 + 1)  # above every process id
+    done = muster("join", "-", "--yes", "--data", str(tmp_path), "--die-with-parent", nobody)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_model_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "[model]\nhidden_size = 16384\nlayers = 256\nintermediate_size = 65536")
+    done = muster("host", path, "--data", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"this run needs about [\d,]+ MiB of memory here and only [\d,]+ MiB are free or allowed; .*\n", done.stderr
+    )
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path, taken_port: int) -> None:
+    done = muster("host", "--data", str(tmp_path), "--port", str(taken_port))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"port {taken_port} is already in use; stop what listens there or choose another port\n",
+    )
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
+def test_a_second_peer_with_the_same_key_is_told(tmp_path: Path) -> None:
+    key = tmp_path / "identity.key"
+    Identity(bytes(32)).save(key)
+    lock = IdentityLock(key)
+    lock.acquire()
+    try:
+        done = muster("host", "--data", str(tmp_path))
+    finally:
+        lock.release()
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"another muster process here already uses the key {key}; ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,128 @@
+"""What a volunteer is told before joining: every figure follows from the manifest or is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
+from dht.addresses import PeerAddress
+from dht.errors import UsageError
+from dht.invite import Invite
+from peer.cli.consent import agrees, consents, measured_flops, this_machine
+from peer.cli.terms import (
+    TRAINING_SHARE,
+    Machine,
+    describe,
+    disk_bytes,
+    memory_bytes,
+    parameters,
+    step_seconds_at,
+    upload_bytes_per_day,
+    upload_bytes_per_version,
+)
+from peer.learner.memory_estimate import least_bytes
+from peer.model.build import build_model
+from peer.node.options import NodeOptions
+from peer.storage.checkpoint import KEPT
+from peer.storage.run_directory import RunDirectory, known_manifest
+from tests.peer.homely import MODEL, ORGANISER, manifest
+from tests.peer.installing import install
+
+MACHINE = Machine(memory_bytes=8 << 30, disk_bytes=100 << 30, flops=1e11)
+
+
+def config(**outer: str) -> RunConfig:
+    return RunConfig(model=MODEL, outer=OuterSpec.model_validate(outer), pace=PaceSpec(steps_per_version=10))
+
+
+def test_parameters_are_those_of_the_model() -> None:
+    model = build_model(MODEL, 32, seed=0)
+    assert parameters(config()) == sum(p.numel() for p in model.parameters())
+
+
+def test_upload_counts_contribution_and_result_in_their_codecs() -> None:
+    elements = parameters(config())
+    assert upload_bytes_per_version(config(contribution_codec="fp32", result_codec="fp16")) == 6 * elements
+    one = upload_bytes_per_version(config(contribution_codec="int4", result_codec="int4"))
+    assert 2 * elements * 0.5 < one < 2 * elements * 0.6
+
+
+def test_upload_a_day_follows_the_slower_of_pace_and_device() -> None:
+    run = config(contribution_codec="fp32", result_codec="fp32")
+    paced = upload_bytes_per_day(run, flops=1e15, step_seconds=1.0)
+    assert paced == pytest.approx(8 * parameters(run) * 8640)
+    flops_per_step = 6 * parameters(run) * run.tokens_per_step / TRAINING_SHARE
+    assert upload_bytes_per_day(run, flops=flops_per_step / 2, step_seconds=1.0) == pytest.approx(paced / 2)
+
+
+def test_disk_holds_every_checkpoint_kept_and_the_one_being_written() -> None:
+    assert disk_bytes(config()) > (KEPT + 1) * 8 * parameters(config())
+
+
+def test_everything_asked_for_is_named(tmp_path: Path) -> None:
+    shown = describe(manifest(), NodeOptions(tmp_path, name="bob", threads=3), MACHINE)
+    run_id = manifest().run_id.hex()[:12]
+    for fact in (run_id, ORGANISER, "parameters", "disk", "a day", "'bob'", "address", "3 of the cores", str(tmp_path)):
+        assert fact in shown
+    assert "none comes from the network" in shown
+
+
+def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
+    run = manifest()
+    late = "so beside faster peers this one's often comes too late"
+    slow = replace(MACHINE, flops=step_seconds_at(run.config, 1.0) / 1.7)
+    assert late not in describe(run, NodeOptions(tmp_path), MACHINE)
+    assert late in describe(run, NodeOptions(tmp_path), slow)
+    assert late not in describe(run, NodeOptions(tmp_path), replace(slow, gpu_bytes=1 << 34))
+
+
+def test_what_a_gpu_takes_over_needs_no_ram(tmp_path: Path) -> None:
+    run = manifest()
+    roomy, small = replace(MACHINE, gpu_bytes=1 << 34), replace(MACHINE, gpu_bytes=1000)
+    assert memory_bytes(run.config, MACHINE) == memory_bytes(run.config, small)
+    assert memory_bytes(run.config, MACHINE) - memory_bytes(run.config, roomy) == least_bytes(run.config)
+    assert "GPU memory" in describe(run, NodeOptions(tmp_path), roomy)
+    assert "GPU memory" not in describe(run, NodeOptions(tmp_path), small)
+
+
+def test_a_run_that_was_agreed_to_is_not_asked_about_again(tmp_path: Path) -> None:
+    run = manifest()
+    place = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ORGANISER}")
+    invite = Invite(run.run_id, ORGANISER, (place,))
+    assert known_manifest(tmp_path, run.run_id) is None
+    assert list(tmp_path.iterdir()) == []
+    RunDirectory(tmp_path, run.run_id).keep_manifest(run)
+
+    def ask(_: str) -> bool:
+        raise AssertionError("asked twice")
+
+    assert consents(invite, NodeOptions(tmp_path), ask)
+
+
+def test_packages_are_named_before_anything_runs_and_nobody_is_asked_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = manifest()
+    outer = OuterSpec(merge="mean_near_median", merge_package="near-median==0.1.0", merge_sha256="0" * 64)
+    run = run.model_copy(update={"config": run.config.model_copy(update={"outer": outer})})
+    asked: list[str] = []
+    with pytest.raises(UsageError, match="this run needs the package near-median, which is not installed"):
+        agrees(run, NodeOptions(tmp_path), lambda terms: not asked.append(terms))
+    assert not asked
+    install("merge", tmp_path, monkeypatch)
+    (tmp_path / "near_median.py").write_text("raise RuntimeError('imported before anybody agreed')")
+    assert agrees(run, NodeOptions(tmp_path), lambda terms: not asked.append(terms))
+    assert "for this run also mean_near_median of the package near-median==0.1.0" in asked[0]
+
+
+def test_this_machine_is_measured_also_before_its_folder_exists(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    machine = this_machine(NodeOptions(tmp_path / "not" / "yet"))
+    assert min(machine.memory_bytes, machine.disk_bytes) > 1 << 20
+    assert measured_flops(1) > 1e8
+    assert torch.get_num_threads() == threads
+    assert list(tmp_path.iterdir()) == []

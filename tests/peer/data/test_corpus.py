@@ -1,0 +1,180 @@
+"""Data that people bring: every format gives the same windows everywhere, and what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from peer.data.corpus import TokenData, is_heldout_digest
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.machine.local_files import OwnFiles
+from peer.model.description import describe
+
+SPEC = DataSpec(source="text", context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
+LINES = [f"the line of number {number} says {number * number}" for number in range(400)]
+
+
+def spec_of(**changes: Any) -> DataSpec:
+    return DataSpec.model_validate(SPEC.model_dump() | changes)
+
+
+def load(pattern: Path | str, spec: DataSpec = SPEC, tokenizer: str = "", vocabulary: int = 256) -> TokenData:
+    return load_tokens(spec, vocabulary, OwnFiles(str(pattern), tokenizer))
+
+
+def write_json_lines(folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": line, "id": number}) + "\n" for number, line in enumerate(LINES)))
+    return path
+
+
+def write_parquet(folder: Path) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": LINES, "id": list(range(len(LINES)))}), folder / "rows.parquet")
+    return folder / "rows.parquet"
+
+
+def write_tokenizer(folder: Path) -> Path:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = sorted({word for line in LINES for word in line.split()})
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(["?", *words])}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def test_text_files_are_read_whole_and_dealt_out_by_hash(tmp_path: Path):
+    text = "\n".join(LINES)
+    (tmp_path / "a.txt").write_text(text[:5000])
+    (tmp_path / "b.txt").write_text(text[5000:])
+    data = load(f"{tmp_path}/*.txt")
+    assert len(data.train) + len(data.heldout) == len(text)
+    assert 0.005 < len(data.heldout) / len(text) < 0.15
+    assert data.digest == load(f"{tmp_path}/b.txt, {tmp_path}/a.txt").digest
+    (tmp_path / "b.txt").write_text(text[5000:].upper())
+    assert data.digest != load(f"{tmp_path}/*.txt").digest
+
+
+@pytest.mark.parametrize("write", [write_json_lines, write_parquet])
+def test_rows_are_documents(tmp_path: Path, write: Callable[[Path], Path]):
+    path = write(tmp_path)
+    data = load(path, spec_of(source=path.suffix[1:]))
+    for side, kept in ((data.train, False), (data.heldout, True)):
+        expected = "".join(
+            f"{line}\n" for line in LINES if is_heldout_digest(hashlib.sha256(f"{line}\n".encode()).digest()) is kept
+        )
+        assert bytes(side.numpy()).decode() == expected
+
+
+def test_ready_tokens_come_from_both_formats(tmp_path: Path):
+    tokens = np.random.default_rng(1).integers(0, 5000, 20_000).astype(np.uint16)
+    np.save(tmp_path / "shard.npy", tokens)
+    save_file({"tokens": tokens.astype(np.int32)}, tmp_path / "shard.safetensors")
+    spec = spec_of(source="tokens")
+    first, second = (
+        load(tmp_path / "shard.npy", spec, vocabulary=5000),
+        load(tmp_path / "shard.safetensors", spec, vocabulary=5000),
+    )
+    assert first.digest == second.digest
+    assert sorted([*first.train.tolist(), *first.heldout.tolist()]) == sorted(tokens.tolist())
+    batch = TrainingWindows(first.train, spec, b"run", "peer").batch(3)
+    assert batch.shape == (4, 9)
+    assert batch.dtype == torch.int64
+
+
+def test_no_more_than_is_asked_for_is_read(tmp_path: Path):
+    data = load(write_json_lines(tmp_path), spec_of(source="jsonl", tokens_max=4000))
+    assert len(data.train) + len(data.heldout) == 4000
+
+
+def test_a_tokenizer_is_held_to_the_manifest(tmp_path: Path):
+    """The host's paths stay at the host; a peer brings files of its own, and the tokenizer has to be the run's."""
+    corpus, tokenizer = write_json_lines(tmp_path), write_tokenizer(tmp_path)
+    spec = spec_of(source="jsonl", path=str(corpus), tokenizer=str(tokenizer))
+    with pytest.raises(UsageError, match=r"write model.vocabulary = \d+"):
+        describe(RunConfig(data=spec))
+    described = describe(RunConfig(data=spec, model=ModelSpec(vocabulary=1024)))
+    fixed = described.config.data
+    assert (fixed.path, fixed.tokenizer) == ("", "")
+    assert described.files == OwnFiles(str(corpus), str(tokenizer))
+    data = load_tokens(fixed, 1024, described.files)
+    assert data.train.dtype == torch.int32
+    assert len(data.train) < len("".join(LINES)) / 4
+    with pytest.raises(UsageError, match="--corpus"):
+        load_tokens(fixed, 1024, OwnFiles(tokenizer=str(tokenizer)))
+    with pytest.raises(UsageError, match="--tokenizer"):
+        load_tokens(fixed, 1024, OwnFiles(corpus=str(corpus)))
+    tokenizer.write_text(tokenizer.read_text().replace("?", "!"))
+    with pytest.raises(UsageError, match="not the run's tokenizer"):
+        load_tokens(fixed, 1024, described.files)
+
+
+def test_a_manifest_opens_no_file(tmp_path: Path):
+    corpus = write_json_lines(tmp_path)
+    with pytest.raises(UsageError, match="--corpus"):
+        load_tokens(spec_of(source="jsonl", path=str(corpus)))
+    with pytest.raises(UsageError, match="no name of a data set"):
+        load_tokens(spec_of(source="hub", path=str(tmp_path)))
+
+
+def test_a_folder_is_not_taken_for_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "some" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="there is a folder so called"):
+        load_tokens(spec_of(source="hub", path="some/data"))
+
+
+def test_a_data_set_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
+    """Whether the extra is missing or the network is: what to do is said."""
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError, match=r"install it with|cannot be had from the Hugging Face Hub") as caught:
+        load_tokens(spec_of(source="hub", path="nobody/nothing"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "spec", "words"),
+    [
+        ("a.txt", b"too little", {}, "bring more text"),
+        ("a.txt", b"\xff\xfe" * 500, {}, "cannot be read as text"),
+        ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', {"source": "jsonl"}, "line 2 of"),
+        ("a.jsonl", b"[" * 100_000, {"source": "jsonl"}, "line 1 of"),
+        ("a.parquet", b"nonsense", {"source": "parquet"}, "is no Parquet file"),
+        ("a.npy", b"nonsense", {"source": "tokens"}, "holds no tokens"),
+        ("a.safetensors", b"nonsense", {"source": "tokens"}, "holds no tokens"),
+        ("b.txt", b"", {"source": "text"}, "there is no file"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, name: str, content: bytes, spec: dict[str, Any], words: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=words) as caught:
+        load(tmp_path / (name if name != "b.txt" else "c.txt"), spec_of(**spec))
+    assert "\n" not in str(caught.value)
+
+
+def test_pickles_are_not_read(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(UsageError, match="holds no tokens"):
+        load(tmp_path / "a.npy", spec_of(source="tokens"))
+
+
+def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.arange(20_000))
+    with pytest.raises(UsageError, match=r"write model.vocabulary = 20000"):
+        load(tmp_path / "a.npy", spec_of(source="tokens"), vocabulary=5000)

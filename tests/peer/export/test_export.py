@@ -1,0 +1,444 @@
+"""Exports: `transformers` loads them, they prove themselves, and no flipped bit goes unseen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, load_file, save_file
+
+from coordinator.chain.certificate import Vote
+from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.views.evaluation import Evaluation
+from dht.addresses import PeerAddress
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity, KeyVerifier
+from dht.invite import Invite
+from dht.statement import Context, Statement, digest_of, make_statement
+from dht.wire import Wire
+from peer.cli import main
+from peer.export.card import model_card
+from peer.export.findings import as_plain_data, in_words
+from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, ListedFile, Listing, list_files
+from peer.export.model_files import CONFIG, TOKENIZER, model_config, model_files
+from peer.export.verifier import Verified, verify_export
+from peer.export.writer import write_export
+from peer.model.build import llama_config
+from peer.node.options import NodeOptions
+from peer.storage.run_directory import RunDirectory
+from tests.checkout import ROOT
+from tests.peer import exporting
+from tests.peer.exporting import KEYS, STRANGER, WRITTEN, CertifiedRun
+
+PYTHON = (3, 11)
+FILES = (*model_files(exporting.CONFIG), CARD, LISTING, MANIFEST, PROOF, WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def run() -> CertifiedRun:
+    return CertifiedRun().advance(3)
+
+
+@pytest.fixture(scope="module")
+def whole(run: CertifiedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export that nobody changes."""
+    return run.write(tmp_path_factory.mktemp("exports") / "whole")
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def verified(folder: Path) -> Verified:
+    return verify_export(folder, KeyVerifier())
+
+
+def sign_again(folder: Path, key: Identity = STRANGER, run_id: bytes | None = None) -> None:
+    """What a forger can do: list the files as they are now, under a key of their own."""
+    (folder / LISTING).unlink(missing_ok=True)
+    context = Context(run_id=run_id or CertifiedRun().manifest.run_id, kind="export", fragment=0, version=0, group=b"")
+    (folder / LISTING).write_bytes(make_statement(key, context, list_files(folder, WRITTEN)).to_wire())
+
+
+def test_an_export_names_its_signers_and_goes_back_to_the_founders(whole: Path, run: CertifiedRun) -> None:
+    found = verified(whole)
+    assert found.from_founders
+    assert found.manifest == run.manifest
+    assert found.exporter == KEYS[0].peer_id
+    assert [one.version for one in found.fragments] == [3, 3]
+    assert [one.head for one in found.fragments] == [chain.digest for chain in run.chains]
+    assert sorted(found.signers()) == sorted((key.peer_id, 2, 6) for key in KEYS)
+    assert sorted(path.name for path in whole.iterdir()) == sorted(FILES)
+
+
+def test_the_weights_are_the_anchors(whole: Path, run: CertifiedRun) -> None:
+    weights = load_file(whole / WEIGHTS)
+    assert sum(tensor.numel() for tensor in weights.values()) == sum(len(state.anchor) for state in run.states)
+    flat = torch.cat([tensor.flatten() for tensor in weights.values()])
+    assert torch.equal(flat.sort().values, torch.cat([state.anchor for state in run.states]).sort().values)
+
+
+@settings(deadline=None, max_examples=150)
+@given(name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_flipped_bit_goes_unseen(whole: Path, name: str, place: float, bit: int) -> None:
+    path = whole / name
+    before = path.read_bytes()
+    data = bytearray(before)
+    data[int(place * len(data))] ^= 1 << bit
+    try:
+        path.write_bytes(data)
+        with pytest.raises(LocalError, match="does not verify") as refused:
+            verified(whole)
+        assert "\n" not in str(refused.value)
+    finally:
+        path.write_bytes(before)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from([WEIGHTS, PROOF, MANIFEST, CONFIG, TOKENIZER]),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+def test_a_flipped_bit_is_seen_when_a_forger_signs_the_list_again(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, place: float, bit: int
+) -> None:
+    """Then it is certificates and manifest that refuse, but for what no reader of a format looks at."""
+    folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("forged") / "copy"))
+    data = bytearray((folder / name).read_bytes())
+    data[int(place * len(data))] ^= 1 << bit
+    (folder / name).write_bytes(data)
+    sign_again(folder)
+    try:
+        found = verified(folder)
+    except LocalError:
+        return
+    finally:
+        changed = {path.name: path.read_bytes() for path in folder.iterdir()}
+        shutil.rmtree(folder.parent)
+    assert found.exporter == STRANGER.peer_id
+    assert name in (WEIGHTS, CONFIG, TOKENIZER)
+    if name == WEIGHTS:
+        assert all(torch.equal(tensor, load_file(whole / WEIGHTS)[key]) for key, tensor in load(changed[name]).items())
+    else:
+        assert json.loads(changed[name]) == json.loads((whole / name).read_bytes())
+
+
+def other_weights(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    name = min(weights)
+    weights[name] = weights[name] + 1e-7
+    save_file(weights, folder / WEIGHTS)
+
+
+def narrower_weights(folder: Path) -> None:
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(folder / WEIGHTS).items()}, folder / WEIGHTS)
+
+
+def a_tensor_of_another_shape(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {min(weights): torch.zeros(3)}, folder / WEIGHTS)
+
+
+def one_tensor_more(folder: Path) -> None:
+    save_file(load_file(folder / WEIGHTS) | {"lm_head.weight": torch.zeros(4)}, folder / WEIGHTS)
+
+
+def other_configuration(folder: Path) -> None:
+    values = json.loads((folder / CONFIG).read_text()) | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}}
+    (folder / CONFIG).write_text(json.dumps(values))
+
+
+def own_certificate(folder: Path) -> None:
+    """A newest version that only the forger signs."""
+    run = CertifiedRun().advance(3)
+    proof = Proof.from_wire((folder / PROOF).read_bytes())
+    certificate = proof.fragments[0].certificates[-1]
+    votes = tuple(make_statement(STRANGER, vote.context, vote.read(Vote)) for vote in certificate.votes[:1])
+    forged = certificate.model_copy(update={"votes": votes})
+    first = FragmentProof(momentum=proof.fragments[0].momentum, certificates=(*run.chains[0].certificates[:-1], forged))
+    (folder / PROOF).write_bytes(Proof(fragments=(first, proof.fragments[1])).to_wire())
+
+
+def one_certificate_less(folder: Path) -> None:
+    proof = Proof.from_wire((folder / PROOF).read_bytes())
+    first = proof.fragments[0].model_copy(update={"certificates": proof.fragments[0].certificates[:-1]})
+    (folder / PROOF).write_bytes(Proof(fragments=(first, proof.fragments[1])).to_wire())
+
+
+def much_that_is_no_certificate(folder: Path) -> None:
+    """Four megabytes that would be a hundred and thirty once unpacked."""
+    proof = Proof.from_wire((folder / PROOF).read_bytes())
+    junk = b"\xdd" + (2 << 20).to_bytes(4, "big") + b"\x91\xc0" * (2 << 20)
+    momentum = msgpack.packb(proof.fragments[0].momentum, use_bin_type=True)
+    (folder / PROOF).write_bytes(b"\x91\x92" + (b"\x92" + momentum + b"\x91" + junk) * 2)
+
+
+def a_proof_of_nothing(folder: Path) -> None:
+    (folder / PROOF).write_bytes(b"\x91\x90")
+
+
+def a_configuration_full_of_blanks(folder: Path) -> None:
+    (folder / CONFIG).write_text((folder / CONFIG).read_text() + " " * (1 << 20))
+
+
+def a_file_of_code(folder: Path) -> None:
+    (folder / "modeling_evil.py").write_text("1")
+
+
+def no_configuration(folder: Path) -> None:
+    (folder / CONFIG).unlink()
+
+
+@pytest.mark.parametrize(
+    ("forge", "reason"),
+    [
+        (other_weights, "the weights of fragment . are not those that its certificate signs"),
+        (narrower_weights, "is of another shape or type than the run's model has"),
+        (a_tensor_of_another_shape, "is of another shape or type than the run's model has"),
+        (one_tensor_more, "other tensors than the run's model"),
+        (other_configuration, "config.json does not describe the run's model"),
+        (own_certificate, "has too few votes"),
+        (one_certificate_less, "the weights of fragment 0 are not those"),
+        (much_that_is_no_certificate, "Certificate of [0-9]+ bytes is over the limit"),
+        (a_proof_of_nothing, "Proof of no fragments"),
+        (a_configuration_full_of_blanks, "config.json does not describe the run's model"),
+        (a_file_of_code, "modeling_evil.py does not belong"),
+        (no_configuration, "config.json does not belong to an export, or is missing"),
+    ],
+)
+def test_a_forger_who_signs_the_list_is_found_out(copy: Path, forge: Callable[[Path], None], reason: str) -> None:
+    forge(copy)
+    sign_again(copy)
+    with pytest.raises(LocalError, match=reason):
+        verified(copy)
+
+
+def test_a_list_from_after_all_calendars_does_not_verify(copy: Path) -> None:
+    class Later(Wire):
+        protocol_major: int
+        files: tuple[ListedFile, ...]
+        written_unix_seconds: int
+
+    sign_again(copy)
+    listed = Statement.from_wire((copy / LISTING).read_bytes())
+    body = Later(**{**dict(listed.read(Listing)), "written_unix_seconds": 2**63})
+    (copy / LISTING).write_bytes(make_statement(STRANGER, listed.context, body).to_wire())
+    with pytest.raises(LocalError, match="written_unix_seconds"):
+        verified(copy)
+
+
+def test_a_run_of_one_s_own_is_another_run(copy: Path) -> None:
+    sign_again(copy, run_id=digest_of(b"another"))
+    with pytest.raises(LocalError, match="is of another run"):
+        verified(copy)
+
+
+def test_files_that_were_not_listed_may_not_be_there(copy: Path) -> None:
+    (copy / ".gitattributes").write_text("the hub writes this")
+    verified(copy)
+    (copy / "adapter_config.json").write_text("{}")
+    with pytest.raises(LocalError, match=r"adapter_config\.json does not belong to it"):
+        verified(copy)
+    (copy / "adapter_config.json").unlink()
+    (copy / CARD).unlink()
+    with pytest.raises(LocalError, match=r"README\.md is missing"):
+        verified(copy)
+
+
+def test_a_minor_version_is_not_the_founders(tmp_path: Path) -> None:
+    """Two strangers can always certify a minor version of their own; whoever verifies is told."""
+    run = CertifiedRun().advance(3)
+    run.certify(run.chains[0], [STRANGER])
+    found = verified(run.write(tmp_path / "export", STRANGER))
+    assert not found.from_founders
+    assert found.fragments[0].minor_versions == (4,)
+    assert found.fragments[0].head_voters == {STRANGER.peer_id}
+    assert "does not prove that these keys are the run's" in " ".join(in_words(found, tmp_path).split())
+
+
+def test_a_long_run_exports_the_certificates_behind_its_newest(tmp_path: Path) -> None:
+    run = CertifiedRun().advance(9)
+    for chain in run.chains:
+        chain.certificates.keep(len(chain.certificates) - 2)
+    found = verified(run.write(tmp_path / "export"))
+    assert [one.first_version for one in found.fragments] == [5, 5]
+    assert not found.from_founders
+    for chain in run.chains:
+        chain.certificates.keep(4)
+    with pytest.raises(LocalError, match="too few to prove it"):
+        run.write(tmp_path / "newcomer")
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_a_tail_must_hold_together(tmp_path: Path) -> None:
+    run, other = CertifiedRun().advance(9), CertifiedRun().advance(9, KEYS[::-1])
+    for one in (run, other):
+        for chain in one.chains:
+            chain.certificates.keep(len(chain.certificates) - 2)
+    folder = run.write(tmp_path / "export")
+    proof = Proof.from_wire((folder / PROOF).read_bytes())
+    first = proof.fragments[0]
+    for place in range(4):
+        mixed = list(first.certificates)
+        mixed[place] = other.chains[0].certificates[-5 + place]
+        changed = Proof(fragments=(first.model_copy(update={"certificates": tuple(mixed)}), proof.fragments[1]))
+        (folder / PROOF).write_bytes(changed.to_wire())
+        sign_again(folder)
+        with pytest.raises(LocalError, match="of fragment 0 names another parent"):
+            verified(folder)
+
+
+def test_only_certified_versions_are_exported(tmp_path: Path) -> None:
+    run = CertifiedRun()
+    run.certify(run.chains[0])
+    with pytest.raises(UsageError, match="not every fragment has a certified version yet"):
+        run.write(tmp_path / "export")
+    run.advance()
+    wrong = replace(run.states[0], anchor=run.states[0].anchor + 1)
+    exported = replace(run.exported(), captured=replace(run.captured(), states=(wrong, run.states[1])))
+    write_export(tmp_path / "export", exported, KEYS[0], WRITTEN)
+    with pytest.raises(LocalError, match="are not those that its certificate signs"):
+        verified(tmp_path / "export")
+
+
+def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: CertifiedRun
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary").write_text("dear")
+    with pytest.raises(UsageError, match="exists already"):
+        run.write(tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    run.write(tmp_path / "empty")
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for step in ("save_file", "list_files", "sync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"peer.export.writer.{step}", full_disk)
+            with pytest.raises(LocalError, match="No space left on device"):
+                run.write(tmp_path / "export")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
+
+
+def test_the_list_is_written_as_version_1_wrote_it() -> None:
+    """See `tests/dht/test_golden.py` for the rules."""
+    listing = Listing(
+        protocol_major=1,
+        files=(ListedFile(name="README.md", size_bytes=70000, digest=bytes(range(32))),),
+        written_unix_seconds=WRITTEN,
+    )
+    golden = (ROOT / "tests" / "wire" / "v1" / "export_listing.bin").read_bytes()
+    assert listing.to_wire() == golden
+    assert Listing.from_wire(golden) == listing
+
+
+def test_the_configuration_is_what_the_learners_trained() -> None:
+    from transformers.models.llama.configuration_llama import LlamaConfig
+
+    config = exporting.CONFIG
+    ours = LlamaConfig.from_dict(model_config(config)).to_dict()
+    trained = llama_config(config.model, config.data.context_tokens).to_dict()
+    assert {key for key in ours.keys() | trained.keys() if ours.get(key) != trained.get(key)} <= {
+        "architectures",  # written when saved
+        "dtype",
+    }
+
+
+def test_transformers_loads_it_and_every_byte_is_a_token(whole: Path, run: CertifiedRun) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(whole)
+    weights = load_file(whole / WEIGHTS)
+    assert all(torch.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
+    tokenizer = AutoTokenizer.from_pretrained(whole)
+    text = "def é\n\t🤖  x"
+    assert tokenizer(text)["input_ids"] == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+    assert [tokenizer.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(byte)) for byte in range(256)] == [
+        *range(256)
+    ]
+    written = model.generate(**tokenizer("def ", return_tensors="pt"), max_new_tokens=8, do_sample=False)
+    assert written.shape == (1, 12)
+
+
+def test_the_card_tells_the_run_in_numbers(whole: Path, run: CertifiedRun, tmp_path: Path) -> None:
+    card = (whole / CARD).read_text()
+    assert run.manifest.run_id.hex() in card
+    assert "This model: 2.500 nats per token." in card
+    assert "| 39 | 3,900 | 1.100 |" in card
+    assert sum(line.startswith("| ") and line.endswith("0 |") for line in card.splitlines()) == 16
+    assert "| tokens | 900 certified |" in card  # 3 versions of 100 + 200, as the third of the group is in no partition
+    assert "not stated; ask the organiser" in card
+    write_export(tmp_path / "free", run.exported(licence="CC0-1.0"), KEYS[0], WRITTEN)
+    assert "| licence | CC0-1.0 |" in (tmp_path / "free" / CARD).read_text()
+
+
+def test_a_card_without_evaluations_says_why() -> None:
+    exported = CertifiedRun().advance().exported()
+    assert "the run's host evaluates" in model_card(replace(exported, evaluations=(), loss=None))
+    one = Evaluation(versions=7, tokens_certified=1, wall_seconds=0, loss=2.0)
+    assert "| 7 | 1 | 2.000 |" in model_card(replace(exported, evaluations=(one,)))
+
+
+def test_what_was_saved_last_is_exported_when_no_peer_runs(
+    tmp_path: Path, run: CertifiedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, target = tmp_path / "home", tmp_path / "out"
+    command = ["export", str(target), "--data", str(home)]
+    assert main.run(command, PYTHON) == 2
+    assert "holds no run" in capsys.readouterr().err
+    directory = RunDirectory(home, run.manifest.run_id)
+    directory.keep_manifest(run.manifest)
+    assert main.run(command, PYTHON) == 2
+    assert "holds no checkpoint yet" in capsys.readouterr().err
+    directory.save(run.captured(), None)
+    KEYS[1].save(NodeOptions(home).identity_path)
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*") if path.is_file()}
+    assert main.run(command, PYTHON) == 0
+    assert "holds 6 certified versions" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*") if path.is_file()} == before
+    found = verified(target)
+    assert (found.exporter, found.from_founders) == (KEYS[1].peer_id, True)
+    other = run.manifest.model_copy(update={"created_unix_seconds": 1})
+    RunDirectory(home, other.run_id).keep_manifest(other)
+    assert main.run([*command[:1], str(tmp_path / "second"), *command[2:]], PYTHON) == 2
+    assert "choose one with --run" in capsys.readouterr().err
+    chosen = run.manifest.run_id.hex()[:8]
+    assert main.run([*command[:1], str(tmp_path / "second"), *command[2:], "--run", chosen], PYTHON) == 0
+
+
+def test_an_export_of_another_run_than_the_invite_s_is_refused(whole: Path, run: CertifiedRun) -> None:
+    address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{KEYS[0].peer_id}")
+    for run_id, code in ((run.manifest.run_id, 0), (bytes(32), 1)):
+        invite = str(Invite(run_id, KEYS[0].peer_id, (address,)))
+        assert main.run(["verify", str(whole), "--invite", invite], PYTHON) == code
+
+
+def test_verify_says_it_in_words_and_exit_codes(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["verify", str(copy), "--strict"], PYTHON) == 0
+    shown = capsys.readouterr().out
+    assert all(key.peer_id in shown for key in KEYS)
+    assert "This proves" in shown
+    assert "It does not prove" in shown
+    assert main.run(["verify", str(copy), "--json"], PYTHON) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(as_plain_data(verified(copy)))
+    assert main.run(["verify", str(tmp_path)], PYTHON) == 2
+    assert "is no export of Muster" in capsys.readouterr().err
+    *rest, last = (copy / WEIGHTS).read_bytes()
+    (copy / WEIGHTS).write_bytes(bytes([*rest, last ^ 1]))
+    assert main.run(["verify", str(copy)], PYTHON) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "model.safetensors was changed" in said.err

@@ -1,0 +1,36 @@
+"""Models of other families train in the lab as they are: described, cut, merged and adopted like any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import ModelSpec
+from peer.lab.laboratory import Laboratory
+from peer.lab.options import LabOptions, lab_config
+from peer.model.description import describe
+from tests.peer.lab import small
+
+STEPS = 64
+
+
+def lab_of(**model: Any) -> Laboratory:
+    spec = ModelSpec.model_validate({"hidden_size": 8, "layers": 1, "heads": 2, "intermediate_size": 16} | model)
+    outer = small.BASE.outer.model_copy(update={"merge": "robust_rda", "contribution_codec": "int8"})
+    base: RunConfig = small.BASE.model_copy(update={"model": spec, "outer": outer})
+    described = describe(base)
+    options = LabOptions(lab_config(described.config, 3, STEPS, {}), 3, STEPS, eval_every_steps=STEPS, workers=1)
+    with Laboratory(replace(options), small.text(), values=described.values) as lab:
+        lab.run()
+    return lab
+
+
+@pytest.mark.parametrize("model", [{"family": "gpt2"}, {"family": "gpt2", "weights": "given"}], ids=["seeded", "given"])
+def test_a_gpt2_learns(model: dict[str, Any]):
+    lab = lab_of(**model)
+    assert lab.curve[0].eval_loss == pytest.approx(5.5, abs=0.6)  # guessing among 256 letters: log 256 = 5.55
+    assert lab.curve[-1].eval_loss < lab.curve[0].eval_loss - 1
+    assert len({tuple(one.states) for one in lab.shop.active.values()}) == 1  # and everybody holds the same bytes

@@ -1,0 +1,251 @@
+"""Where and in what pieces a machine makes its steps: nothing of it changes what a batch comes to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import LocalError, UsageError
+from peer.cli import arguments
+from peer.learner import devices as placement
+from peer.learner.devices import Placement, choose_devices, devices_name
+from peer.learner.learner import Learner, make_learner
+from peer.learner.microbatch import bytes_in_use
+from peer.learner.setup import fitted
+from peer.machine.heap import give_back_freed
+from peer.model.replicas import shares
+
+CONFIG = RunConfig(
+    model=ModelSpec(hidden_size=64, layers=2, heads=2, intermediate_size=72, vocabulary=64),
+    data=DataSpec(context_tokens=32, sequences_per_step=6),
+    inner=InnerSpec(warmup_steps=4),
+    pace=PaceSpec(fragments=3, steps_per_version=6),
+)
+GIB = 1 << 30
+
+
+class Uneven:
+    """Six different sequences, others in every window."""
+
+    def batch(self, window: int) -> Tensor:
+        return torch.randint(64, (6, 33), generator=torch.Generator().manual_seed(window))
+
+
+WHOLE = Placement()
+
+
+def learner(place: Placement = WHOLE, config: RunConfig = CONFIG) -> Learner:
+    return make_learner(config, Uneven(), place)
+
+
+@pytest.mark.parametrize("place", [Placement(sequences=1), Placement(sequences=4), Placement(recompute=True)])
+def test_pieces_add_up_to_the_whole_batch(place: Placement) -> None:
+    whole, pieces = learner(), learner(place)
+    batch = Uneven().batch(0)
+    assert pieces.backward(batch).item() == pytest.approx(whole.backward(batch).item(), rel=1e-6)
+    scale = whole.gradient.abs().max()
+    assert (pieces.gradient - whole.gradient).abs().max() < 1e-6 * scale
+    steps = [(one.step(), one.counters(0)) for one in (whole, pieces)]
+    assert steps[0][1] == steps[1][1], "tokens are certified by the step, whatever it was made of"
+    assert steps[0][0].tokens == steps[1][0].tokens == 6 * 32
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sequences", [None, 2])
+def test_several_devices_make_the_steps_of_one(precision: str, sequences: int | None) -> None:
+    """To the bit: every element of a gradient is one sum over pieces, wherever they were made."""
+    config = CONFIG.model_copy(update={"inner": InnerSpec.model_validate({"warmup_steps": 4, "precision": precision})})
+    alone = learner(Placement(sequences=sequences or 3), config)
+    several = learner(Placement(others=("cpu",), sequences=sequences), config)
+    if sequences:  # three pieces for two devices: the sums have another order
+        batch = Uneven().batch(0)
+        assert several.backward(batch).item() == pytest.approx(alone.backward(batch).item(), rel=1e-2)
+        scale = alone.gradient.abs().max()
+        assert (several.gradient - alone.gradient).abs().max() < 1e-2 * scale
+        return
+    out = torch.empty(alone.fragments[0].elements)
+    for one in (alone, several):
+        one.step()
+        one.rest()
+        counters = one.snapshot(0, out)
+        one.adopt(0, out * 0.5, out, counters.steps, counters.tokens)
+    assert [several.step() for _ in range(2)] == [alone.step() for _ in range(2)]
+    state = alone.export_state()
+    assert all(torch.equal(state[name], value) for name, value in several.export_state().items())
+
+
+@pytest.mark.parametrize(
+    ("at_once", "devices", "sizes"),
+    [
+        (None, 1, [(6,)]),
+        (None, 2, [(3, 3)]),
+        (None, 4, [(2, 2, 2)]),
+        (2, 2, [(2, 2), (2,)]),
+        (4, 2, [(3, 3)]),
+        (1, 4, [(1,) * 4, (1, 1)]),
+    ],
+)
+def test_a_batch_is_dealt_out_whole(at_once: int | None, devices: int, sizes: list[tuple[int, ...]]) -> None:
+    batch = torch.arange(6)
+    dealt = shares(batch, at_once, devices)
+    assert [tuple(map(len, pieces)) for pieces in dealt] == sizes
+    assert torch.equal(torch.cat([piece for pieces in dealt for piece in pieces]), batch)
+
+
+def test_a_processor_takes_as_much_at_once_as_its_caches_hold_and_a_gpu_all() -> None:
+    assert [Placement().at_once(tokens) for tokens in (128, 2048, 4096)] == [16, 1, 1]
+    assert Placement(sequences=3).at_once(128) == 3
+    assert Placement(sequences=64).at_once(128) == 16
+    assert [Placement("cuda:0", sequences=limit).at_once(128) for limit in (None, 64)] == [None, 64]
+
+
+def test_each_device_is_tried_with_its_share_alone() -> None:
+    one = learner(Placement(others=("cpu",)))
+    place, _ = fitted(one, bytes_in_use("cpu") + GIB)
+    assert place.sequences is None
+    assert place.devices == ("cpu", "cpu")
+    assert one.step() == learner(Placement(sequences=3)).step()
+
+
+def test_a_batch_goes_through_at_once_if_it_fits() -> None:
+    one = learner()
+    before = one.export_state()
+    place, taken = fitted(one, bytes_in_use("cpu") + GIB)
+    assert (place.sequences, place.recompute) == (None, False)
+    assert bytes_in_use("cpu") * 0.5 < taken < bytes_in_use("cpu") + GIB
+    assert all(torch.equal(before[name], value) for name, value in one.export_state().items())
+    assert one.step() == learner().step(), "trials leave no trace"
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="not even one sequence of 32 tokens"):
+        fitted(learner(), GIB // 64)
+
+
+def test_memory_decides_how_many_sequences_go_through_at_once() -> None:
+    """Long sequences, so that what they keep stands out of what a process takes anyway."""
+    data = DataSpec(context_tokens=512, sequences_per_step=16)
+    wide = CONFIG.model_copy(update={"data": data, "model": CONFIG.model.model_copy(update={"vocabulary": 4096})})
+
+    class Long:
+        def batch(self, window: int) -> Tensor:
+            return torch.randint(4096, (16, 513), generator=torch.Generator().manual_seed(window))
+
+    one = make_learner(wide, Long())
+    free, _ = fitted(one, bytes_in_use("cpu") + 16 * GIB)
+    assert free.sequences is None
+    assert free.at_once(512) == 4, "a processor takes no more"
+    one = make_learner(wide, Long())
+    give_back_freed()  # what the first one's trials left with glibc would be room that the limit does not count
+    tight, taken = fitted(one, limit := bytes_in_use("cpu") + 70 * (1 << 20))
+    assert tight.sequences is not None
+    assert 1 <= tight.sequences < 4
+    assert taken <= limit + (1 << 20)
+    assert one.step().tokens == 16 * 512
+
+
+class Short:
+    """Stands for a GPU that others fill: no more than so many sequences go through at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __call__(self, model: object, tokens: Tensor) -> Tensor:
+        if len(tokens) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.real(model, tokens)  # type: ignore[arg-type]
+
+    from peer.model.build import loss as real
+
+    real = staticmethod(real)
+
+
+def test_a_step_that_finds_no_memory_is_made_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, whole = learner(), learner()
+    monkeypatch.setattr("peer.learner.learner.loss", Short(2))
+    assert one.step().tokens == 192
+    assert one.placement.sequences == 2
+    monkeypatch.setattr("peer.learner.learner.loss", Short(0))
+    with pytest.raises(LocalError, match="no memory left"):
+        one.step()
+    monkeypatch.undo()
+    assert one.step().loss == pytest.approx([whole.step().loss for _ in range(2)][-1], rel=1e-3)
+
+
+def test_resting_gives_up_gradients_and_keeps_every_bit() -> None:
+    rested, straight = learner(), learner()
+    for one in (rested, straight):
+        one.set_progress(9)
+        one.step()
+    rested.rest()
+    assert rested.gradient.numel() == 0
+    assert all(parameter.grad is None for parameter in rested.model.parameters())
+    out = torch.empty(rested.fragments[0].elements)
+    counters = rested.snapshot(0, out)
+    for one in (rested, straight):
+        one.adopt(0, out * 0.5, out, counters.steps, counters.tokens)
+    assert [rested.step() for _ in range(2)] == [straight.step() for _ in range(2)]
+    theta = [one.export_state()["theta"] for one in (rested, straight)]
+    assert torch.equal(*theta)
+
+
+def test_without_a_gpu_the_processor_is_chosen_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_devices("cpu", GIB, 1.0) == (("cpu",), "")
+    assert choose_devices("auto", GIB, 1.0) == (("cpu",), "torch finds no GPU here")
+    with pytest.raises(UsageError, match="--device cuda: torch finds no GPU here; choose --device cpu, or auto"):
+        choose_devices("cuda", GIB, 1.0)
+    assert devices_name(("cpu",), 2) == "CPU, 2 threads"
+
+
+def test_the_gpu_with_most_room_is_chosen_if_the_run_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"cuda:0": (2 * GIB, 8 * GIB), "cuda:1": (6 * GIB, 8 * GIB)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device])
+    monkeypatch.setattr(placement.torch, "ones", lambda *size, device: torch.full(size, 1.0))
+    assert choose_devices("auto", 5 * GIB, 1.0) == (("cuda:1",), "")
+    small = "5.0 GiB are needed on one card at least, and cuda:1 has 4.0 for us"
+    assert choose_devices("auto", 5 * GIB, 0.5) == (("cpu",), small)
+    assert choose_devices("cuda", 5 * GIB, 1.0) == (("cuda:1",), "")
+    assert choose_devices("cuda:1,cuda:0", GIB, 1.0) == (("cuda:1", "cuda:0"), "")
+    with pytest.raises(UsageError, match="torch finds no such GPU, only cuda:0, cuda:1; choose"):
+        choose_devices("cuda:2", GIB, 1.0)
+    with pytest.raises(UsageError, match=r"cuda:0 has 2\.0 for us"):
+        choose_devices("cuda:1,cuda:0", 5 * GIB, 1.0)
+
+    def broken(*size: int, device: str) -> Tensor:
+        raise RuntimeError("CUDA error: no kernel image is available\nand more")
+
+    monkeypatch.setattr(placement.torch, "ones", broken)
+    assert choose_devices("auto", GIB, 1.0) == (
+        ("cpu",),
+        "cuda:1 does not work: CUDA error: no kernel image is available",
+    )
+
+
+def test_devices_are_named_as_torch_does() -> None:
+    assert [arguments.device(text) for text in ("auto", "cpu", "cuda", "cuda:3")] == [
+        "auto",
+        "cpu",
+        "cuda",
+        "cuda:3",
+    ]
+    assert arguments.device("cuda:0,cuda:10") == "cuda:0,cuda:10"
+    for text in ("gpu", "cuda:0,cpu", "cuda:0,", "cuda,cuda:1"):
+        with pytest.raises(UsageError, match="cuda:1 for the second GPU, or cuda:0,cuda:1 for both"):
+            arguments.device(text)
+    with pytest.raises(UsageError, match="names a GPU twice"):
+        arguments.device("cuda:1,cuda:1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_compiled_model_computes_the_same() -> None:
+    """torch compiles at the first step; the bits need not be the same."""
+    plain, compiled = learner(), learner(Placement(compiled=True))
+    batch = Uneven().batch(0)
+    assert compiled.backward(batch).item() == pytest.approx(plain.backward(batch).item(), rel=1e-4)

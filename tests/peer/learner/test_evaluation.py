@@ -1,0 +1,135 @@
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from threading import Event
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from peer.data.corpus import TokenData
+from peer.data.windows import evaluation_windows
+from peer.learner import evaluation
+from peer.learner.evaluation import AbandonedError, Evaluator, generate_text, heldout_loss
+from peer.learner.learner import make_learner
+from peer.machine.heap import give_back_freed
+from peer.model.build import initial_parameters, loss
+from peer.numerics.fragments import FragmentLayout, fragment_views, gather
+from peer.rounds import evaluation_loop
+
+CONFIG = RunConfig(
+    seed=3,
+    model=ModelSpec(hidden_size=32, layers=1, heads=2, intermediate_size=48),
+    data=DataSpec(context_tokens=16, sequences_per_step=8, evaluation_tokens=2048),
+    inner=InnerSpec(warmup_steps=0, learning_rate=0.01),
+    pace=PaceSpec(fragments=3),
+)
+TEXT = torch.frombuffer(bytearray(b"abcdefgh" * 500), dtype=torch.uint8)
+
+
+class Alphabet:
+    def batch(self, window: int) -> Tensor:
+        starts = torch.arange(8)[:, None] + window
+        return TEXT[(starts + torch.arange(17)).remainder(8)].long()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator(CONFIG, TEXT)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Tensor, ...]:
+    learner = make_learner(CONFIG, Alphabet())
+    for _ in range(60):
+        learner.step()
+    return fragment_views(learner.export_state()["theta"], learner.fragments)
+
+
+def untrained(fragments: Sequence[FragmentLayout]) -> list[Tensor]:
+    return [gather(layout, initial_parameters(CONFIG.model, CONFIG.seed)) for layout in fragments]
+
+
+def test_the_loss_is_that_of_the_given_parameters(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    before = evaluator.loss(untrained(evaluator.fragments))
+    assert before == pytest.approx(math.log(256), abs=0.4)
+    after = evaluator.loss(trained)
+    assert after < 0.1
+    assert evaluator.loss(untrained(evaluator.fragments)) == before
+
+
+def test_the_loss_is_a_mean_over_all_windows(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    evaluator.loss(trained)
+    model = make_learner(CONFIG, Alphabet()).model
+    windows = evaluation_windows(TEXT, CONFIG.data, CONFIG.seed)[:70]
+    assert len(windows) == 70
+    assert heldout_loss(model, windows) == pytest.approx(loss(model, windows).item(), rel=1e-5)
+
+
+def test_an_evaluation_that_is_given_up_ends_with_the_pass_under_way(monkeypatch: pytest.MonkeyPatch):
+    closed, passes = Event(), list[int]()
+
+    def closing(model: nn.Module, windows: Tensor) -> Tensor:
+        passes.append(len(windows))
+        found = loss(model, windows)
+        closed.set()
+        return found
+
+    evaluator = Evaluator(CONFIG, TEXT, abandoned=closed)
+    monkeypatch.setattr(evaluation, "loss", closing)
+    with pytest.raises(AbandonedError):
+        evaluator.loss(untrained(evaluator.fragments))
+    assert len(passes) == 2
+
+
+def test_a_trained_model_continues_the_text(evaluator: Evaluator, trained: tuple[Tensor, ...]):
+    written = evaluator.sample(trained, "abcd", 24, torch.Generator().manual_seed(0))
+    assert written == "efghabcdefghabcdefghabcd"
+
+
+def test_a_sample_is_a_pure_function_of_its_generator(evaluator: Evaluator):
+    anchors = untrained(evaluator.fragments)
+    samples = [evaluator.sample(anchors, "x", 20, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert samples[0] == samples[1] != samples[2]
+
+
+def test_text_needs_bytes_and_a_prompt():
+    model = make_learner(CONFIG, Alphabet()).model
+    with pytest.raises(ValueError, match="after a prompt"):
+        generate_text(model, "", 1, torch.Generator())
+    assert generate_text(model, "a", 0, torch.Generator()) == ""
+
+
+def test_a_host_keeps_few_evaluations_however_long_its_run_is(monkeypatch: pytest.MonkeyPatch):
+    kept = 16
+    given_back = []
+    monkeypatch.setattr(evaluation_loop, "EVALUATIONS_KEPT", kept)
+    monkeypatch.setattr(evaluation_loop, "give_back_freed", lambda: given_back.append(give_back_freed()))
+    data = TokenData(TEXT, TEXT, bytes(32))
+    anchors = untrained(Evaluator(CONFIG, TEXT).fragments)
+
+    async def main() -> list[list[int]]:
+        loop = evaluation_loop.EvaluationLoop(CONFIG, data, lambda: anchors)
+        seen = []
+        for versions in range(5 * kept):
+            await loop.evaluate(evaluation_loop.Mark(versions, 0, float(versions), True), full=False)
+            seen.append([one.versions for one in loop.found])
+        assert len(given_back) == 5 * kept, "nor does it keep what each of them has freed"
+        loop.close()
+        return seen
+
+    for versions, found in enumerate(asyncio.run(main())):
+        assert (found[0], found[-1]) == (0, versions)  # what reports compare
+        assert found == sorted(set(found))
+        assert len(found) == versions + 1 if versions < kept else kept // 2 <= len(found) <= kept

@@ -1,0 +1,78 @@
+"""What a run takes from a machine, by place."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from coordinator.run.manifest import DataSpec, InnerSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from peer.learner.memory_estimate import Place, available_bytes, check_memory, footprint, least_bytes
+from peer.learner.spawn import LearnerOptions
+from peer.machine.limits import Limits
+from peer.node.learner_control import learner_bytes
+from peer.plan.prediction import HOST_BYTES
+from peer.storage.checkpoint import KEPT
+
+SMALL = RunConfig(model=ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64))
+
+
+def on_device(**changes: object) -> int:
+    return footprint(SMALL.model_copy(update=changes)).bytes_in("device")
+
+
+def test_memory_grows_with_the_model_and_the_optimizer() -> None:
+    small = on_device()
+    assert on_device(model=SMALL.model.model_copy(update={"layers": 4})) > small
+    assert on_device(inner=InnerSpec(optimizer="adamw")) > small
+    assert on_device(data=DataSpec(sequences_per_step=64)) > small
+
+
+def test_bfloat16_halves_parameters_and_gradients() -> None:
+    large = SMALL.model_copy(update={"model": ModelSpec(hidden_size=1024, layers=12, heads=8, intermediate_size=2816)})
+    rounded = large.model_copy(update={"inner": InnerSpec(precision="bfloat16")})
+    sizes = [{need.what.split()[0]: need.size_bytes for need in footprint(one).needs} for one in (large, rounded)]
+    assert sizes[1]["parameters"] * 2 == sizes[0]["parameters"]
+    assert sizes[1]["gradients"] * 2 == sizes[0]["gradients"]
+    assert footprint(rounded).bytes_in("host") > footprint(large).bytes_in("host")
+    assert least_bytes(rounded) < least_bytes(large)
+
+
+def test_eager_keeps_anchors_and_what_it_withholds() -> None:
+    eager = SMALL.model_copy(update={"outer": SMALL.outer.model_copy(update={"adoption": "eager"})})
+    more = [footprint(eager).bytes_in(place) - footprint(SMALL).bytes_in(place) for place in get_args(Place)]
+    elements = footprint(SMALL).parameters
+    assert more == [0, 8 * elements, 8 * elements * (KEPT + 2)]
+
+
+def test_the_planner_counts_the_same() -> None:
+    needs = [need for need in footprint(SMALL).needs if need.place == "host" and need.what != "rounds in flight"]
+    assert sum(need.size_bytes for need in needs) == HOST_BYTES * footprint(SMALL).parameters
+
+
+def test_fewer_sequences_and_recomputed_activations_take_less() -> None:
+    sizes = [footprint(SMALL, *how).bytes_in("device") for how in ((None, False), (2, False), (1, True))]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_line_has_the_bytes_of_every_place() -> None:
+    taken = footprint(SMALL)
+    each = [f"{taken.bytes_in(place) / taken.parameters:.1f}" for place in get_args(Place)]
+    assert [word for word in taken.summary().split() if word[0].isdigit()] == each
+
+
+def test_a_model_that_does_not_fit_is_refused_in_words() -> None:
+    huge = RunConfig(model=ModelSpec(hidden_size=16384, layers=256, heads=128, intermediate_size=65536))
+    with pytest.raises(UsageError, match="choose a smaller model"):
+        check_memory(least_bytes(huge), available_bytes("cpu"))
+    check_memory(least_bytes(SMALL), available_bytes("cpu"))
+
+
+def test_the_owners_limit_is_shared_between_learner_and_peer() -> None:
+    assert learner_bytes(SMALL, Limits()) == LearnerOptions().memory_bytes == 0
+    left = learner_bytes(SMALL, Limits(memory_gigabytes=4))
+    assert 3e9 < left < 4e9 - footprint(SMALL).bytes_in("host")
+    with pytest.raises(UsageError, match="allow at least 1"):
+        learner_bytes(SMALL, Limits(memory_gigabytes=0.5))

@@ -1,0 +1,456 @@
+import asyncio
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinator.chain.passes import Lane
+from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import LocalError, NetworkError, PeerError, UsageError
+from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
+from peer.learner.client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
+from peer.learner.commands import Errands
+from peer.learner.imports import import_ahead
+from peer.learner.learner import make_learner
+from peer.learner.loop import Obedience, read_state, train
+from peer.learner.messages import (
+    FRAME_BYTES_MAX,
+    LENGTH_BYTES,
+    Adopt,
+    Done,
+    Failed,
+    Message,
+    Obeyed,
+    Pause,
+    Progress,
+    SnapshotTaken,
+    Start,
+    StepEntry,
+    Steps,
+    Stop,
+    TakeSnapshot,
+    Threads,
+    decode_frame,
+    encode_frame,
+    frame_length,
+)
+from peer.learner.shared_memory import SharedPlanes
+from peer.learner.spawn import LearnerOptions, LearnerSpawn, learner_ahead
+from peer.learner.work_counters import Counters
+from peer.machine.tasks import Chores
+from peer.model.build import parameter_specs
+from peer.node.checkpointer import LEARNER_SECONDS_MAX
+from peer.node.learner_control import Training
+from peer.node.options import NodeOptions
+from peer.numerics.fragments import fragment_views, split_fragments
+from peer.rounds.counters import LearnerProgress
+from peer.service import process as service
+from peer.service.retry import come_back
+from tests.peer.homely import ORGANISER, manifest
+
+CONFIG = RunConfig(
+    model=ModelSpec(hidden_size=64, layers=1, heads=2, intermediate_size=72),
+    data=DataSpec(context_tokens=16, sequences_per_step=2),
+    inner=InnerSpec(warmup_steps=4),
+    pace=PaceSpec(fragments=3, steps_per_version=6),
+)
+TOKENS_PER_STEP = 32
+LANE = Lane(1, 0, 2).first  # where a run that reads in passes may have it begin
+FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
+ENDING_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As learners run by default: the same bits as theirs, and no threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def ignore(steps: Steps) -> None:
+    del steps
+
+
+async def started(options: LearnerOptions, config: RunConfig = CONFIG) -> LearnerClient:
+    return await LearnerClient.start(config, b"run", "peer", options, ignore)
+
+
+def test_a_conversation_with_a_learner(tmp_path: Path):
+    """One process for all of it, since each takes seconds to start: its numbers are those of a learner in-process."""
+    twin = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    state_path = tmp_path / "inner.safetensors"
+
+    async def converse() -> None:
+        entries: list[StepEntry] = []
+        heard = asyncio.Event()
+
+        def on_steps(steps: Steps) -> None:
+            entries.extend(steps.entries)
+            heard.set()
+
+        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True, niceness=1), on_steps)
+        assert learner.ready.data_digest == load_tokens(CONFIG.data).digest
+        assert learner.ready.parameters == sum(layout.elements for layout in FRAGMENTS)
+        assert await learner.snapshot(1) == (pytest.approx(twin_fragment(1)), Counters(0, 0, 0, 0))
+
+        learner.set_progress(4, LANE)
+        learner.resume()
+        await asyncio.wait_for(heard.wait(), ENDING_SECONDS)
+        vector, counters = await learner.snapshot(0)
+        assert counters.steps >= 1
+        assert counters == Counters(counters.steps, counters.steps * TOKENS_PER_STEP, LANE, counters.steps)
+        twin.set_progress(4, LANE)
+        losses = [twin.step().loss for _ in range(counters.steps)]
+        assert torch.equal(vector, twin_fragment(0))
+
+        learner.pause()
+        anchors = [torch.full((layout.elements,), 0.01) for layout in FRAGMENTS]
+        at_step = await learner.adopt(0, anchors[0], vector, counters.steps, counters.tokens)
+        assert at_step >= counters.steps
+        for _ in range(counters.steps, at_step):
+            twin.step()
+        twin.adopt(0, anchors[0], vector, counters.steps, counters.tokens)
+        rebased, remaining = await learner.snapshot(0)
+        assert torch.equal(rebased, twin_fragment(0))
+        assert remaining.steps == at_step - counters.steps
+
+        await asyncio.gather(*(learner.adopt(index, anchors[index], None) for index in (1, 2)))
+        taken = await asyncio.gather(*(learner.snapshot(index) for index in (1, 2, 1, 2)))
+        assert all(torch.equal(vector, anchors[1 + turn % 2]) for turn, (vector, _) in enumerate(taken))
+        with pytest.raises(LocalError, match="refused"):
+            await learner.save(tmp_path / "missing" / "inner.safetensors")
+        assert await learner.save(state_path) == at_step
+        await learner.load_all(torch.cat(anchors))
+        assert torch.equal((await learner.snapshot(0))[0], anchors[0])
+        with pytest.raises(ValueError, match="another size"):
+            await learner.adopt(0, anchors[0][:-1], None)
+        await learner.stop()
+        assert learner.failure is None
+        assert [entry.step for entry in entries] == list(range(1, at_step + 1))
+        assert [entry.loss for entry in entries[: len(losses)]] == pytest.approx(losses)
+        with pytest.raises(LocalError, match="stopped"):
+            await learner.snapshot(0)
+
+    def twin_fragment(index: int) -> torch.Tensor:
+        return fragment_views(twin.export_state()["theta"], FRAGMENTS)[index]
+
+    asyncio.run(converse())
+
+
+def test_a_learner_that_dies_is_noticed_by_whoever_waits():
+    async def lose() -> None:
+        learner = await started(LearnerOptions(paused=True))
+        os.kill(learner.pid, signal.SIGSTOP)
+        waiting = [asyncio.ensure_future(learner.snapshot(0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        os.kill(learner.pid, signal.SIGKILL)
+        for future in waiting:
+            with pytest.raises(LocalError, match="was killed"):
+                await future
+        with pytest.raises(LocalError, match="was killed"):
+            await learner.wait()
+        await learner.stop()
+
+    asyncio.run(lose())
+
+
+def test_a_learner_that_hangs_does_not_keep_its_peer_from_ending(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("peer.learner.client.STOP_SECONDS_MAX", 0.5)
+
+    async def stop() -> None:
+        learner = await started(LearnerOptions(paused=True))
+        os.kill(learner.pid, signal.SIGSTOP)
+        waiting = [asyncio.ensure_future(work) for work in (learner.snapshot(0), learner.save(Path("nowhere")))]
+        await asyncio.wait_for(learner.stop(), ENDING_SECONDS)
+        for future in waiting:
+            with pytest.raises(LearnerStoppedError):
+                await future
+
+    asyncio.run(stop())
+    assert LEARNER_SECONDS_MAX + STOP_SECONDS_MAX < service.STOP_SECONDS_MAX, "the rest takes time, too"
+
+
+def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytest.MonkeyPatch):
+    """One that waits in the kernel for a disk or a GPU."""
+    monkeypatch.setattr("peer.learner.spawn.EXIT_SECONDS_MAX", 0.05)
+    with learner_ahead() as spawned:
+        with monkeypatch.context() as deaf:
+            deaf.setattr(spawned.process, "kill", lambda: None)
+            assert spawned.reap() == -signal.SIGKILL
+        assert spawned.process.poll() is None
+
+
+def test_a_run_that_does_not_fit_says_so():
+    model = CONFIG.model.model_copy(update={"vocabulary": 1 << 15})
+    huge = CONFIG.model_copy(update={"model": model, "data": DataSpec(context_tokens=1 << 20)})
+
+    async def fail() -> None:
+        with pytest.raises(UsageError, match="shorter sequences"):
+            await started(LearnerOptions(), huge)
+        with pytest.raises(UsageError, match="and only 0 MiB"):
+            await started(LearnerOptions(memory_bytes=1 << 20))
+
+    asyncio.run(fail())
+
+
+def test_a_learner_that_ended_before_it_was_told_what_to_train_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What it sent is lost when its peer writes to it before reading: the kernel resets the connection."""
+    (tmp_path / "transformers.py").write_text('raise RuntimeError("these are broken")')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    async def fail(spawned: LearnerSpawn) -> None:
+        with pytest.raises(LocalError, match="these are broken"):
+            await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(), ignore, spawned)
+
+    with learner_ahead() as spawned:
+        assert spawned.process.wait(ENDING_SECONDS) == 1
+        asyncio.run(fail(spawned))
+
+
+def test_a_package_that_imports_scipy_does_not_stop_a_learner(monkeypatch: pytest.MonkeyPatch):
+    """As scikit-learn, which earlier transformers import with the models wherever it is installed."""
+    monkeypatch.delitem(sys.modules, "scipy", raising=False)
+    hidden: list[bool] = []
+
+    def import_llama() -> None:
+        hidden.append("scipy" in sys.modules)
+        if hidden[-1]:
+            raise ModuleNotFoundError("import of scipy halted")
+
+    monkeypatch.setattr("peer.model.build.import_llama", import_llama)
+    import_ahead()
+    assert hidden == [True, False]
+
+
+def test_a_learner_that_was_started_ahead_is_gone_in_the_end():
+    """Whether nobody has told it what to train, or it was told, and runs."""
+    gc.collect()  # what earlier learners have mapped
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    async def use(spawned: LearnerSpawn) -> None:
+        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True), ignore, spawned)
+        assert learner.pid == spawned.pid
+        await learner.stop()
+
+    with learner_ahead() as unused, learner_ahead() as used:
+        asyncio.run(use(used))
+        assert (unused.process.poll(), used.process.poll()) == (None, 0)
+    assert unused.process.poll() == -signal.SIGKILL
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_damaged_state_is_named(tmp_path: Path):
+    damaged = tmp_path / "inner.safetensors"
+    damaged.write_bytes(b"not a state")
+    with pytest.raises(LocalError, match="cannot be read"):
+        read_state(str(damaged))
+    with pytest.raises(LocalError, match="cannot be read"):
+        read_state(str(tmp_path / "missing"))
+
+
+def test_no_learner_outlives_its_peer():
+    """The peer is killed without a chance to clean up; the learner is paused, so it would wait for ever."""
+    program = f"""
+import asyncio, sys
+from coordinator.run.manifest import RunConfig
+from peer.learner.client import LearnerClient
+from peer.learner.loop import read_state
+from peer.learner.spawn import LearnerOptions
+async def main():
+    config = RunConfig.from_wire(bytes.fromhex("{CONFIG.to_wire().hex()}"))
+    learner = await LearnerClient.start(config, b"run", "peer", LearnerOptions(paused=True), lambda steps: None)
+    sys.stdout.write(f"{{learner.pid}}\\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout is not None
+        learner = os.pidfd_open(int(peer.stdout.readline()))
+        try:
+            assert select.select([learner], [], [], 0)[0] == []
+            peer.kill()
+            assert select.select([learner], [], [], ENDING_SECONDS)[0] == [learner]
+        finally:
+            os.close(learner)
+
+
+def test_frames_survive_and_strangers_do_not():
+    messages = [
+        Start(config=CONFIG, run_key=b"run", peer_id="peer", state_path="a/b"),
+        Steps(entries=(StepEntry(step=1, loss=2.5, tokens=3),), cpu_seconds=1.0, busy_seconds=0.5),
+        Adopt(ticket=7, fragment=1, overwrite=True),
+        Failed(reason="no"),
+    ]
+    for message in messages:
+        frame = encode_frame(message)
+        assert frame_length(frame[:LENGTH_BYTES]) == len(frame) - LENGTH_BYTES
+        assert decode_frame(frame[LENGTH_BYTES:]) == message
+    with pytest.raises(LocalError, match="different versions"):
+        decode_frame(b"\xff")
+    with pytest.raises(PeerError):
+        decode_frame(encode_frame(messages[2])[LENGTH_BYTES : LENGTH_BYTES + 1])
+    with pytest.raises(LocalError, match="limit"):
+        frame_length((FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+
+
+def test_the_channel_takes_what_has_arrived_and_never_waits():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        assert channel.receive(0.0) == []
+        frames = encode_frame(Pause(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
+        theirs.sendall(frames[:-3])
+        assert channel.receive(None) == [Pause(paused=True)]
+        theirs.sendall(frames[-3:])
+        assert channel.receive(None) == [TakeSnapshot(ticket=1, fragment=2)]
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(PeerGoneError):
+            channel.receive(0.0)
+
+
+def test_a_peer_that_was_killed_with_something_unread_is_gone_like_any_other():
+    ours, theirs = socket.socketpair()
+    with ours:
+        channel = Channel(ours)
+        channel.send(Pause(paused=True))
+        theirs.close()
+        with pytest.raises(PeerGoneError):
+            channel.receive(None)
+
+
+def test_a_learner_says_from_which_step_on_it_follows():
+    """What is told without a ticket, too: a tape has to know."""
+    learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(theirs)
+        errands = Errands(learner, SharedPlanes.create(FRAGMENTS), channel)
+        obedience = Obedience(learner, errands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
+        learner.step()
+        told = Progress(steps=4, window=LANE)
+        obedience.obey(told)
+        learner.step()
+        obedience.obey(Threads(threads=1))
+        assert Channel(ours).receive(None) == [Obeyed(at_step=1, progress=told), Obeyed(at_step=2, threads=1)]
+
+
+@pytest.mark.parametrize("pace", [{"step_seconds": 3600.0}, {"compute_share": 1e-6}])
+def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
+    """A learner that makes one step in hours: with a rest that listens to nobody this would take them."""
+    learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
+        theirs_end = Channel(theirs)
+        obedience = Obedience(learner, Errands(learner, SharedPlanes.create(FRAGMENTS), theirs_end), theirs_end, start)
+        running = threading.Thread(target=train, args=(learner, obedience, ()))
+        running.start()
+        heard: list[Message] = []
+        channel = Channel(ours)
+        while not any(isinstance(message, Steps) for message in heard):
+            heard += channel.receive(ENDING_SECONDS)
+        for message in (Pause(paused=True), TakeSnapshot(ticket=7, fragment=0), Stop()):
+            channel.send(message)
+        running.join(ENDING_SECONDS)
+        assert not running.is_alive()
+        heard += channel.receive(0.0)
+    assert [message.steps for message in heard if isinstance(message, SnapshotTaken)] == [1]
+
+
+def test_a_peer_that_does_not_read_costs_bounded_memory():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        assert channel.is_idle
+
+        def answer_for_ever() -> None:
+            for ticket in range(UNSENT_BYTES_MAX):
+                channel.send(Done(ticket=ticket, at_step=0))
+
+        with pytest.raises(LocalError, match="does not read"):
+            answer_for_ever()
+        assert not channel.is_idle
+        received = bytearray()
+        theirs.setblocking(False)
+        while not channel.is_idle:
+            received += theirs.recv(1 << 20)
+            channel.flush()
+        assert decode_frame(
+            bytes(received[LENGTH_BYTES : LENGTH_BYTES + frame_length(received[:LENGTH_BYTES])])
+        ) == Done(ticket=0, at_step=0)
+
+
+def test_both_ends_of_the_planes_see_the_same_memory():
+    ours = SharedPlanes.create(FRAGMENTS)
+    theirs = SharedPlanes(os.dup(ours.descriptor), FRAGMENTS)
+    ours.close_descriptor()
+    for layout in FRAGMENTS:
+        for number, region in enumerate(("outgoing", "incoming", "reference")):
+            view = getattr(ours, region)(layout.index)
+            assert view.shape == (layout.elements,)
+            view.fill_(10 * layout.index + number)
+    for layout in FRAGMENTS:
+        for number, region in enumerate(("outgoing", "incoming", "reference")):
+            assert (getattr(theirs, region)(layout.index) == 10 * layout.index + number).all()
+    assert torch.equal(theirs.all_incoming, torch.cat([theirs.incoming(layout.index) for layout in FRAGMENTS]))
+    other = split_fragments(parameter_specs(CONFIG.model.model_copy(update={"intermediate_size": 80})), 3)
+    with pytest.raises(LocalError, match="size"):
+        SharedPlanes(theirs.descriptor, other)
+    theirs.close_descriptor()
+
+
+def test_what_a_learner_imports_ahead_leaves_scipy_out_and_the_way_to_it_open():
+    program = """
+import sys
+from peer.learner.process import import_ahead
+import_ahead()
+print("transformers" in sys.modules, "scipy" in sys.modules)
+import scipy
+print(scipy.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "scipy"]
+
+
+def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try ends the process that was started ahead."""
+    monkeypatch.setattr("peer.service.retry.PAUSES_SECONDS", (0.1,))
+    begun: list[asyncio.Task[Training]] = []
+
+    async def main(spawned: LearnerSpawn) -> None:
+        options = NodeOptions(tmp_path, device="cpu", spawned=spawned)
+
+        async def join() -> Training:
+            chores = Chores(lambda error: None)
+            begun.append(
+                chores.begin(Training.start(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
+            )
+            if len(begun) > 1:
+                return await begun[-1]
+            await asyncio.sleep(0)
+            await chores.end()
+            raise NetworkError("ask for a fresh invite")
+
+        training = await come_back(join, print)
+        await training.client.stop()
+
+    with learner_ahead() as spawned:
+        asyncio.run(main(spawned))
+    assert len(begun) == 2

@@ -1,0 +1,47 @@
+"""Memory that is used again: only what nobody can see any more, and no more of it than agreed."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from peer.machine.buffer_pool import KEPT_MAX, Room
+
+
+def test_a_vector_has_its_own_memory_while_anybody_holds_it_or_a_part_of_it() -> None:
+    room = Room()
+    held = [room.vector(100).fill_(number) for number in range(5)]
+    views = [held[0][10:20], held[1].view(10, 10), memoryview(held[2].numpy()), held[3].numpy()[::2]]
+    del held[:4]
+    gc.collect()
+    fresh = [room.vector(100).fill_(9) for _ in range(5)]
+    assert len({one.data_ptr() for one in (*fresh, *held)}) == 6
+    assert [float(torch.as_tensor(view).reshape(-1)[0]) for view in views] == [0, 1, 2, 3]
+
+
+def test_what_nobody_holds_is_used_again() -> None:
+    room = Room()
+    first = room.vector(100)
+    place = first.data_ptr()
+    del first
+    again = room.vector(90)
+    assert again.data_ptr() == place
+    assert len(again) == 90
+
+
+def test_memory_that_is_too_small_or_much_too_large_is_left_for_others() -> None:
+    room = Room()
+    first = room.vector(100)
+    place = first.data_ptr()
+    del first
+    others = [room.vector(101), room.vector(50)]
+    assert place not in [one.data_ptr() for one in others]
+    assert room.vector(100).data_ptr() == place
+
+
+def test_no_more_is_kept_than_the_next_step_needs() -> None:
+    room = Room()
+    many = [room.vector(100) for _ in range(KEPT_MAX + 3)]
+    many.clear()
+    assert len(room._kept) == KEPT_MAX

@@ -1,0 +1,196 @@
+"""When a peer pauses, why, and when it goes on: in time that the test makes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.machine.daily_traffic import TRAFFIC_NAME, TrafficDay
+from peer.machine.limits import GIGABYTE_BYTES, Limits
+from peer.machine.pause_policy import CALM_SECONDS, Conditions, Manners, Pause, Today
+from peer.machine.throttle import Throttle
+from peer.net.transport import Traffic
+from peer.node import pause_loop
+from peer.node.options import NodeOptions
+from peer.node.pause_loop import MannersLoop
+
+FINE = Conditions(on_battery=False, untouched_seconds=1e6, gpu_program=False, celsius=40.0, disk_bytes=0)
+STRICT = Limits(
+    upload_gigabytes_per_day=1.0,
+    download_gigabytes_per_day=2.0,
+    disk_gigabytes=1.0,
+    hours="0:00-12:00",
+    pause_while_used_minutes=5.0,
+    pause_above_celsius=80.0,
+)
+
+
+def reason(limits: Limits, seen: Conditions = FINE, today: Today | None = None) -> str:
+    pause = Manners(limits).judge(seen, today or Today(), 0.0)
+    return "" if pause is None else pause.reason
+
+
+@pytest.mark.parametrize(
+    ("seen", "today", "why"),
+    [
+        (replace(FINE, on_battery=True), Today(), "on battery"),
+        (replace(FINE, untouched_seconds=299.0), Today(), "its owner uses it"),
+        (replace(FINE, gpu_program=True), Today(), "another program uses the GPU"),
+        (replace(FINE, celsius=80.5), Today(), "hotter than 80 °C"),
+        (replace(FINE, disk_bytes=GIGABYTE_BYTES + 1), Today(), "its disk limit is reached"),
+        (FINE, Today(week_minute=12 * 60), "outside its hours"),
+        (FINE, Today(sent_bytes=GIGABYTE_BYTES), "upload limit of the day reached"),
+        (FINE, Today(received_bytes=2 * GIGABYTE_BYTES), "download limit of the day reached"),
+    ],
+)
+def test_every_wish_is_a_reason_of_its_own(seen: Conditions, today: Today, why: str) -> None:
+    assert reason(STRICT) == ""
+    assert reason(STRICT, seen, today) == why
+    indifferent = Limits(pause_on_battery=False, pause_for_gpu_programs=False)
+    assert reason(indifferent, seen, today) == ""
+
+
+def test_what_cannot_be_known_is_no_reason() -> None:
+    assert reason(STRICT, Conditions()) == ""
+
+
+def test_only_what_costs_the_network_keeps_a_peer_off_it() -> None:
+    judge = Manners(STRICT).judge
+    assert judge(FINE, Today(sent_bytes=GIGABYTE_BYTES), 0.0) == Pause("upload limit of the day reached", silent=True)
+    assert judge(replace(FINE, on_battery=True), Today(), 0.0) == Pause("on battery")
+
+
+def test_a_reason_ends_only_after_it_has_been_gone_for_a_while() -> None:
+    manners = Manners(Limits())
+    battery = replace(FINE, on_battery=True)
+    assert manners.judge(FINE, Today(), 0.0) is None
+    assert manners.judge(battery, Today(), 1.0) is not None
+    assert manners.judge(FINE, Today(), CALM_SECONDS) is not None
+    assert manners.judge(battery, Today(), 40.0) is not None
+    assert manners.judge(FINE, Today(), 39.0 + CALM_SECONDS) is not None
+    assert manners.judge(FINE, Today(), 40.0 + CALM_SECONDS) is None
+    assert manners.judge(FINE, Today(), 1000.0) is None
+
+
+def test_a_hot_machine_cools_down_before_it_starts_again() -> None:
+    manners = Manners(Limits(pause_above_celsius=80.0))
+    course = [(0.0, 79.0), (1.0, 81.0), (100.0, 78.0), (200.0, 76.0), (201.0, 74.0), (240.0, 74.0), (300.0, 79.0)]
+    paused = [manners.judge(replace(FINE, celsius=celsius), Today(), at) is not None for at, celsius in course]
+    assert paused == [False, True, True, True, True, False, False]
+
+
+def test_hours_and_days_end_to_the_minute() -> None:
+    manners = Manners(STRICT)
+    assert manners.judge(FINE, Today(week_minute=12 * 60), 0.0) is not None
+    assert manners.judge(FINE, Today(week_minute=24 * 60), 0.1) is None
+    assert manners.judge(FINE, Today(sent_bytes=2 * GIGABYTE_BYTES), 0.2) is not None
+    assert manners.judge(FINE, Today(sent_bytes=0), 0.3) is None
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 20), st.booleans()), min_size=2, max_size=50))
+def test_a_peer_never_flaps_faster_than_the_calm(course: list[tuple[float, bool]]) -> None:
+    manners, now, last_seen, was_paused = Manners(Limits()), 0.0, -1e9, False
+    for rest_seconds, on_battery in course:
+        now += rest_seconds
+        paused = manners.judge(replace(FINE, on_battery=on_battery), Today(), now) is not None
+        assert paused >= on_battery
+        if was_paused and not paused:
+            assert now - last_seen >= CALM_SECONDS
+        last_seen = now if on_battery else last_seen
+        was_paused = paused
+
+
+def test_a_day_adds_up_over_restarts_and_begins_anew_at_midnight(tmp_path: Path) -> None:
+    first = TrafficDay(tmp_path, "2026-01-01")
+    first.note("2026-01-01", 100, 10)
+    assert first.note("2026-01-01", 150, 30).sent_bytes == 150
+    first.save()
+    second = TrafficDay(tmp_path, "2026-01-01")
+    day = second.note("2026-01-01", 5, 7)
+    assert (day.sent_bytes, day.received_bytes) == (155, 37)
+    assert second.note("2026-01-02", 9, 7).sent_bytes == 4
+    (tmp_path / TRAFFIC_NAME).write_text("{")
+    assert TrafficDay(tmp_path, "2026-01-03").today.sent_bytes == 0
+
+
+class Stand:
+    """A machine and a transport that say what the test wants."""
+
+    peer_id = None
+
+    def __init__(self) -> None:
+        self.seen = FINE
+        self.traffic = Traffic()
+        self.throttle = Throttle()
+        self.verdicts: list[Pause | None] = []
+
+    def read(self) -> Conditions:
+        return self.seen
+
+    def sensors(self, limits: Limits) -> Stand:
+        return self
+
+    def loop(self, folder: Path, limits: Limits) -> MannersLoop:
+        return MannersLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
+
+
+def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause_loop, "local_day", lambda: "2026-01-01")
+    stand = Stand()
+
+    async def course() -> None:
+        loop = stand.loop(tmp_path, Limits(upload_gigabytes_per_day=1.0))
+        await loop.look()
+        stand.seen = replace(FINE, on_battery=True)
+        await loop.look()
+        await loop.look()
+        stand.traffic = Traffic(bytes_sent=GIGABYTE_BYTES)
+        await loop.look()
+        assert stand.throttle.upload.shut
+        assert stand.throttle.download.shut
+        monkeypatch.setattr(pause_loop, "local_day", lambda: "2026-01-02")
+        await loop.look()
+        assert not stand.throttle.upload.shut
+
+    asyncio.run(course())
+    reasons = [pause.reason if pause else "" for pause in stand.verdicts]
+    assert reasons == ["on battery", "upload limit of the day reached", "on battery"]
+
+
+def test_limits_that_change_are_respected_from_the_next_look_on(tmp_path: Path) -> None:
+    stand = Stand()
+    stand.seen = replace(FINE, on_battery=True, celsius=70.0)
+
+    async def course() -> None:
+        loop = stand.loop(tmp_path, Limits())
+        await loop.look()
+        loop.respect(Limits(pause_on_battery=False))
+        await loop.look()
+        loop.respect(Limits(pause_on_battery=False, pause_above_celsius=60.0))
+        await loop.look()
+
+    asyncio.run(course())
+    reasons = [pause.reason if pause else "" for pause in stand.verdicts]
+    assert reasons == ["on battery", "", "hotter than 60 °C"]
+
+
+def test_what_was_sent_is_written_down_when_the_loop_ends(tmp_path: Path) -> None:
+    stand = Stand()
+    stand.traffic = Traffic(bytes_sent=77)
+
+    async def course() -> None:
+        running = asyncio.create_task(stand.loop(tmp_path, Limits()).run())
+        while not running.done() and not stand.verdicts and not (tmp_path / TRAFFIC_NAME).exists():
+            await asyncio.sleep(0)
+            if asyncio.get_running_loop().time() and stand.seen is FINE:
+                stand.seen = replace(FINE, on_battery=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(course())
+    assert '"sent_bytes":77' in (tmp_path / TRAFFIC_NAME).read_text()

@@ -1,0 +1,46 @@
+"""None of a node's tasks outlives it, and somebody hears of every failure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dht.errors import LocalError
+from peer.machine.tasks import Chores
+
+
+async def fail() -> None:
+    raise LocalError("broken")
+
+
+def test_a_failure_is_told_once_to_whoever_has_to_know() -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        chores = Chores(lambda error: told.append(str(error)))
+        with pytest.raises(LocalError, match="broken"):
+            await chores.begin(fail())
+        assert told == []
+        chores.spawn(fail())
+        await asyncio.sleep(0)
+        await chores.end()
+
+    asyncio.run(main())
+    assert told == ["broken"]
+
+
+def test_what_still_runs_in_the_end_is_ended_and_has_not_failed() -> None:
+    told: list[BaseException] = []
+
+    async def main() -> None:
+        chores = Chores(told.append)
+        begun = chores.begin(asyncio.sleep(3600))
+        chores.spawn(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        await chores.end()
+        assert begun.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    assert told == []

@@ -1,0 +1,163 @@
+"""A peer's place in the network: what waits for a slow line, and who hears when nobody looks after it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from coordinator.run.manifest import Manifest
+from coordinator.views.network_view import NetworkView
+from dht.addresses import PeerAddress
+from dht.errors import UsageError
+from dht.identity import Identity
+from dht.invite import Invite
+from dht.statement import digest_of
+from dht.store import StoredRecord
+from peer.net.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
+from peer.net.transport import OnFrame, OnGone, TransportConfig
+from peer.node.node import Node
+from peer.node.options import NodeOptions
+from peer.observer.process import Observer, Show
+from tests.coordinator.builders import Club
+from tests.peer.virtual_loop import run_virtual
+
+
+def test_queues_are_as_short_as_the_owners_upload_limit_makes_them() -> None:
+    usual = TransportConfig()
+
+    def queue_bytes(bytes_per_second: float) -> int:
+        return transport_config(bytes_per_second, usual.payload_bytes_max).queue_bytes_max
+
+    assert queue_bytes(math.inf) == usual.queue_bytes_max
+    assert queue_bytes(1e12) == usual.queue_bytes_max
+    assert queue_bytes(250_000.0) == 250_000 * QUEUE_SECONDS < usual.queue_bytes_max
+    assert queue_bytes(1.0) == QUEUE_BYTES_MIN
+
+
+def test_payloads_are_as_long_as_a_runs_fragments_make_them() -> None:
+    long = 125_000_000  # a fragment of a billion parameters in eight, where one peer reduces it
+    config = transport_config(math.inf, long)
+    assert config.payload_bytes_max == long
+    assert config.unfinished_bytes_max >= 4 * long
+    assert transport_config(math.inf, 1000).unfinished_bytes_max == TransportConfig().unfinished_bytes_max
+    with pytest.raises(UsageError, match="needs more fragments"):
+        transport_config(math.inf, 1 << 32)
+
+
+class Broken:
+    """A record store whose looking after fails as nobody has thought of."""
+
+    alive = True
+
+    async def probe(self) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    async def rebuild(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Unwatched(Network):
+    """A place in a network without a network."""
+
+    def __init__(self) -> None:
+        self.dht = Broken()  # type: ignore[assignment]
+
+    async def start(self, on_frame: OnFrame, on_gone: OnGone) -> None: ...
+    async def flush(self, timeout_seconds: float) -> bool:
+        return True
+
+    async def close(self) -> None: ...
+
+
+def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def open_network(*_: object) -> Network:
+        return Unwatched()
+
+    monkeypatch.setattr("peer.node.node.open_network", open_network)
+
+    async def main() -> None:
+        node = Node(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner")
+        await node._enter(digest_of(b"run"), ())
+        with pytest.raises(RuntimeError, match="nobody thought of this"):
+            await node.wait()
+        await node.stop()
+
+    run_virtual(main())
+
+
+def make_observer(network: Network, folder: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> Observer:
+    """One that finds this network."""
+    manifest = Club.of(2).manifest
+
+    async def open_network(*_: object) -> Network:
+        return network
+
+    async def fetch_manifest(*_: object) -> Manifest:
+        return manifest
+
+    monkeypatch.setattr(Network, "open", open_network)
+    monkeypatch.setattr("peer.observer.process.fetch_manifest", fetch_manifest)
+    address = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/1/p2p/{manifest.organiser}")
+    return Observer(Invite(manifest.run_id, manifest.organiser, (address,)), folder, show)
+
+
+def test_an_observer_hears_when_its_network_is_watched_by_nobody_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def show(_: NetworkView) -> None: ...
+    async def read(_: Observer) -> None:
+        await asyncio.sleep(1e9)
+
+    monkeypatch.setattr(Observer, "_read", read)
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="nobody thought of this"):
+            await make_observer(Unwatched(), tmp_path, show, monkeypatch).run()
+
+    run_virtual(main())
+
+
+class Quiet(Unwatched):
+    """A place in a network in which nobody says anything."""
+
+    def __init__(self) -> None:
+        self.dht = self  # type: ignore[assignment]
+        self.store = self
+        self.daemon = self
+
+    async def get(self, _: bytes) -> list[StoredRecord]:
+        return []
+
+    def remember(self, _: list[PeerAddress]) -> None: ...
+    async def watch(self) -> None: ...
+
+
+def test_an_observers_clock_goes_on_after_its_machine_has_slept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    wall = [1e9]  # of monotonic time 0
+
+    async def show(view: NetworkView) -> None:
+        seen.append(view.taken_unix_seconds - asyncio.get_running_loop().time())
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr("peer.observer.process.unix_seconds", lambda: wall[0] + loop.time())
+        observing = asyncio.create_task(make_observer(Quiet(), tmp_path, show, monkeypatch).run())
+        await asyncio.sleep(10.0)
+        wall[0] += 5 * 3600.0
+        await asyncio.sleep(10.0)
+        observing.cancel()
+        with suppress(asyncio.CancelledError):
+            await observing
+
+    run_virtual(main())
+    assert seen[0] == pytest.approx(1e9, abs=1.0)
+    assert seen[-1] == pytest.approx(1e9 + 5 * 3600.0, abs=1.0)

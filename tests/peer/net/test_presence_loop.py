@@ -1,0 +1,112 @@
+"""Saying that we are here, and reading who else is: one may fail without the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.wire.presence import Presence
+from dht.daemon import process as daemons
+from dht.hivemind_store import why_refused
+from dht.identity import Identity, KeyVerifier, PeerId
+from dht.records import presence_key
+from dht.statement import digest_of
+from dht.validation import RecordRules
+from peer.net.presence_loop import PresenceLoop
+from tests.coordinator.builders import presence
+from tests.dht.memory_store import MemoryDirectory, MemoryStore
+from tests.peer.virtual_loop import run_virtual
+
+RUN_ID = digest_of(b"run")
+ME, OTHER = Identity(digest_of(b"me")), Identity(digest_of(b"other"))
+UNIX = 1e9
+
+
+class Daemon:
+    """As much of a daemon as presence needs."""
+
+    peer_id = ME.peer_id
+
+    def remember(self, addresses: object) -> None:
+        pass
+
+
+def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
+    async def main() -> tuple[list[PeerId], PresenceLoop]:
+        loop = asyncio.get_running_loop()
+        ahead = [100.0]  # another machine with our key, whose clock is ahead: what it said is newer than what we say
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time() + ahead[0])
+        key = presence_key(RUN_ID)
+        await MemoryStore(directory, ME).put(key, presence(0).to_wire(), 60.0)
+        ahead[0] = 0.0
+        await MemoryStore(directory, OTHER).put(key, presence(1).to_wire(), 60.0)
+        seen: list[PeerId] = []
+        daemon: Any = Daemon()
+
+        def see(peer: PeerId, _: Presence) -> None:
+            seen.append(peer)
+
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await looking.run(1.0, 9.0)
+        return seen, looking
+
+    seen, looking = run_virtual(main())
+    assert looking.rounds >= 3
+    assert seen == [OTHER.peer_id] * looking.rounds
+
+
+@pytest.mark.parametrize("text", [f"/dns4/münchen.example/tcp/7400/p2p/{OTHER.peer_id}", "/ip6zone/١٢٣"])
+def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str) -> None:
+    """With the address book of a real daemon, which takes ASCII."""
+    me = Identity.load_or_create(tmp_path / "key")
+
+    async def main() -> list[PeerId]:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        theirs = presence(1).model_copy(update={"addresses": (text,)})
+        await MemoryStore(directory, OTHER).put(presence_key(RUN_ID), theirs.to_wire(), 60.0)
+        seen: list[PeerId] = []
+        daemon = daemons.Daemon(daemons.DaemonConfig(tmp_path / "key", address_book=tmp_path / "met"), me.peer_id)
+        looking = PresenceLoop(
+            MemoryStore(directory, me), daemon, RUN_ID, lambda: presence(0), lambda peer, _: seen.append(peer)
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await looking.run(1.0, 9.0)
+        return seen
+
+    assert OTHER.peer_id in run_virtual(main())
+
+
+def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:
+    assert "expired on its way" in why_refused(UNIX, UNIX)
+    assert "clock" in why_refused(UNIX + 1, UNIX)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
+    """A cancellation that came with the event was lost, and whoever waited for the end waited for ever."""
+
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        daemon: Any = Daemon()
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), lambda *_: None)
+        running = asyncio.create_task(looking.run(3.0, 9.0))
+        await asyncio.sleep(0.1)
+        looking.hurry()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=60.0)
+        ended = running.cancelled()
+        running.cancel()
+        return ended
+
+    assert run_virtual(main())

@@ -1,0 +1,232 @@
+"""A disk that takes nothing: the owner is told for as long as that lasts, and training goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dht.errors import LocalError
+from peer.machine.tasks import Chores
+from peer.node.checkpointer import CHECKPOINT_SECONDS, LEARNER_SECONDS, Checkpointer
+from peer.node.learner_control import Training
+from peer.node.status import advice_of
+from peer.storage.run_directory import RunDirectory
+from tests.peer.rounds.test_driver import Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
+
+
+@pytest.fixture
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time must not pass behind a thread's back."""
+
+    async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+
+
+async def one_peer(folder: Path) -> tuple[Swarm, RunDirectory, Checkpointer]:
+    """Of a swarm of its own, with the folder that it saves into."""
+    swarm = Swarm(config_of(), 1, folder)
+    await swarm.start()
+    pump = swarm.peers[0].pump
+    directory = RunDirectory(folder, pump.engine.core.manifest.run_id)
+    return swarm, directory, Checkpointer(directory, pump, swarm.peers[0].presence)
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(), 2, tmp_path)
+        await swarm.start()
+        peer = swarm.peers[0]
+        pump, directory = peer.pump, RunDirectory(tmp_path, peer.pump.engine.core.manifest.run_id)
+        checkpointer = Checkpointer(directory, pump, peer.presence)
+        saving = asyncio.get_running_loop().create_task(checkpointer.run())
+        directory.path.rename(tmp_path / "away")
+        directory.path.touch()  # nothing can be written there, whoever we are
+        await swarm.train(8)
+        await asyncio.sleep(CHECKPOINT_SECONDS)
+        assert pump.book.events["checkpoint_failed"] == 1
+        assert advice_of(pump).startswith("the disk takes no checkpoint: ")
+        assert sum(peer.versions) > 0
+        with pytest.raises(LocalError):
+            await checkpointer.save_now()
+        with pytest.raises(LocalError):
+            await checkpointer.save_last()
+        assert pump.book.events["checkpoint_failed"] == 3
+
+        directory.path.unlink()
+        (tmp_path / "away").rename(directory.path)
+        await checkpointer.save()
+        assert advice_of(pump) == ""
+        assert pump.book.events["checkpoint_failed"] == 3
+        saving.cancel()
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_saves(tmp_path: Path) -> None:
+    """Safetensors leaves a file as large as all that it was to write, under a name of its own."""
+    found: list[list[str]] = []
+
+    async def save(path: Path) -> int:
+        found.append([file.name for file in path.parent.iterdir()])
+        save_file({"theta": torch.zeros(3)}, path)
+        (path.parent / ".tmp6Xq2Bd").touch()
+        return 1
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = cast(Training, SimpleNamespace(client=SimpleNamespace(save=save)))
+        for _ in range(2):
+            await checkpointer.save_now()
+        assert found == [[], []]
+        assert directory.saved_learner() is not None
+        assert not list(directory.path.glob(".tmp*"))
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> Training:
+    """A learner that does nothing but save."""
+
+    async def kill() -> None: ...
+
+    client = SimpleNamespace(save=save, kill=kill)
+    return cast(Training, SimpleNamespace(client=client, progress=SimpleNamespace(step_seconds=None)))
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Path) -> None:
+    async def save(path: Path) -> int:
+        for size in range(1, 5):
+            (path.parent / ".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
+            await asyncio.sleep(LEARNER_SECONDS - 1.0)
+        save_file({"theta": torch.zeros(3)}, path)
+        return 1
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        held = directory.load(core.manifest, core.rules)
+        assert held.learner_state is not None
+        assert not held.learner_behind
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_for(tmp_path: Path) -> None:
+    """Its folder was cleared under its hands, so it seemed to write nothing, and was ended."""
+    begun, one_at_a_time = asyncio.Event(), asyncio.Lock()
+
+    async def write(path: Path) -> int:
+        async with one_at_a_time:
+            for size in range(1, 5):
+                begun.set()
+                if size == 1 or path.with_name(".tmp6Xq2Bd").exists():  # else into a file that has no name any more
+                    path.with_name(".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
+                await asyncio.sleep(LEARNER_SECONDS - 1.0)
+            save_file({"theta": torch.zeros(3)}, path)
+            return 1
+
+    async def save(path: Path) -> int:
+        return await asyncio.shield(asyncio.ensure_future(write(path)))
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        chores = Chores(lambda error: None)
+        chores.spawn(checkpointer.save())
+        await begun.wait()
+        await chores.end()
+        await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        assert not directory.load(core.manifest, core.rules).learner_behind
+        await swarm.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -> None:
+    async def save(_: Path) -> int:
+        raise LocalError("the learner refused: no room")
+
+    async def main() -> None:
+        swarm, directory, checkpointer = await one_peer(tmp_path)
+        checkpointer.training = training_with(save)
+        with pytest.raises(LocalError, match="all else is saved"):
+            await checkpointer.save_last()
+        core = swarm.peers[0].pump.engine.core
+        assert directory.load(core.manifest, core.rules).learner_behind
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be ended, and two that write at once would take each other's files."""
+    written, going_on = threading.Event(), list[int]()
+    save = RunDirectory.save
+
+    def slowly(directory: RunDirectory, *arguments: Any) -> None:
+        going_on.append(1)
+        assert len(going_on) == 1, "two at once"
+        written.wait(10.0)
+        save(directory, *arguments)
+        going_on.pop()
+
+    async def main() -> None:
+        swarm, _, checkpointer = await one_peer(tmp_path)
+        monkeypatch.setattr(RunDirectory, "save", slowly)
+        chores = Chores(lambda error: None)
+        chores.spawn(checkpointer.save())
+        while not going_on:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, written.set)
+        await chores.end()
+        await checkpointer.save_last()
+        assert "checkpoint_failed" not in swarm.peers[0].pump.book.events
+        await swarm.close()
+
+    asyncio.run(main())
+
+
+def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = Swarm(config_of(round_seconds=2.0), 3, tmp_path)
+        await swarm.start()
+        peer = swarm.peers[0]
+        pump, votes = peer.pump, tmp_path / peer.identity.peer_id
+        votes.mkdir()  # no file can be written there
+        await swarm.train(16)
+        assert pump.book.events["vote_not_written"] > 0
+        assert advice_of(pump).startswith("the disk takes no vote: ")
+        steps, versions = peer.learner.learner.step_count, sum(peer.versions)
+        assert versions > 0, "the others certify without it, and it follows"
+
+        votes.rmdir()
+        await swarm.train(40)
+        assert advice_of(pump) == ""
+        assert peer.learner.learner.step_count == steps + 40
+        assert sum(peer.versions) > versions
+        await swarm.close()
+
+    run_virtual(main())

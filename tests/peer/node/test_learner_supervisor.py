@@ -1,0 +1,388 @@
+"""What a peer makes of its learner's reports, and of their absence. `tests/real` has real processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coordinator.core.events import PresenceSeen
+from dht.errors import LocalError
+from peer.learner.client import LearnerClient, LearnerStoppedError
+from peer.learner.learner import parameters_of
+from peer.learner.messages import Ready, StepEntry, Steps
+from peer.learner.work_counters import Counters
+from peer.machine.limits import Limits
+from peer.machine.tasks import Chores
+from peer.node.checkpointer import LEARNER_SECONDS, Checkpointer
+from peer.node.hang_detector import HANGS_MAX, PATIENCE_SECONDS
+from peer.node.learner_control import Training
+from peer.node.learner_supervisor import Learning
+from peer.node.lifecycle import Stage, certified_progress, versions_certified
+from peer.node.options import NodeOptions
+from peer.node.slow_steps import slow_advice, step_seconds_max
+from peer.node.status import advice_of
+from peer.storage.run_directory import RunDirectory
+from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
+from tests.peer.node.test_lifecycle import stage_of
+from tests.peer.rounds.test_driver import STEP_SECONDS, Peer, Swarm, config_of
+from tests.peer.virtual_loop import run_virtual
+
+
+class Reporter:
+    """A learner's process that makes the steps of a learner here, and reports each, until it hangs."""
+
+    ready = Ready(startup_cpu_seconds=0.0, parameters=1, data_digest=bytes(32), step=0)
+
+    def __init__(self, peer: Peer, on_steps: Callable[[Steps], None]) -> None:
+        self.told: list[tuple[int, int | None]] = []
+        self.heard = 0
+        self.loaded: list[Tensor] = []
+        self.references: list[Tensor | None] = []
+        self._answering = asyncio.Event()
+        self._answering.set()
+        self._killed = False
+        self._within = peer.learner
+        self._anchors = peer.pump.anchors
+        self._on_steps = on_steps
+        self._busy_seconds = 0.0
+
+    async def make(self, count: int, seconds_each: float) -> None:
+        """So many steps of this length."""
+        for _ in range(count):
+            await asyncio.sleep(seconds_each)
+            self._within.learner.step()
+            self.report(seconds_each)
+
+    def report(self, seconds: float) -> None:
+        """Of one step."""
+        self.heard += 1
+        self._busy_seconds += seconds
+        entry = StepEntry(step=self._within.learner.step_count, loss=1.0, tokens=32)
+        self._on_steps(Steps(entries=(entry,), dropped=0, cpu_seconds=0.0, busy_seconds=self._busy_seconds))
+
+    def hang(self) -> None:
+        self._answering.clear()
+
+    @property
+    def hangs(self) -> bool:
+        return not self._answering.is_set()
+
+    async def _answer(self) -> None:
+        await self._answering.wait()
+        if self._killed:
+            raise LearnerStoppedError
+
+    # -- as `LearnerClient`
+
+    def set_progress(self, steps: int, window: int | None) -> None:
+        self.told.append((steps, window))
+
+    def set_pace(self, step_seconds: float, compute_share: float) -> None: ...
+    def set_threads(self, threads: int) -> None: ...
+    def resume(self) -> None: ...
+    def pause(self) -> None: ...
+
+    def lay_out(self, parameters: Tensor) -> None: ...
+
+    async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
+        await self._answer()
+        return await self._within.snapshot(fragment)
+
+    async def adopt(self, fragment: int, new: Tensor, reference: Tensor | None, *counts: int) -> int:
+        await self._answer()
+        self.references.append(reference)
+        return await self._within.adopt(fragment, new, reference, *counts)
+
+    async def load_all(self, parameters: Tensor) -> int:
+        await self._answer()
+        self.loaded += [parameters.clone(), torch.cat(self._anchors.all_anchors())]
+        self._within.learner.load_all(parameters)
+        return self._within.learner.step_count
+
+    async def save(self, path: Path) -> int:
+        await self._answer()
+        save_file({"momentum": torch.ones(3)}, path)
+        return 0
+
+    async def kill(self) -> None:
+        self._killed = True
+        self._answering.set()
+        await asyncio.sleep(0)
+
+    async def wait(self) -> None: ...
+
+
+class Desk:
+    """Limits that nobody changes."""
+
+    training: Training | None = None
+    in_force = Limits()
+
+    def begin_training(self, training: Training) -> None:
+        self.training = training
+
+
+@dataclass
+class House:
+    """One peer of a swarm with a learner process of its own, and those before it."""
+
+    swarm: Swarm
+    folder: Path
+    session: Any = None
+    learners: list[Reporter] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.peer = self.swarm.peers.pop(0)
+        pump, self.failures = self.peer.pump, list[BaseException]()
+        pump.learner = None
+        directory = RunDirectory(self.folder, pump.engine.core.manifest.run_id)
+        self.chores = Chores(self.failures.append)
+        self.stage: Stage = stage_of(self.peer)
+        self.stage._presence.rounds = 9
+        self.checkpointer = Checkpointer(directory, pump, self.peer.presence)
+        options = NodeOptions(self.folder, session=self.session)
+        self.learning = Learning(options, self.peer.identity.peer_id, pump, directory, self.chores)
+
+    async def begin(self) -> Reporter:
+        """The learner takes part."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.patch(patch)
+            self.learning.prepare(None)
+            await self.learning.begin(self.checkpointer, self.stage, Desk())  # type: ignore[arg-type]
+        self.stage.state = "starting"
+        self.stage.advance(self.peer.pump.now)
+        return self.learners[-1]
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """Processes start at once from here on."""
+
+        async def start(*settings: Any) -> Reporter:
+            self.learners.append(Reporter(self.peer, settings[4]))
+            return self.learners[-1]
+
+        patch.setattr(LearnerClient, "start", start)
+
+    async def train(self, steps: int) -> None:
+        """The others make so many steps, and our learner if it can."""
+        for _ in range(steps):
+            for other in self.swarm.peers:
+                other.pump.feed(PresenceSeen(self.peer.identity.peer_id, self.peer.presence()))
+                self.peer.pump.feed(PresenceSeen(other.identity.peer_id, other.presence()))
+            await self.swarm.train(1)
+            if self.stage.state == "training" and not self.learners[-1].hangs:
+                self.peer.learner.learner.step()
+                self.learners[-1].report(STEP_SECONDS)
+
+    async def close(self) -> None:
+        await self.chores.end()
+        self.swarm.peers.append(self.peer)
+        await self.swarm.close()
+
+
+async def house_of(folder: Path, peers: int = 1, session: Any = None, network: MemoryNetwork | None = None) -> House:
+    swarm = Swarm(config_of(), peers, folder, network=network or MemoryNetwork(7))
+    await swarm.start()
+    return House(swarm, folder, session)
+
+
+@pytest.fixture
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time must not pass behind a thread's back."""
+
+    async def at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+
+
+def test_every_report_reaches_the_rounds_the_owner_and_the_learner_again(tmp_path: Path) -> None:
+    """Rounds are paced by it, steps that are too long are told, and the learner follows what is certified."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path)
+        engine, book = house.peer.pump.engine, house.peer.pump.book
+        learner = await house.begin()
+        longest = step_seconds_max(engine.core.pace)
+
+        await learner.make(12, longest / 2)
+        assert engine.core.steps == 12
+        assert engine.core.steps_per_second == pytest.approx(2 / longest)
+        assert slow_advice(engine.core.pace, book) == ""
+        assert versions_certified(engine) > 0, "rounds open at these steps"
+        progress, _ = certified_progress(engine)
+        assert learner.told[-1] == (progress * engine.core.pace.steps_per_version // engine.core.pace.fragments, None)
+        assert learner.told == sorted(set(learner.told))
+
+        await learner.make(24, 2 * longest)
+        assert "a step takes 3.2 s here" in slow_advice(engine.core.pace, book)
+        await learner.make(24, longest / 2)
+        assert slow_advice(engine.core.pace, book) == ""
+        assert (book.events["steps_too_long"], book.events["steps_in_time"]) == (1, 1)
+        await house.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2)
+        pump, core, stage = house.peer.pump, house.peer.pump.engine.core, house.stage
+        hung = await house.begin()
+        house.patch(monkeypatch)
+        await house.train(24)
+        assert stage.state == "training"
+        assert core.steps_per_second > 0
+        hung.hang()  # perhaps in the middle of a round
+        since = pump.now
+        while len(house.learners) == 1:
+            assert advice_of(pump) == ""
+            await house.train(1)
+            assert pump.now < since + PATIENCE_SECONDS + 5
+        assert pump.now > since + PATIENCE_SECONDS
+        assert core.steps_per_second == 0, "nobody waits for it"
+        assert stage.state == "starting"
+        assert "the learner made no step for 31 s" in advice_of(pump)
+
+        await asyncio.sleep(1.0)
+        assert torch.equal(*house.learners[-1].loaded)
+        versions, members = versions_certified(pump.engine), pump.book.certified.members
+        stage.advance(pump.now)
+        assert stage.state == "training"
+        await house.train(32)
+        assert versions_certified(pump.engine) > versions
+        assert pump.book.certified.members > members + 8, "its work is in there again"
+        assert advice_of(pump) == ""
+        assert pump.book.events["learner_hangs"] == 1
+        assert house.failures == []
+        await house.close()
+
+    run_virtual(main())
+
+
+def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Path) -> None:
+    """It says nothing meanwhile; safetensors writes a file of another name, which has its full size at once."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2)
+        learner = await house.begin()
+        await house.train(24)
+        assert house.stage.state == "training"
+        learner.hang()
+        folder = RunDirectory(tmp_path, house.peer.pump.engine.core.manifest.run_id).learner_file.parent
+        folder.mkdir(exist_ok=True)
+        with (folder / ".tmp6Xq2Bd").open("wb", buffering=0) as file:
+            file.truncate(1 << 20)
+            for _ in range(8):
+                file.write(bytes(1 << 16))
+                await asyncio.sleep(PATIENCE_SECONDS / 2)
+            assert house.peer.pump.book.events["learner_hangs"] == 0
+        await house.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_nothing_is_measured_against_what_an_earlier_learner_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its work is in the version that its round ends with; the next learner holds none of it."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2, network=MemoryNetwork(7, LinkPolicy(delay_seconds=0.02)))
+        work = house.peer.pump.work
+        await house.begin()
+        house.patch(monkeypatch)
+        training = asyncio.get_running_loop().create_task(house.train(32))
+        while not work.snapshots or versions_certified(house.peer.pump.engine) < 6:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert house.learning.training is not None
+        await house.learning._replace(house.learning.training)
+        await training
+        assert house.learners[-1].references, "rounds went on"
+        held = torch.cat(parameters_of(house.peer.learner.learner))
+        assert torch.equal(held, torch.cat(house.peer.pump.anchors.all_anchors())), "it has made no steps yet"
+        await house.close()
+
+    run_virtual(main())
+
+
+def test_a_learner_that_hangs_again_and_again_ends_its_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        house = await house_of(tmp_path)
+        await house.begin()
+        house.patch(monkeypatch)
+        monkeypatch.setattr(RunDirectory, "saved_learner", lambda self: None)
+        monkeypatch.setattr(asyncio, "to_thread", _at_once)
+        for count in range(1, HANGS_MAX + 1):
+            assert house.failures == []
+            await house.learners[-1].make(8, STEP_SECONDS)
+            await asyncio.sleep(PATIENCE_SECONDS + 5)
+            assert len(house.learners) == min(count + 1, HANGS_MAX)
+            house.stage.advance(house.peer.pump.now)
+        assert [type(failure) for failure in house.failures] == [LocalError]
+        await house.close()
+
+    run_virtual(main())
+
+
+async def _at_once(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)
+
+
+def test_a_loop_of_ones_own_may_do_what_it_likes_between_two_steps(tmp_path: Path) -> None:
+    """But nobody waits for it meanwhile."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, session=object())
+        core, book = house.peer.pump.engine.core, house.peer.pump.book
+        learner = await house.begin()
+        await learner.make(8, STEP_SECONDS)
+        assert core.steps_per_second > 0
+        await asyncio.sleep(PATIENCE_SECONDS + 5)
+        assert core.steps_per_second == house.learning.progress.steps_per_second == 0
+        await asyncio.sleep(3600.0)
+        assert (len(house.learners), book.events["learner_hangs"], house.failures) == (1, 0, [])
+        await learner.make(8, STEP_SECONDS)
+        assert core.steps_per_second > 0
+        await house.close()
+
+    run_virtual(main())
+
+
+@pytest.mark.usefixtures("_no_threads")
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Path, saved: bool) -> None:
+    """Also where an adoption still waits for its answer; what it had saved before, if it had, stays."""
+
+    async def main() -> None:
+        house = await house_of(tmp_path, peers=2)
+        pump = house.peer.pump
+        learner = await house.begin()
+        await house.train(24)
+        if saved:
+            await house.checkpointer.save_now()
+        learner.hang()
+        while not pump.adoptions.waiting:
+            await house.train(1)
+        since, core = pump.now, pump.engine.core
+        with pytest.raises(LocalError, match="did not answer within 6 s"):
+            await house.checkpointer.save_last()
+        assert pump.now == pytest.approx(since + LEARNER_SECONDS, abs=0.5)
+        held = RunDirectory(tmp_path, core.manifest.run_id).load(core.manifest, core.rules)
+        assert list(held.held) == house.peer.versions
+        assert (held.learner_state is not None, held.learner_behind) == (saved, True)
+        assert "checkpoint_failed" not in pump.book.events
+        await house.close()
+
+    run_virtual(main())

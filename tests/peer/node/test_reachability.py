@@ -1,0 +1,146 @@
+"""Whether others get through to us, as they tell and as the protocol core is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.core.events import ReachSeen
+from dht.identity import Identity, PeerId
+from peer.net.frames import ProbeAnswer, ProbeAsk
+from peer.net.probe import ProbeDesk
+from peer.node.reachability import ASKED_MAX, ReachLoop, askable
+from peer.rounds.requests import Transfers
+from tests.coordinator.builders import Club
+from tests.peer.net.test_probe import listening
+
+ME, *OTHERS = sorted(Identity(bytes([number]) * 32).peer_id for number in range(1, 13))
+PORT = 7331
+
+
+class Street:
+    """Peers that are there, and what the loop asks of them and says."""
+
+    def __init__(self, live: list[PeerId]) -> None:
+        self.live = live
+        self.asked: list[tuple[PeerId, int]] = []
+        self.told: list[ReachSeen] = []
+        self.loop = ReachLoop(ME, lambda: PORT, lambda: self.live, self._post, self.told.append)
+
+    def _post(self, peer: PeerId, ask: ProbeAsk, payload: bytes) -> None:
+        assert (ask.port, payload) == (PORT, b"")
+        self.asked.append((peer, ask.ticket))
+
+    def answer(self, peer: PeerId, ticket: int, reachable: bool | None) -> None:
+        self.loop.hear(peer, ProbeAnswer(ticket=ticket, unix_milliseconds=0, reachable=reachable))
+
+    def look(self, *answers: bool | None) -> list[PeerId]:
+        """One look, at which so many of those who are asked answer this; who was asked."""
+        self.asked.clear()
+        self.loop.ask()
+        for (peer, ticket), reachable in zip(self.asked, answers, strict=False):
+            self.answer(peer, ticket, reachable)
+        self.loop.judge()
+        return [peer for peer, _ in self.asked]
+
+
+def test_the_core_is_told_once_whenever_most_who_tried_find_something_new() -> None:
+    street = Street(OTHERS[:3])
+    street.look(False, False, True)
+    street.look(False, False, False)
+    assert street.told == [ReachSeen(dialable=False)]
+    street.look(True, True, False)
+    assert street.told == [ReachSeen(dialable=False), ReachSeen(dialable=True)]
+
+
+def test_strangers_are_asked_only_where_nobody_of_the_chains_is_there() -> None:
+    """Nine keys that say that nobody gets through made nine peers of ten believe it."""
+    club = Club.of(6)
+    chains = [club.grow(club.chain(), range(4)), club.grow(club.chain(), range(2, 6))]
+    known = {peer for chain in chains for peer in chain.known()}
+    strangers = frozenset(OTHERS)
+    assert askable(strangers | {club.ids[0], club.ids[4]}, chains) == {club.ids[0], club.ids[4]}
+    assert askable(strangers, chains) == strangers
+    assert askable(frozenset(known), chains) == known
+
+
+def test_as_many_as_get_through_suffice_and_silence_changes_nothing() -> None:
+    street = Street(OTHERS[:4])
+    street.look(True, False)
+    street.look()
+    street.look(None, None, None, None)
+    assert street.told == []
+    street.look(False, False)
+    street.look()
+    assert street.told == [ReachSeen(dialable=False)]
+
+
+def test_the_word_of_as_many_as_may_be_hostile_is_not_enough() -> None:
+    """One that keeps all the others' desks busy, and alone says no, had everybody believe it for good."""
+    alone = Street(OTHERS[:3])
+    for _ in range(5):
+        alone.look(False)
+    assert alone.told == []
+    pair = Street(OTHERS[:2])
+    pair.look(False)
+    assert pair.told == [ReachSeen(dialable=False)], "of three none may be"
+
+
+def test_what_nobody_was_asked_for_counts_for_nothing() -> None:
+    street = Street(OTHERS[:1])
+    street.loop.ask()
+    (peer, ticket), *_ = street.asked
+    street.answer(OTHERS[1], ticket, False)  # was not asked
+    street.answer(peer, ticket + 1, False)  # answers another question
+    street.loop.judge()
+    street.loop.ask()
+    street.answer(peer, ticket, False)  # answers the last look's question
+    street.loop.judge()
+    assert street.told == []
+
+
+def test_a_few_are_asked_at_a_time_and_others_the_next() -> None:
+    street = Street(OTHERS)
+    first, second, third = street.look(), street.look(), street.look()
+    assert [len(first), len(second), len(third)] == [ASKED_MAX] * 3
+    assert set(first) | set(second) | set(third) == set(OTHERS)
+    street.live = []
+    assert not street.loop.ask()
+
+
+@pytest.mark.parametrize("open_port", [True, False])
+def test_another_peer_calls_our_port_and_tells_us(open_port: bool) -> None:
+    """Our question reaches its desk, and its answer our loop, as the frames of two peers do."""
+
+    async def course() -> list[ReachSeen]:
+        server, port = await listening()
+        if not open_port:
+            server.close()
+            await server.wait_closed()
+        told, answered = list[ReachSeen](), asyncio.Event()
+        other = OTHERS[0]
+
+        def to_us(_: PeerId, answer: ProbeAnswer, __: bytes) -> None:
+            ours.handle(other, answer, b"", 0.0)
+            answered.set()
+
+        async def host_of(_: PeerId) -> str:
+            return "127.0.0.1"
+
+        theirs = Transfers(None, b"", list, to_us)  # type: ignore[arg-type]
+        theirs.answer_probes(ProbeDesk(host_of, to_us))
+        ours = Transfers(None, b"", list, lambda *_: None)  # type: ignore[arg-type]
+        loop = ReachLoop(
+            ME, lambda: port, lambda: [other], lambda _, ask, __: theirs.handle(ME, ask, b"", 0.0), told.append
+        )
+        ours.hear_probes(loop.hear)
+        assert loop.ask()
+        async with asyncio.timeout(20):
+            await answered.wait()
+        loop.judge()
+        server.close()
+        await theirs.close()
+        return told
+
+    assert asyncio.run(course()) == ([] if open_port else [ReachSeen(dialable=False)])

@@ -1,0 +1,39 @@
+"""What a voter can tell of coefficients by a part of a segment (docs/adr/0034)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from peer.numerics.coefficient_check import Sample, follows_rule
+from peer.numerics.merge import MERGES
+from peer.numerics.robust.segments import TensorInputs, merge_segment
+
+SEEN, WHOLE, MEMBERS, ASKEW = 1024, 3072, 8, (1, 5)
+RULE = MERGES["robust_rda"]
+
+
+def vectors() -> torch.Tensor:
+    """Alike but for two: a little against the others in what is seen, their own way, and longer, in the rest."""
+    draw = torch.Generator().manual_seed(0)
+    common = torch.randn(WHOLE, generator=draw)
+    stack = common + torch.randn(MEMBERS, WHOLE, generator=draw)
+    for member in ASKEW:
+        stack[member, :SEEN] = -0.3 * common[:SEEN] + 0.3 * torch.randn(SEEN, generator=draw)
+        stack[member, SEEN:] = 2 * torch.randn(WHOLE - SEEN, generator=draw)
+    return stack
+
+
+def sample_of(stack: torch.Tensor, inputs: TensorInputs, coefficients: list[float]) -> Sample:
+    squares = tuple(norm**2 for norm in inputs.norms)
+    return Sample([vector[:SEEN].numpy() for vector in stack], inputs, coefficients, WHOLE, squares)
+
+
+def test_who_is_short_in_what_is_seen_may_point_elsewhere_as_a_whole() -> None:
+    stack = vectors()
+    inputs = TensorInputs(tuple(stack.norm(dim=1).tolist()), (1.0,) * MEMBERS, embedding=False)
+    honest = list(merge_segment(RULE, list(stack), inputs).coefficients)
+    assert min(honest[member] for member in ASKEW) > 0.5 / MEMBERS
+    assert follows_rule("robust_rda", [sample_of(stack, inputs, honest)])
+    left_out = [0.0, *(np.array(honest[1:]) / sum(honest[1:])).tolist()]
+    assert not follows_rule("robust_rda", [sample_of(stack, inputs, left_out)])

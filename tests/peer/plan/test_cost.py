@@ -1,0 +1,61 @@
+"""Bytes and seconds of one round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.run.manifest import OuterSpec, PaceSpec
+from peer.numerics.codec import CODECS
+from peer.plan.cost import CODEC_BITS, Members, Workload, round_cost, statement_bits, transfer_seconds
+
+WORK = Workload(8e6, 1024, PaceSpec(), OuterSpec())
+
+
+def members(n: int, mbit: float = 20.0, reducers: int | None = None) -> Members:
+    lines = np.full(n, mbit * 1e6)
+    reduces = np.arange(n) < (n if reducers is None else reducers)
+    return Members(lines, lines, np.full(n, 0.0125), np.zeros(n), reduces)
+
+
+@pytest.mark.parametrize("name", CODEC_BITS)
+def test_bits_are_the_codecs_own(name) -> None:
+    elements = 1 << 20
+    assert CODECS[name].encoded_bytes(elements) * 8 / elements == pytest.approx(CODEC_BITS[name], rel=1e-3)
+
+
+@given(st.integers(2, 32), st.integers(1, 32))
+def test_what_is_sent_is_received(n, reducers) -> None:
+    reducers = min(n, reducers)
+    cost, (up, down) = round_cost(WORK, members(n, reducers=reducers)), statement_bits(n, reducers)
+    payload_up, payload_down = cost.sent_bits.sum() - n * up, cost.received_bits.sum() - n * down
+    assert payload_up == pytest.approx(payload_down)
+    assert payload_up == pytest.approx(2 * (n - 1) * WORK.result_bits)  # every way of cutting: each part n - 1 times
+
+
+def test_an_equal_group_sends_two_fragments_at_most() -> None:
+    cost = round_cost(WORK, members(16))
+    assert cost.sent_bits[0] == pytest.approx(2 * 15 / 16 * WORK.result_bits + statement_bits(16, 16)[0])
+
+
+def test_a_fast_line_leaves_latency_and_a_slow_one_nothing_else() -> None:
+    fast, slow = round_cost(WORK, members(4, mbit=1e6)), round_cost(WORK, members(4, mbit=0.1))
+    assert fast.seconds < 2.0
+    assert slow.seconds == pytest.approx(2 * 3 / 4 * WORK.result_bits / 0.1e6, rel=0.02)
+
+
+@given(st.floats(1, 1e11), st.floats(1e4, 1e10), st.floats(0, 0.5))
+def test_no_transfer_is_faster_than_its_line(bits, rate, rtt) -> None:
+    seconds = float(transfer_seconds(bits, rate, rtt))
+    assert seconds >= bits / rate * (1 - 1e-9)
+    assert float(transfer_seconds(bits * 1.5, rate, rtt)) >= seconds * (1 - 1e-9)
+
+
+def test_a_long_line_is_filled_slowly_and_never_beyond_the_window() -> None:
+    short, long = (float(transfer_seconds(8e6, 1e9, rtt)) for rtt in (0.0, 0.05))
+    assert short == pytest.approx(0.008)
+    assert long > 6 * 0.05  # 14 kB, 29 kB, … until a megabyte is through
+    endless = float(transfer_seconds(8e12, 1e9, 0.05))
+    assert endless == pytest.approx(1e12 / ((3 << 20) / 0.05), rel=0.01)

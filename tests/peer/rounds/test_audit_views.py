@@ -1,0 +1,87 @@
+"""What peers find out about others' work reaches whoever looks at the run."""
+
+from __future__ import annotations
+
+from coordinator.core.actions import Tell
+from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
+from peer.rounds.counters import Book
+from peer.rounds.public_status import PublicStatus, encode_status
+from tests.peer.observing import Observed, world_of
+
+REDUCER, ABSENT = "12D3KooWReducer", "12D3KooWAbsent"
+
+
+def audited(passed: bool | None, withheld: list[str], doubtful: bool = False) -> Tell:
+    found = {"reducer": REDUCER, "partition": 3, "passed": passed, "doubtful": doubtful, "withheld": withheld}
+    return Tell("audited", 1, 6, found)
+
+
+def test_an_audit_is_told_with_who_kept_it_from_ending() -> None:
+    audit, complaint = audit_views(audited(None, [ABSENT]), 12.0)
+    assert (audit.kind, audit.about, audit.passed, audit.fragment, audit.version) == ("audit", REDUCER, None, 1, 7)
+    assert (complaint.kind, complaint.about) == ("complaint", ABSENT)
+    assert complaint.reason == "did not send its part of partition 3 to an audit"
+    assert [one.passed for one in audit_views(audited(True, []), 12.0)] == [True]
+
+
+def test_an_audit_says_what_was_wrong() -> None:
+    [false], [doubtful] = (audit_views(audited(False, [], doubted), 12.0) for doubted in (False, True))
+    assert (false.passed, doubtful.passed) == (False, False)
+    assert "inputs" in false.reason
+    assert "coefficients" in doubtful.reason
+
+
+def test_a_refuted_result_is_complained_of_and_nothing_else_is() -> None:
+    (one,) = audit_views(Tell("result_refuted", 0, 4, {"reducer": REDUCER, "partition": 2}), 12.0)
+    assert (one.kind, one.about, one.version, one.unix_seconds) == ("complaint", REDUCER, 5, 12.0)
+    assert audit_views(Tell("round_void", 0, 4, {"reason": "late"}), 12.0) == []
+
+
+def test_a_peer_keeps_the_newest() -> None:
+    book = Book(1)
+    for second in range(AUDITS_TOLD_MAX + 5):
+        book.tell(audited(True, []), float(second))
+    assert [one.unix_seconds for one in book.audits] == [float(second) for second in range(5, AUDITS_TOLD_MAX + 5)]
+
+
+def test_an_observer_shows_who_says_so() -> None:
+    observed = Observed(world_of(2))
+    observed.run(2)
+    teller = observed.world.peers[1].me
+    observed.observation.known.peers[teller].asked = True
+    told = tuple(audit_views(audited(False, [ABSENT]), 12.0))
+    observed.observation.hear(teller, encode_status(PublicStatus(role="learner", audits=told)), observed.now)
+    assert [(one.kind, one.about, one.by) for one in observed.view().audits] == [
+        ("audit", REDUCER, teller),
+        ("complaint", ABSENT, teller),
+    ]
+
+
+def scored(about: str, rounds: int = 1) -> Tell:
+    details = {
+        "peer": about,
+        "assigned": 9.0,
+        "other": 9.0,
+        "rounds": rounds,
+        "mean_assigned": 0.5,
+        "mean_other": -0.25,
+    }
+    return Tell("scored", 1, 6, details)
+
+
+def test_a_peer_keeps_the_newest_score_of_each_other_and_an_observer_shows_whose_word_it_is() -> None:
+    assert score_view(audited(True, []), 1.0) is None
+    book = Book(1)
+    for number in range(SCORES_TOLD_MAX + 3):
+        book.tell(scored(f"peer {number}"), float(number))
+    book.tell(scored("peer 5", rounds=2), 99.0)
+    assert len(book.scores) == SCORES_TOLD_MAX
+    assert [(one.about, one.rounds, one.other) for one in book.scores.values()][-1] == ("peer 5", 2, -0.25)
+    observed = Observed(world_of(2))
+    observed.run(2)
+    teller = observed.world.peers[1].me
+    observed.observation.known.peers[teller].asked = True
+    status = PublicStatus(role="learner", scores=tuple(book.scores.values()))
+    observed.observation.hear(teller, encode_status(status), observed.now)
+    assert {one.by for one in observed.view().scores} == {teller}
+    assert observed.view().scores[-1].about == "peer 5"

@@ -1,0 +1,75 @@
+"""What a newcomer is told, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.chain.waypoint import heads_digest
+from coordinator.core.answer_budget import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
+from dht.identity import PeerId
+from peer.net.frames import HeadsAnswer, HeadsAsk, ManifestAnswer, ManifestAsk, TailAnswer, TailAsk, Transfer
+from peer.rounds.requests import Transfers
+from tests.coordinator.builders import Club
+
+CLUB = Club.of(4, founders=4)
+CHAIN = CLUB.grow(CLUB.chain(), *[range(4)] * 6)
+HEAD = CHAIN.digest_at(4) or b""
+QUESTIONS: tuple[tuple[Transfer, type], ...] = (
+    (ManifestAsk(), ManifestAnswer),
+    (HeadsAsk(version=4, digest=heads_digest(CHAIN.rules.run_id, 4, [HEAD])), HeadsAnswer),
+    (TailAsk(fragment=0, version=4, head=HEAD), TailAnswer),
+)
+ASKER, ANOTHER = PeerId("asker"), PeerId("another")
+
+
+class Donor:
+    """The answering end, and what it has posted."""
+
+    def __init__(self, answering: Answering | None = None) -> None:
+        self.posted: list[tuple[PeerId, Transfer]] = []
+        manifest = CLUB.manifest.to_wire()
+        self._transfers = Transfers(None, manifest, lambda: [CHAIN], self._post, answering)  # type: ignore[arg-type]
+        self.ask: Callable[[PeerId, Transfer, float], None] = lambda asker, question, now: self._transfers.handle(
+            asker, question, b"", now
+        )
+
+    def _post(self, to: PeerId, message: Transfer, _: bytes | memoryview) -> None:
+        self.posted.append((to, message))
+
+    @property
+    def given(self) -> int:
+        return sum(len(message.to_wire()) for to, message in self.posted if to == ASKER)
+
+
+def test_a_newcomer_is_told_what_it_asks() -> None:
+    donor = Donor()
+    for question, _ in QUESTIONS:
+        donor.ask(ASKER, question, 0.0)
+    assert [type(message) for _, message in donor.posted] == [answer for _, answer in QUESTIONS]
+
+
+@pytest.mark.parametrize("question", [one for one, _ in QUESTIONS], ids=["manifest", "heads", "tail"])
+def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(question: Transfer) -> None:
+    answering, seconds = Answering(), 10
+    donor = Donor(answering)
+    answering.gave(ASKER, FRAGMENT_BYTES_AT_ONCE, 0.0)
+    for beat in range(1000 * seconds):
+        donor.ask(ASKER, question, beat / 1000)
+    answers = len(donor.posted)
+    size = donor.given / answers
+    assert donor.given <= min(BYTES_PER_SECOND, 1000 * size) * seconds + 2 * size
+    donor.ask(ANOTHER, question, float(seconds))
+    assert donor.posted[-1][0] == ANOTHER
+
+
+def test_what_the_core_has_answered_counts() -> None:
+    answering = Answering()
+    donor = Donor(answering)
+    answering.gave(ASKER, 2 * FRAGMENT_BYTES_AT_ONCE, 0.0)
+    for question, _ in QUESTIONS:
+        donor.ask(ASKER, question, 0.0)
+    assert donor.posted == []
+    donor.ask(ASKER, ManifestAsk(), 1.0 + FRAGMENT_BYTES_AT_ONCE / BYTES_PER_SECOND)
+    assert len(donor.posted) == 1

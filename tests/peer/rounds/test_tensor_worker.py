@@ -1,0 +1,425 @@
+"""The tensor side of a round as one peer does it, and what it amounts to over a whole round of several."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from coordinator.chain.weights import contribution_weight
+from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
+from coordinator.core.events import Applied, Encoded, Reduced
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
+from coordinator.wire.inputs import ReduceInput
+from coordinator.wire.messages import SQUARED_NORM_MAX
+from dht.errors import LocalError
+from dht.statement import digest_of
+from peer.learner.work_counters import Counters
+from peer.model.build import build_model, loss
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import Partitioning
+from peer.numerics.merge import MERGES
+from peer.numerics.outer_optimizer import OuterState
+from peer.rounds.replay_steps import missed_versions
+from peer.rounds.tensor_worker import RoundWork
+from peer.storage.anchors import Anchors, HeldState, genesis_states, layouts_of
+from peer.storage.blobs import BlobStore
+
+KEY = RoundKey(0, 0, digest_of(b"roster"))
+
+
+def config_of(**outer: Any) -> RunConfig:
+    spec: dict[str, Any] = {"merge": "mean", "contribution_codec": "fp32", "result_codec": "fp32"}
+    return RunConfig(
+        model=ModelSpec(hidden_size=16, layers=1, heads=2, intermediate_size=24),
+        outer=OuterSpec(**{**spec, **outer}),
+        pace=PaceSpec(fragments=1, steps_per_version=1),
+    )
+
+
+class Round:
+    """Members that share one blob store, as if every part had arrived."""
+
+    def __init__(self, config: RunConfig, vectors: list[Tensor], partitions: int) -> None:
+        self.blobs = BlobStore(1 << 26)
+        self.partitions = partitions
+        self.members = [
+            RoundWork(
+                config,
+                Anchors(layouts_of(config), genesis_states(config)),
+                self.blobs,
+                ThreadPoolExecutor(1),
+            )
+            for _ in vectors
+        ]
+        self.encoded: list[Encoded] = [
+            member.encode(Encode(KEY, partitions), vector, Counters(2, 32, 0, 2))
+            for member, vector in zip(self.members, vectors, strict=True)
+        ]
+
+    def inputs(self, partition: int, skip: frozenset[int] = frozenset()) -> tuple[ReduceInput, ...]:
+        return tuple(
+            ReduceInput(number, one.part_roots[partition], 1.0, one.squared_norms)
+            for number, one in enumerate(self.encoded)
+            if number not in skip
+        )
+
+    def reduce(self, partition: int, skip: frozenset[int] = frozenset(), inputs_min: int = 1) -> Reduced:
+        action = Reduce(KEY, partition, self.partitions, 0, self.inputs(partition, skip), inputs_min, 3)
+        return self.members[partition % len(self.members)].reduce(action)
+
+    def apply(self, member: int, reduced: list[Reduced | None]) -> Applied:
+        results = tuple(
+            None if one is None or one.root is None else PartitionResult(one.root, one.included) for one in reduced
+        )
+        applied = self.members[member].apply(Apply(KEY, results, self.inputs(0), len(self.members)))
+        assert applied is not None
+        return applied
+
+
+def stepped(config: RunConfig, members: int) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Anchor, each member's parameters after one SGD step of its own batch, and those after one step of all batches."""
+    [layout] = layouts_of(config)
+    anchor = genesis_states(config)[0].anchor
+    batches = torch.randint(0, 256, (members, 2, 9), generator=torch.Generator().manual_seed(3))
+
+    def after(batch: Tensor) -> Tensor:
+        model = build_model(config.model, 8, config.seed)
+        torch.autograd.backward(loss(model, batch))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        named = dict(model.named_parameters())
+        return torch.cat([named[spec.name].detach().flatten() for spec in layout.tensors])
+
+    return anchor, [after(batch) for batch in batches], after(batches.flatten(0, 1))
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_one_step_with_plain_outer_sgd_is_data_parallel(partitions: int) -> None:
+    """H = P = 1, outer SGD with rate 1 (DiLoCo 2604.21428 §3): the mean of the steps, and data-parallel SGD."""
+    config = config_of(learning_rate=1.0, momentum=0.0)
+    anchor, vectors, together = stepped(config, 4)
+    world = Round(config, vectors, partitions)
+    digests = {world.apply(member, [world.reduce(j) for j in range(partitions)]).state for member in range(4)}
+    assert len(digests) == 1
+    state, _ = world.members[0]._applied[KEY]
+    mean = torch.zeros_like(anchor)
+    for vector in vectors:  # in roster order, every operation rounded on its own
+        mean = mean + (anchor - vector) * 0.25
+    assert torch.equal(state.anchor, anchor - mean)
+    assert torch.allclose(state.anchor, together, rtol=0, atol=2 * torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize(("merge", "norms"), [*((name, "tensor") for name in MERGES), ("robust_rda", "row")])
+def test_everybody_computes_the_same_bytes_whoever_reduces(merge: str, norms: str) -> None:
+    config = config_of(merge=merge, norms=norms, contribution_codec="int8", result_codec="int4")
+    _, vectors, _ = stepped(config, 3)
+    world = Round(config, vectors, 2)
+    again = Round(config, vectors, 2)
+    again.members.reverse()
+    assert [world.reduce(j).root for j in range(2)] == [again.reduce(j).root for j in range(2)]
+    states = {one.apply(member, [one.reduce(0), one.reduce(1)]).state for one in (world, again) for member in range(3)}
+    assert len(states) == 1
+
+
+def test_a_reducer_publishes_its_coefficients_unless_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
+    reduced = world.reduce(0)
+    assert len(reduced.coefficients) == 3 * len(reduced.squared_norms)
+    monkeypatch.setattr("peer.rounds.tensor_worker.COEFFICIENTS_MAX", len(reduced.coefficients) - 1)
+    assert world.reduce(0) == replace(reduced, coefficients=())
+
+
+def test_what_is_not_as_committed_is_left_out() -> None:
+    world = Round(config_of(), stepped(config_of(), 3)[1], 2)
+    lie = world.encoded[1]
+    world.encoded[1] = replace(lie, squared_norms=tuple(2 * n for n in lie.squared_norms))
+    assert world.reduce(0).included == (0, 2)
+    assert world.reduce(0, inputs_min=3).root is None
+    del world.blobs._blobs[world.encoded[0].part_roots[0]]
+    assert world.reduce(0).included == (2,)
+
+
+def test_what_a_reducer_tells_of_its_norms_changes_nothing() -> None:
+    """Everybody finds these; one that told others stopped a run for good, since nobody could apply its results."""
+    world = Round(config_of(merge="robust_rda"), stepped(config_of(), 3)[1], 2)
+    reduced = [world.reduce(0), world.reduce(1)]
+    lie = [replace(one, squared_norms=tuple(2 * norm for norm in one.squared_norms)) for one in reduced]
+    assert world.apply(0, reduced).state == world.apply(1, lie).state
+
+
+def test_who_claims_more_gives_no_merge_its_length_where_others_are_left_out() -> None:
+    """Three of ten, a thousand times as long as the others, and a reducer of theirs that merges four of the honest.
+
+    Weighted for a sum of all ten (docs/adr/0046), they had more than half of those that are in it: a step of 525
+    where honest ones are below 1.
+    """
+    config = config_of(merge="robust_rda", learning_rate=1.0, momentum=0.0)
+    anchor, vectors, _ = stepped(config, 4)
+    far = [anchor - 1000 * (anchor - vector) for vector in vectors[:3]]
+    world = Round(config, [*vectors[:3], *vectors, *far], 1)
+    claimed = tuple(
+        replace(one, weight=contribution_weight(tokens=800 if one.member > 6 else 100, steps=1))
+        for one in world.inputs(0)
+    )
+    reduced = world.members[9].reduce(Reduce(KEY, 0, 1, 0, claimed[3:], 7, 10))
+    assert reduced.root is not None
+    applied = world.members[0].apply(Apply(KEY, (PartitionResult(reduced.root, reduced.included),), claimed, 10))
+    assert applied is not None
+    state, _ = world.members[0]._applied[KEY]
+    assert (state.anchor - anchor).norm() <= 1.1 * max((vector - anchor).norm() for vector in vectors)
+
+
+def adopt_action(**fields: Any) -> Adopt:
+    certificate: Any = SimpleNamespace(fragment=0, digest=digest_of(b"certificate"))
+    return Adopt(certificate, **{"applied": KEY, "snapshot": KEY, **fields})
+
+
+def adopted(counted: tuple[bool, ...], frozen: tuple[bool, ...], adoption: str = "carry", **fields: Any) -> Any:
+    config = config_of(adoption=adoption)
+    anchor, vectors, _ = stepped(config, 3)
+    world = Round(config, vectors, 2)
+    reduced: list[Reduced | None] = [None if void else world.reduce(j) for j, void in enumerate(frozen)]
+    world.apply(0, reduced)
+    work = world.members[0]
+    span = [work._partitioning(0, 2).span(j) for j in range(2)]
+    result = work.adopt(adopt_action(counted=counted, frozen=frozen, **fields), None)
+    return SimpleNamespace(anchor=anchor, snapshot=vectors[0], span=span, result=result, work=work)
+
+
+def test_an_included_member_carries_what_it_made_since_its_snapshot() -> None:
+    case = adopted((True, True), (False, False))
+    assert case.result.reference is case.snapshot
+    assert case.result.counted == Counters(2, 32, 0, 2)
+    assert torch.equal(case.work._anchors.current(0).anchor, case.result.new)
+
+
+@pytest.mark.parametrize("adoption", ["overwrite", "blend"])
+def test_overwrite_and_blend_have_no_reference(adoption: str) -> None:
+    result = adopted((True, True), (False, False), adoption).result
+    assert result.reference is None
+    assert result.counted == Counters(2, 32, 0, 2)  # by which the learner knows that its own work is in there
+
+
+def test_a_member_outside_rebases_on_the_old_anchor() -> None:
+    case = adopted((False, False), (False, False), snapshot=None)
+    assert torch.equal(case.result.reference, case.anchor)
+    assert case.result.counted is None
+
+
+def test_a_version_with_work_of_an_earlier_life_replaces_what_we_hold() -> None:
+    assert adopted((True, True), (False, False), snapshot=None).result.reference is None
+
+
+@pytest.mark.parametrize(("rate", "momentum", "share"), [(0.5, 0.8, 0.2), (1.0, 0.0, 0.5), (0.1, 0.0, 1.0)])
+def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: float, share: float) -> None:
+    """As much as brings the anchor half of the way, if everybody brings it and momentum has run out."""
+    config = config_of(learning_rate=rate, momentum=momentum)
+    lost, (theta, *_), _ = stepped(config, 2)
+    work = Round(config, [theta, theta], 1).members[0]
+    won = OuterState(torch.linspace(-1, 1, len(lost)), torch.zeros(len(lost)))
+    action = adopt_action(applied=None, snapshot=None, returned=Returned(3, 48))
+    done = work.adopt(action, won)
+    assert done.reference is not None
+    kept = won.anchor + (theta - done.reference)
+    torch.testing.assert_close(kept, won.anchor + share * (lost - won.anchor) + (theta - lost), rtol=0, atol=1e-6)
+    assert done.counts(done.reference) == (-3, -48)
+    assert done.counts(None) == (0, 0), "it was dropped, so it is not brought either"
+
+
+def test_a_partition_without_us_is_rebased_alone() -> None:
+    case = adopted((True, False), (False, False))
+    assert torch.equal(case.result.reference[case.span[0]], case.snapshot[case.span[0]])
+    assert torch.equal(case.result.reference[case.span[1]], case.anchor[case.span[1]])
+
+
+def test_a_frozen_partition_keeps_the_learners_own_values() -> None:
+    case = adopted((True, False), (False, True))
+    new = case.result.new
+    assert torch.equal(new[case.span[1]], case.anchor[case.span[1]])  # the anchor stands still there
+    assert torch.equal(case.result.reference[case.span[1]], new[case.span[1]])
+
+
+def test_a_fetched_state_counts_what_was_included() -> None:
+    config = config_of()
+    world = Round(config, stepped(config, 2)[1], 1)
+    fetched = OuterState(torch.ones_like(world.members[0]._anchors.current(0).anchor), torch.zeros(1))
+    result = world.members[0].adopt(adopt_action(applied=None, counted=(True,), frozen=(False,)), fetched)
+    assert result.new is fetched.anchor
+    assert result.counted == Counters(2, 32, 0, 2)
+    with pytest.raises(LocalError):
+        world.members[0].adopt(adopt_action(applied=RoundKey(0, 0, b"unknown"), snapshot=None), None)
+
+
+class TestErrorFeedback:
+    """What encoding cuts off one contribution goes into the next (design §6.2 step 10)."""
+
+    def encode(self, world: Round, key: RoundKey, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """What member 0 meant to send and what the others decode; its blobs hold the parts."""
+        work = world.members[0]
+        encoded = work.encode(Encode(key, world.partitions), vector, Counters(2, 32, 0, 2))
+        cut, codec = work._partitioning(0, world.partitions), work._contribution_codec
+        parts = [world.blobs.get(root) for root in encoded.part_roots]
+        sent = [codec.decode(part or b"", cut.elements(j)) for j, part in enumerate(parts)]
+        return work._anchors.current(0).anchor - vector, torch.cat(sent)
+
+    def rounds(self, count: int, counted: tuple[bool, ...], codec: str = "int2", feedback: bool = True) -> Any:
+        """The same outer gradient again and again, each time certified with `counted`; returns it and what was sent."""
+        config = config_of(contribution_codec=codec, error_feedback=feedback)
+        anchor, vectors, _ = stepped(config, 2)
+        world = Round(config, vectors, len(counted))
+        sent = []
+        for number in range(count):
+            key = RoundKey(0, number, bytes([number]) * 32)
+            meant, decoded = self.encode(world, key, vectors[0])
+            sent.append(decoded)
+            state = OuterState(anchor, torch.zeros_like(anchor))  # it stands still, so the gradient stays the same
+            action = adopt_action(applied=None, snapshot=key, counted=counted, frozen=(False,) * len(counted))
+            world.members[0].adopt(action, state)
+            world.members[0].discard(key)
+        return SimpleNamespace(meant=meant, sent=sent, cut=world.members[0]._partitioning(0, len(counted)))
+
+    def test_the_second_contribution_makes_up_for_the_first(self) -> None:
+        case = self.rounds(2, (True,))
+        codec = CODECS["int2"]
+        again = case.meant + (case.meant - case.sent[0])
+        assert torch.equal(case.sent[1], codec.decode(codec.encode(again), len(again)))
+
+    @pytest.mark.parametrize("codec", ["int2", "int4"])
+    def test_what_was_sent_adds_up_to_what_was_meant(self, codec: str) -> None:
+        def shortfall(feedback: bool) -> float:
+            case = self.rounds(20, (True,), codec, feedback)
+            return float((torch.stack(case.sent).mean(0) - case.meant).norm() / case.meant.norm())
+
+        assert shortfall(feedback=True) < 0.35 * shortfall(feedback=False)
+
+    def test_without_a_certificate_nothing_changes(self) -> None:
+        config = config_of(contribution_codec="int2", error_feedback=True)
+        world = Round(config, stepped(config, 1)[1], 1)
+        vector = stepped(config, 1)[1][0]
+        first = self.encode(world, KEY, vector)[1]
+        world.members[0].discard(KEY)
+        assert torch.equal(self.encode(world, KEY, vector)[1], first)
+        missed = adopt_action(applied=None, snapshot=None, counted=(False,), frozen=(False,))
+        world.members[0].adopt(missed, world.members[0]._anchors.current(0))
+        assert torch.equal(self.encode(world, KEY, vector)[1], first)
+
+    def test_a_partition_that_did_not_count_is_sent_as_before(self) -> None:
+        case = self.rounds(2, (True, False, True))
+        same = [torch.equal(case.sent[0][case.cut.span(j)], case.sent[1][case.cut.span(j)]) for j in range(3)]
+        assert same == [False, True, False]
+
+    def test_it_is_off_by_default(self) -> None:
+        assert not OuterSpec().error_feedback
+        case = self.rounds(2, (True,), feedback=False)
+        assert torch.equal(case.sent[0], case.sent[1])
+
+
+@pytest.mark.parametrize("frozen", [(False, False), (True, False)])
+@pytest.mark.parametrize(("merge", "codec"), [("robust_rda", "int4"), ("mean", "int8"), ("rda", "fp32")])
+def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: str, frozen: tuple[bool, bool]) -> None:
+    config = config_of(merge=merge, contribution_codec=codec, result_codec=codec)
+    _, vectors, _ = stepped(config, 3)
+    world = Round(config, vectors, 2)
+    applied = world.apply(0, [None if void else world.reduce(j) for j, void in enumerate(frozen)])
+    donor, outsider = world.members[0], world.members[2]
+    donor.adopt(adopt_action(counted=(True, True), frozen=frozen), None)
+    step = donor._anchors.step(0, digest_of(b"certificate"))
+    parent = digest_of(b"parent")
+    partitions = tuple(None if void else object() for void in frozen)
+    certificate: Any = SimpleNamespace(
+        fragment=0,
+        digest=digest_of(b"certificate"),
+        state=applied.state,
+        outcome=SimpleNamespace(parent=parent, partitions=partitions),
+    )
+    assert outsider.step_bytes(certificate) == len(step)
+    genesis = genesis_states(config)[0]
+    elsewhere, held = HeldState(digest_of(b"elsewhere"), genesis), HeldState(parent, genesis)
+    assert outsider.follow(certificate, step, elsewhere) is None  # it is not where the step begins
+    reached = outsider.follow(certificate, step, held)
+    assert reached is not None
+    assert reached.digest == certificate.digest
+    state = reached.state
+    assert torch.equal(state.anchor, donor._anchors.current(0).anchor)
+    assert torch.equal(state.momentum, donor._anchors.current(0).momentum)
+    lie = bytearray(step)
+    lie[3 * len(lie) // 4] ^= 0xFF
+    assert outsider.follow(certificate, bytes(lie), held) is None
+    assert outsider.follow(certificate, b"\xff" * len(step), held) is None
+    outsider.adopt(adopt_action(applied=None, snapshot=None), state)
+    assert outsider._anchors.step(0, certificate.digest) == step  # whoever followed can be followed
+
+
+def test_what_a_cell_brings_is_the_gradient_that_its_step_would_take() -> None:
+    """Four members in two cells, these in a group of two: the mean of all, cut into other partitions (ADR 0011)."""
+    config = config_of(learning_rate=1.0, momentum=0.0)
+    anchor, vectors, _ = stepped(config, 4)
+    cells = [Round(config, vectors[first : first + 2], 3) for first in (0, 2)]
+    group = Round(config, [], 2)
+    for cell in cells:
+        results = [cell.reduce(partition) for partition in range(3)]
+        told = tuple(PartitionResult(one.root or b"", one.included) for one in results)
+        merged = Apply(KEY, told, cell.inputs(0), 3)
+        upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 2, merged)
+        encoded = cell.members[0].encode_merged(upper)
+        assert encoded is not None
+        assert (encoded.tokens, encoded.steps) == (0, 0)  # whose work it is, the core says
+        for root in encoded.part_roots:
+            group.blobs.add(cell.blobs.get(root), cell.members[0].leaf_bytes[0])
+        group.encoded.append(encoded)
+        cell.members[0]._blobs = BlobStore(1)
+        assert cell.members[0].encode_merged(upper) is None  # the results' bytes are gone
+    group.members = [cell.members[1] for cell in cells]
+    for member in group.members:
+        member._blobs = group.blobs
+    assert len({group.apply(member, [group.reduce(j) for j in range(2)]).state for member in range(2)}) == 1
+    state, _ = group.members[0]._applied[KEY]
+    torch.testing.assert_close(state.anchor, torch.stack(vectors).mean(0), rtol=1e-4, atol=1e-6)
+    assert not torch.equal(state.anchor, anchor)
+
+
+def test_a_cell_that_hostile_members_made_too_long_brings_nothing() -> None:
+    """Each of their segments is admissible, and together they are one segment of the group above."""
+    config = config_of(merge="robust_rda", contribution_codec="int8", result_codec="int8")
+    anchor, vectors, _ = stepped(config, 1)
+    cut, hostile = Partitioning.of(layouts_of(config)[0], 3), anchor.clone()
+    for segment in cut.segments:
+        elements = segment.stop - segment.start
+        hostile[segment.start : segment.stop] -= math.sqrt(0.9 * SQUARED_NORM_MAX / elements)
+    cell = Round(config, [*vectors, hostile, hostile.clone()], 3)
+    results = [cell.reduce(partition) for partition in range(3)]
+    assert all(one.included == (0, 1, 2) for one in results)
+    told = tuple(PartitionResult(one.root or b"", one.included) for one in results)
+    upper = Encode(RoundKey(0, 0, digest_of(b"the group")), 1, Apply(KEY, told, cell.inputs(0), 3))
+    assert cell.members[0].encode_merged(upper) is None
+
+
+def test_versions_are_followed_step_by_step_while_that_is_less_than_a_state() -> None:
+    config = config_of(contribution_codec="int8", result_codec="int8")
+    _, vectors, _ = stepped(config, 3)
+    work = Round(config, vectors, 1).members[0]
+    digests = [digest_of(b"version", bytes([version])) for version in range(20)]
+    chain: Any = SimpleNamespace(
+        fragment=0,
+        certificates=[
+            SimpleNamespace(fragment=0, digest=new, outcome=SimpleNamespace(parent=old, partitions=(object(),)))
+            for old, new in itertools.pairwise(digests)
+        ],
+    )
+    state_bytes, step_bytes = 8 * layouts_of(config)[0].elements, work.step_bytes(chain.certificates[0])
+    most = state_bytes // step_bytes
+    assert 4 < most < 8  # the scales of 8-bit numbers count
+    assert [one.digest for one in missed_versions(chain, digests[-1 - most], work, state_bytes)] == digests[-most:]
+    assert missed_versions(chain, digests[-2 - most], work, state_bytes) == []
+    assert missed_versions(chain, digests[-1], work, state_bytes) == [], "nothing is missed"
+    assert missed_versions(chain, digest_of(b"another branch"), work, state_bytes) == []

@@ -1,0 +1,71 @@
+"""`muster verify` of evidence: whoever has the file and the run's manifest comes to the verdict of the peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.trust.bans import Ban
+from coordinator.trust.evidence import Guilt, contradiction
+from dht.statement import Context, Statement, digest_of, make_statement
+from dht.wire import Wire
+from peer.cli import main
+from peer.storage.evidence_files import EvidenceShelf
+from peer.storage.run_directory import MANIFEST_FILE
+from tests.peer.exporting import KEYS, CertifiedRun
+
+PYTHON = (3, 11)
+RUN = CertifiedRun()
+
+
+class Word(Wire):
+    """A body: what is in it does not matter to a contradiction."""
+
+    word: str
+
+
+def vote(word: str, run_id: bytes = RUN.manifest.run_id) -> Statement:
+    context = Context(run_id=run_id, kind="vote", fragment=0, version=3, group=digest_of(b"group"))
+    return make_statement(KEYS[1], context, Word(word=word))
+
+
+def kept(folder: Path, one: Statement, other: Statement) -> Path:
+    """A peer's folder with the run and evidence of these two; the file of the latter."""
+    run = folder / f"run-{RUN.manifest.run_id.hex()[:16]}"
+    run.mkdir()
+    (run / MANIFEST_FILE).write_bytes(RUN.manifest.to_wire())
+    guilt = Guilt(KEYS[1].peer_id, "not what is shown: it is judged anew")
+    EvidenceShelf(run / "evidence").keep(Ban(guilt, contradiction(one, other), 1.0))
+    (path,) = (run / "evidence").iterdir()
+    return path
+
+
+def test_evidence_names_the_guilty_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kept(tmp_path, vote("yes"), vote("no"))
+    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{KEYS[1].peer_id} is guilty: signed two different statements «vote» in one place" in shown
+
+
+def test_what_proves_nothing_convicts_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forged = vote("no").model_copy(update={"signature": vote("yes").signature})
+    path = kept(tmp_path, vote("yes"), forged)
+    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 1
+    assert "this proves nothing: evidence with a statement that its sender did not sign" in capsys.readouterr().err
+
+
+def test_evidence_of_a_run_that_is_not_known_asks_for_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = digest_of(b"another run")
+    path = kept(tmp_path, vote("yes", other), vote("no", other))
+    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = kept(tmp_path, vote("yes"), vote("no"))
+    path.write_bytes(path.read_bytes()[:-5])
+    assert main.run(["verify", str(path), "--data", str(tmp_path)], PYTHON) == 1
+    assert "holds no evidence" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""What stands beside a host: its words are passed on, it is started again, and it ends with the host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dht.errors import UsageError
+from peer.cli import main
+from peer.service.dashboard import PagesAt, keep_running, tethered
+
+PYTHON = (3, 11)
+LASTING = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+
+
+async def watched(code: str, enough: Callable[[list[str]], bool], folder: Path) -> list[str]:
+    """What is said until that is enough; then whoever watches is cancelled."""
+    lines: list[str] = []
+    satisfied = asyncio.Event()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if enough(lines):
+            satisfied.set()
+
+    keeping = asyncio.create_task(keep_running([sys.executable, "-I", "-S", "-c", code], folder, say, 0.0))
+    await satisfied.wait()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    return lines
+
+
+def test_what_ends_is_told_and_started_again(tmp_path: Path) -> None:
+    lines = asyncio.run(watched("print('no room')", lambda lines: len(lines) == 4, tmp_path))
+    assert lines == 2 * ["no room", "the dashboard has ended; it starts again in 0 seconds"]
+
+
+def test_it_ends_with_whoever_watches(tmp_path: Path) -> None:
+    lines = asyncio.run(watched(LASTING, bool, tmp_path))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(lines[0]), 0)
+    assert len(lines) == 1
+
+
+def test_what_cannot_be_started_is_told(tmp_path: Path) -> None:
+    lines = asyncio.run(watched("", lambda lines: len(lines) == 2, tmp_path / "nowhere"))
+    assert lines[0] == "the dashboard cannot be started: No such file or directory"
+
+
+def test_a_module_runs_on_a_tether_of_ours() -> None:
+    assert tethered(["peer.cli", "dashboard"])[4:] == [str(os.getpid()), sys.executable, "-m", "peer.cli", "dashboard"]
+
+
+def test_where_nobody_can_listen_is_said() -> None:
+    with pytest.raises(UsageError, match=r"an IP address such as 127\.0\.0\.1, not on 'everywhere'"):
+        PagesAt(8501, "everywhere").check()
+    assert PagesAt(8501, "::1").url == "http://[::1]:8501"
+
+
+def test_a_host_whose_dashboard_has_no_port_does_not_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main.run(["host", "--data", str(tmp_path / "host"), "--dashboard-port", port], PYTHON) == 2
+    captured = capsys.readouterr()
+    assert port in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "host").exists()

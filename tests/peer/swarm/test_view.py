@@ -1,0 +1,231 @@
+"""What is shown of a swarm fits the terminal and says what was seen."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from coordinator.views import quantity
+from coordinator.views.evaluation import Evaluation
+from coordinator.views.report import Ban
+from coordinator.views.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
+from peer.machine.sparkline import BARS, sparkline
+from peer.service.status_text import status_line, status_page
+from peer.swarm.report import disagreement, report_of
+from peer.swarm.view import HEAD_LINES, LiveView, PlainLines, picture, plain_line, summary
+from peer.swarm.watch import SwarmWatch
+
+WIDTH, HEIGHT = 80, 50
+
+
+def told(name: str, versions: list[int], **more: object) -> PeerSnapshot:
+    plain = {
+        "peer_id": "12D3KooWHtfja7TcWgdoo9wqrrCiQ1dpyznAig3PDoyzPRpbERYu",
+        "run_id": "c6c0461879dc1b6458be9a1204dee30a",
+        "name": name,
+        "role": "host" if name == "host" else "learner",
+        "state": "hosting" if name == "host" else "training",
+        "pid": 4711,
+        "wall_seconds": 151.0,
+        "steps": 0 if name == "host" else 123456,
+        "steps_per_second": 3.5,
+        "tokens": 123456 * 1024,
+        "loss": None if name == "host" else 2.345678,
+        "bytes_sent": 123 << 30,
+        "bytes_received": 999 << 20,
+        "certified": CertifiedWork(versions=20, members=78, tokens=8 << 20),
+        "fragments": tuple(
+            FragmentStatus(version=version, held_version=version, head="h", state="s", phase="idle")
+            for version in versions
+        ),
+    }
+    return PeerSnapshot.model_validate({**plain, **more})
+
+
+def swarm(learners: int) -> SwarmWatch:
+    watch = SwarmWatch("host", tuple(f"peer-{number + 1}" for number in range(learners)), 400, 300.0)
+    watch.note("host", told("host", [0] * 8), 0.0)
+    found = tuple(
+        Evaluation(versions=16 * index, tokens_certified=0, wall_seconds=0.0, loss=5.6 - 0.05 * index)
+        for index in range(60)
+    )
+    watch.note("host", told("host", [13, 12, 13, 12, 13, 12, 13, 12], evaluations=found), 1.0)
+    for name in watch.learners:
+        watch.note(name, told(name, [13, 13, 13, 12, 12, 12, 12, 11]), 1.0)
+    return watch
+
+
+def lines_of(renderable: RenderableType) -> list[str]:
+    output = io.StringIO()
+    Console(file=output, width=WIDTH, height=HEIGHT).print(renderable)
+    return output.getvalue().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize("learners", [1, 4, 40])
+@pytest.mark.parametrize("height", [24, 50])
+def test_the_picture_fits_the_terminal(learners: int, height: int) -> None:
+    shown = lines_of(picture(swarm(learners), "training", 151.0, height - HEAD_LINES))
+    assert max(map(len, shown)) <= WIDTH
+    assert len(shown) < height
+    assert all(word in "\n".join(shown) for word in ("2:31 of 5:00", "of 400", "groups of 3.9", "unigrams 3.22"))
+    rows = [line for line in shown if line.startswith("peer-")]
+    assert len(rows) == min(learners, height - HEAD_LINES - 2)
+    assert rows[0].split() == [
+        *("peer-1", "training", "123456", "2.346", "3.6k"),
+        *("3×13", "4×12", "11", "123", "GB", "999", "MB"),
+    ]
+    assert any(f"{learners - len(rows)} more" in line for line in shown) == (len(rows) < learners)
+
+
+def test_nothing_is_cut_off() -> None:
+    assert "…" not in "".join(lines_of(picture(swarm(4), "training", 151.0, 40)))
+
+
+def test_peers_that_have_not_come_or_have_died_are_shown_as_such() -> None:
+    watch = SwarmWatch("host", ("peer-1", "peer-2", "peer-3"), 400)
+    watch.note("peer-2", told("peer-2", [1]), 0.0)
+    watch.note_death("peer-2", "ended by signal 9")
+    watch.note_death("peer-3", "this run needs about 9 MiB")
+    rows = [line.split() for line in lines_of(picture(watch, "starting", 3.0, 40))[-4:]]
+    assert rows[0] == ["host", "starting"]
+    assert rows[1] == ["peer-1", "starting"]
+    assert rows[2][:3] == ["peer-2", "died", "123456"]
+    assert rows[3] == ["peer-3", "died"]
+
+
+def test_the_live_view_is_gone_when_it_ends() -> None:
+    console = Console(file=io.StringIO(), width=WIDTH, height=HEIGHT, force_terminal=True)
+    with LiveView(console) as view:
+        view.show(swarm(4), "training", 1.0)
+        view.show(swarm(4), "draining", 2.0)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "training" in shown
+    assert "draining" in shown
+    assert shown.endswith("\x1b[2K")
+
+
+def test_plain_lines_come_now_and_then_and_for_every_phase_and_death() -> None:
+    lines: list[str] = []
+    view, watch = PlainLines(lines.append), swarm(2)
+    for seconds in (0.0, 0.5, 4.9):
+        view.show(watch, "training", seconds)
+    assert len(lines) == 1
+    view.show(watch, "training", 5.0)
+    assert lines[1].startswith("0:05 training, versions 101 of 400, groups of 3.9, held-out loss 2.650")
+    watch.note_death("peer-2", "ended by signal 9")
+    view.show(watch, "training", 5.5)
+    assert lines[2:] == ["0:05 peer-2 died: ended by signal 9"]
+    view.show(watch, "draining", 6.0)
+    assert lines[3].startswith("0:06 draining")
+
+
+def test_a_line_says_who_is_missing() -> None:
+    watch = SwarmWatch("host", ("peer-1", "peer-2"), 24)
+    assert plain_line(watch, "starting", 2.0) == "0:02 starting, 0 of 2 peers up, versions 0 of 24"
+
+
+def test_what_was_sent_does_not_shrink_when_a_peer_dies() -> None:
+    watch = SwarmWatch("host", ("peer-1", "peer-2"), 24)
+    for name in watch.learners:
+        watch.note(name, told(name, [1], bytes_sent=3 << 20, bytes_received=5 << 20), 0.0)
+    watch.note_death("peer-2", "ended by signal 9")
+    assert plain_line(watch, "training", 2.0).endswith("sent 6.0 MB")
+    assert any("6.0 MB sent, 10 MB received" in line for line in lines_of(picture(watch, "training", 2.0, 40)))
+
+
+def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
+    watch = swarm(2)
+    report, reason = report_of(watch, 2, 151.0), disagreement(watch)
+    shown = "\n".join(lines_of(summary(report, "def f(x):\n    return x\n", reason)))
+    assert "NO: host, peer-1, peer-2 did not say at the end what they hold" in shown
+    assert "    return x" in shown
+    assert "muster join INVITE" in shown
+    assert "every peer holds the same bytes" in "\n".join(lines_of(summary(report, "", None)))
+
+
+def test_the_summary_names_attackers_and_bans() -> None:
+    ban = Ban(peer="12D3KooWabcdefgh", reason="signed two different statements", by=3)
+    report = report_of(swarm(1), 2, 1.0).model_copy(update={"hostile": (ban.peer, "another"), "bans": (ban,)})
+    shown = "\n".join(lines_of(summary(report, "", None)))
+    assert "hostile    2, 1 of them banned" in shown
+    assert "banned     …abcdefgh by 3: signed two different statements" in shown
+
+
+def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
+    shown = "\n".join(lines_of(summary(report_of(swarm(1), 2, 1.0), "a\x1b[2Jb\x07\rc\x0bd\n\te", None)))
+    assert "a [2Jb  c d\n e" in shown
+
+
+def test_a_peer_describes_itself() -> None:
+    learner, host = told("peer-1", [13, 12]), swarm(1).latest["host"]
+    assert status_line(learner) == (
+        "2:31 training, step 123456, loss 2.346 (swarm –), 0 tokens (0%) yours, versions 13 12, 0 peers live, "
+        "sent 123 GB, received 999 MB"
+    )
+    busy = learner.model_copy(
+        update={
+            "note": "rounds in flight for fragments 1 (4 peers)",
+            "swarm_loss": 2.5,
+            "credited_tokens": {learner.peer_id: 3000, "another": 1000},
+        }
+    )
+    assert status_line(busy).startswith("2:31 training (rounds in flight for fragments 1 (4 peers)), step")
+    assert "loss 2.346 (swarm 2.500), 3.0k tokens (75%) yours" in status_line(busy)
+    assert "yours     3.0k tokens (75%)" in status_page(busy)
+    alone = learner.model_copy(update={"dialable": False})
+    assert "nobody gets through" in status_page(alone)
+    assert "nobody gets through" not in status_page(learner)
+    warm = learner.model_copy(update={"celsius": 71.4, "gpu_watts": 318.2})
+    slow = learner.model_copy(update={"late": "a step takes 3 s here"})
+    assert "its steps are too long for the run's rounds: muster status" in status_line(slow)
+    assert "\npace      a step takes 3 s here\n" in status_page(slow)
+    assert "too long" not in status_line(learner)
+    assert "\npace " not in status_page(learner)
+    assert status_line(warm).endswith("received 999 MB, 71 °C, 318 W")
+    assert "held-out loss 2.650" in status_line(host)
+    assert "step 123456, loss 2.346 (swarm –), 3.50 steps/s" in status_page(learner)
+    assert "2.650 nats per token" in status_page(host)
+    assert "step" not in status_page(host)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(0, 60))
+def test_a_sparkline_is_as_wide_as_its_values_allow(values: list[float], width: int) -> None:
+    bars = sparkline(values, width)
+    assert len(bars) == min(len(values), width)
+    assert set(bars) <= set(BARS)
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50, unique=True))
+def test_a_sparkline_rises_with_its_values(values: list[int]) -> None:
+    bars = sparkline(sorted(values), 50)
+    assert list(bars) == sorted(bars)
+    assert (bars[0], bars[-1]) == (BARS[0], BARS[-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (quantity.count(0), "0"),
+        (quantity.count(999.4), "999"),
+        (quantity.count(999.5), "1.0k"),
+        (quantity.count(3940), "3.9k"),
+        (quantity.count(39_400_000), "39M"),
+        (quantity.size(0), "0 B"),
+        (quantity.size(1023), "1023 B"),
+        (quantity.size(1 << 20), "1.0 MB"),
+        (quantity.size(25 << 20), "25 MB"),
+        (quantity.duration(-1), "0:00"),
+        (quantity.duration(59.9), "0:59"),
+        (quantity.duration(3600), "1:00:00"),
+        (quantity.versions([]), ""),
+        (quantity.versions([12, 12, 11, 12]), "3×12 11"),
+        (quantity.loss(None), "–"),
+        (quantity.loss(2.34567), "2.346"),
+    ],
+)
+def test_numbers_are_short(text: str, shown: str) -> None:
+    assert text == shown
