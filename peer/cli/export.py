@@ -18,6 +18,7 @@ from peer.node.options import NodeOptions
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
 Run = Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")]
 Licence = Annotated[str, typer.Option(help="Licence of the weights, for the model card; the organiser decides.")]
+Tokenizer = Annotated[str, typer.Option(help="The run's tokenizer.json, should the peer have kept no copy of it.")]
 Push = Annotated[str | None, typer.Option(help="Publish it as OWNER/NAME on the Hugging Face Hub too.")]
 
 
@@ -27,6 +28,7 @@ def export(
     run: Run = "",
     licence: Licence = "",
     push: Push = None,
+    tokenizer: Tokenizer = "",
 ) -> None:
     """Write the model of the peer here as a folder that `transformers` loads and `muster verify` checks."""
     from dht.identity import Identity
@@ -39,7 +41,7 @@ def export(
     hub = None if push is None else open_hub(push)
     home = paths.data_directory(data)
     evaluations = _save_running_peer(home)
-    exported = saved_state(home, known_run(home, run), evaluations, licence)
+    exported = saved_state(home, known_run(home, run), evaluations, licence, tokenizer)
     write_export(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
     typer.echo(f"{directory} holds {exported.versions} certified versions; check it with: muster verify {directory}")
     if hub is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.run.manifest import RunConfig
 from coordinator.views import quantity
 from coordinator.views.evaluation import Evaluation
-from peer.data.windows import BYTE_VOCABULARY
 from peer.export.listing import MANIFEST, PROOF
+from peer.export.model_files import is_bytewise
 from peer.model.build import parameter_specs
 from peer.rounds.public_status import thinned
 
@@ -40,12 +41,7 @@ A causal language model of {parameters} parameters, trained by volunteers with
 
 ## Use
 
-```python
-from transformers import AutoModelForCausalLM{tokenizer_import}
-
-model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
-{tokenizer}
-```
+{use}
 
 ## Held-out loss
 
@@ -65,17 +61,39 @@ muster verify path/to/this/folder
 This card, unlike the weights, is the word of the peer that wrote the export.
 """
 
-LOADS_TOKENIZER = """tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")  # one token per byte
-start = tokenizer("def ", return_tensors="pt")
+USE = """```python
+from transformers import AutoModelForCausalLM{tokenizer_import}
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+{tokenizer}
+```"""
+LOADS_TOKENIZER = """tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder"){bytewise}
+start = tokenizer("{prompt}", return_tensors="pt")
 print(tokenizer.decode(model.generate(**start, max_new_tokens=100, do_sample=True)[0]))"""
 NO_TOKENIZER = "# the run names no tokenizer: its text came as numbered tokens"
-DATA = {"stdlib": "the source text of the Python standard library, byte by byte"}
+USE_OWN = """The model's class is not here: its peers brought it. Load the weights into that class.
+
+```python
+from safetensors.torch import load_file
+
+model.load_state_dict(load_file("path/to/this/folder/model.safetensors"), strict=False)
+```"""
+FILES = "{kind} files, of which every peer brought its own"
+DATA: dict[str, str] = {
+    "stdlib": "the source text of the Python standard library",
+    "text": FILES.format(kind="text"),
+    "jsonl": FILES.format(kind="JSON Lines"),
+    "parquet": FILES.format(kind="Parquet"),
+    "tokens": "numbered tokens in files, of which every peer brought its own",
+    "hub": "the data set {path} of the Hugging Face Hub",
+    "own": "what every peer brought to a loop of its own",
+}
 
 
 def model_card(exported: Exported) -> str:
     """README.md: Markdown with the metadata that the Hugging Face Hub reads."""
     manifest, credit = exported.manifest, exported.credit
-    config, bytewise = manifest.config, manifest.config.model.vocabulary == BYTE_VOCABULARY
+    config = manifest.config
     oldest = max(credit.from_versions)
     return CARD.format(
         name=config.name,
@@ -90,16 +108,32 @@ def model_card(exported: Exported) -> str:
         if credit.complete
         else f" from version {oldest} of each fragment on; earlier ones were not counted here",
         contributors=len(credit.contributors),
-        data=DATA[config.data.source],
+        data=DATA[config.data.source].format(path=config.data.path) + _tokenised(config),
         context=config.data.context_tokens,
         licence=exported.licence or "not stated; ask the organiser",
-        tokenizer_import=", AutoTokenizer" if bytewise else "",
-        tokenizer=LOADS_TOKENIZER if bytewise else NO_TOKENIZER,
+        use=_use(config),
         loss="" if exported.loss is None else f"This model: {quantity.loss(exported.loss)} nats per token.",
         curve=loss_curve(exported.evaluations),
         manifest=MANIFEST,
         proof=PROOF,
     )
+
+
+def _tokenised(config: RunConfig) -> str:
+    if is_bytewise(config):
+        return ", byte by byte"
+    return ", cut into tokens by the `tokenizer.json` beside it" if config.data.tokenizer_sha256 else ""
+
+
+def _use(config: RunConfig) -> str:
+    """How a stranger loads what is in the folder."""
+    if config.model.is_own:
+        return USE_OWN
+    loads, bytewise = NO_TOKENIZER, is_bytewise(config)
+    if bytewise or config.data.tokenizer_sha256:
+        prompt = "def " if config.data.source == "stdlib" else "The "
+        loads = LOADS_TOKENIZER.format(prompt=prompt, bytewise="  # one token per byte" if bytewise else "")
+    return USE.format(tokenizer=loads, tokenizer_import="" if loads == NO_TOKENIZER else ", AutoTokenizer")
 
 
 def loss_curve(evaluations: tuple[Evaluation, ...]) -> str:

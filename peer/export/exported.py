@@ -20,6 +20,7 @@ class Exported:
     evaluations: tuple[Evaluation, ...] = ()  # of earlier versions, and like the next the word of whoever exports
     loss: float | None = None  # of exactly this model on held-out text, nats per token
     licence: str = ""
+    tokenizer: bytes | None = None  # the run's tokenizer.json; None for a run over bytes or numbered tokens
 
     @property
     def versions(self) -> int:

@@ -1,7 +1,8 @@
 """What `transformers` reads beside the weights. All of it follows from the manifest, so a verifier can make it anew.
 
 The tokenizer of a model over bytes has one token per byte, numbered as the byte: 256 symbols of byte-level BPE (one
-printable character stands for each byte) and no merges.
+printable character stands for each byte) and no merges. A run's own tokenizer is exported as it is: the manifest has
+its hash.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import OWN
 from peer.data.windows import BYTE_VOCABULARY
 from peer.model.families import architecture, make_config
 
@@ -20,16 +22,24 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def model_files(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The JSON files of an export, by name; without a tokenizer if the run's vocabulary is not that of bytes.
+    """The JSON files of an export that the manifest alone fixes, by name; a run's own tokenizer comes beside them.
 
     None for a model that its peers brought: only they can build it.
     """
     if config.model.is_own:
         return {}
     files = {CONFIG: model_config(config) if config.model.is_plain_llama else family_config(config)}
-    if config.model.vocabulary == BYTE_VOCABULARY and not config.data.tokenizer_sha256:
-        files |= {TOKENIZER: byte_tokenizer(), TOKENIZER_CONFIG: tokenizer_config(config)}
+    if is_bytewise(config):
+        files[TOKENIZER] = byte_tokenizer()
+    if is_bytewise(config) or config.data.tokenizer_sha256:
+        files[TOKENIZER_CONFIG] = tokenizer_config(config)
     return files
+
+
+def is_bytewise(config: RunConfig) -> bool:
+    """Whether a run's tokens are the bytes of its text."""
+    is_text = config.data.source not in ("tokens", OWN) and not config.data.tokenizer_sha256
+    return is_text and config.model.vocabulary == BYTE_VOCABULARY
 
 
 def encoded(value: dict[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ from dht.identity import KeyVerifier
 from peer.export.exported import Exported
 from peer.storage.credit_book import CREDIT_FILE, saved_report
 from peer.storage.run_directory import MANIFEST_FILE, Captured, RunDirectory
+from peer.storage.tokenizer_file import exported_tokenizer
 
 
 def known_run(data_directory: Path, beginning: str = "") -> Manifest:
@@ -36,15 +37,22 @@ def known_run(data_directory: Path, beginning: str = "") -> Manifest:
 
 
 def saved_state(
-    data_directory: Path, manifest: Manifest, evaluations: tuple[Evaluation, ...] = (), licence: str = ""
+    data_directory: Path,
+    manifest: Manifest,
+    evaluations: tuple[Evaluation, ...] = (),
+    licence: str = "",
+    tokenizer: str = "",
 ) -> Exported:
-    """What the peer of this folder saved last; writes nothing. Raises UsageError if it has saved nothing yet."""
+    """What the peer of this folder saved last; writes nothing. Raises UsageError if it has saved nothing yet.
+
+    `tokenizer` is where the run's tokenizer is, should the peer have kept no copy.
+    """
     rules = Rules.of(manifest, KeyVerifier())
     directory = RunDirectory(data_directory, manifest.run_id)
     captured = directory.read_certified(manifest, rules)
-    return Exported(
-        manifest, captured, _credit(directory.path, manifest, rules, captured), evaluations, licence=licence
-    )
+    content = exported_tokenizer(directory.path, manifest.config.data, tokenizer)
+    credit = _credit(directory.path, manifest, rules, captured)
+    return Exported(manifest, captured, credit, evaluations, licence=licence, tokenizer=content)
 
 
 def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:

@@ -30,7 +30,7 @@ from peer.export.listing import (
     Listing,
     difference,
 )
-from peer.export.model_files import encoded, model_files
+from peer.export.model_files import TOKENIZER, encoded, model_files
 from peer.numerics.fragments import FragmentLayout, gather
 from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
@@ -111,9 +111,12 @@ def _read(folder: Path, name: str, model: type[Model], bytes_max: int) -> Model:
 
 def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> None:
     """Files that follow from the manifest are as they have to be, and no others are there, whoever signed the list."""
-    files = model_files(manifest.config)
-    for name in sorted({one.name for one in listing.files} ^ {*files, WEIGHTS, MANIFEST, PROOF, CARD}):
+    files, tokenizer = model_files(manifest.config), manifest.config.data.tokenizer_sha256
+    own_tokenizer = {TOKENIZER} if tokenizer else set()
+    for name in sorted({one.name for one in listing.files} ^ {*files, *own_tokenizer, WEIGHTS, MANIFEST, PROOF, CARD}):
         raise PeerError(f"{name} does not belong to an export, or is missing from it")
+    if tokenizer and next(one.digest.hex() for one in listing.files if one.name == TOKENIZER) != tokenizer:
+        raise PeerError(f"{TOKENIZER} is not the run's tokenizer")
     for name, expected in files.items():
         size_bytes = next(one.size_bytes for one in listing.files if one.name == name)
         is_near = size_bytes <= SPACING_MAX * len(encoded(expected))

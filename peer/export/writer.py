@@ -21,7 +21,7 @@ from dht.statement import Context, make_statement
 from peer.export.card import model_card
 from peer.export.exported import Exported
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
-from peer.export.model_files import encoded, model_files
+from peer.export.model_files import TOKENIZER, encoded, model_files
 from peer.numerics.outer_optimizer import state_tree
 from peer.storage.anchors import layouts_of
 
@@ -41,6 +41,8 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
         PROOF: proof.to_wire(),
         CARD: model_card(exported).encode(),
     }
+    if exported.tokenizer is not None:
+        files[TOKENIZER] = exported.tokenizer
     with _unfinished(target) as folder:
         save_file(named_weights(exported), folder / WEIGHTS, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(0o644)  # the library makes it private, unlike the other files

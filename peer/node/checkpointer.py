@@ -53,6 +53,11 @@ class Checkpointer:
         self.training: Training | None = None
         self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
+    @property
+    def folder(self) -> Path:
+        """Where everything of this run is kept."""
+        return self._directory.path
+
     async def run(self) -> None:
         """Save every CHECKPOINT_SECONDS until cancelled."""
         while True:

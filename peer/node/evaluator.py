@@ -13,6 +13,7 @@ from peer.export.regular import RegularExport
 from peer.node.checkpointer import Checkpointer
 from peer.rounds.driver import Pump
 from peer.rounds.evaluation_loop import EvaluationLoop, Mark
+from peer.storage.tokenizer_file import exported_tokenizer
 
 
 class Hosting:
@@ -71,7 +72,9 @@ class Hosting:
         credit = await self._checkpointer.credit()
         captured = await self._checkpointer.capture()
         loss = await self._evaluations.loss([state.anchor for state in captured.states])
-        return Exported(self._pump.engine.core.manifest, captured, credit, self.found, loss, licence)
+        manifest = self._pump.engine.core.manifest
+        tokenizer = exported_tokenizer(self._checkpointer.folder, manifest.config.data)
+        return Exported(manifest, captured, credit, self.found, loss, licence, tokenizer)
 
     def close(self) -> None:
         """End the thread that evaluates."""

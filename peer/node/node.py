@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -59,6 +60,7 @@ from peer.rounds.counters import LearnerProgress
 from peer.rounds.driver import Pump
 from peer.rounds.evaluation_loop import Mark
 from peer.storage.run_directory import RunDirectory
+from peer.storage.tokenizer_file import keep_tokenizer
 from peer.sync.bootstrap import fetch_manifest
 from peer.sync.genesis import ensure_genesis
 from peer.sync.introduction import fresh_invite
@@ -99,6 +101,7 @@ class Node:
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
         """Begin a run, or go on hosting it, after long with an invite; with a session also train; raises as `join`."""
         described = await asyncio.to_thread(describe_here, config, options)
+        options = replace(options, files=described.files)
         node = cls(options, prepare(options), "host" if options.session is None else "learner")
         manifest, data = await asyncio.to_thread(make_run, described, options, node.identity.peer_id)
         try:
@@ -135,6 +138,7 @@ class Node:
         self.manifest = manifest
         directory = RunDirectory(self.options.data_directory, manifest.run_id)
         directory.keep_manifest(manifest)
+        await asyncio.to_thread(keep_tokenizer, directory.path, manifest.config.data, self.options.files.tokenizer)
         core = core_kind(self.options, manifest, self.identity)(
             manifest,
             self.identity,

@@ -27,6 +27,7 @@ from dht.identity import Identity, KeyVerifier
 from dht.statement import Context, digest_of, make_statement
 from peer.export.exported import Exported
 from peer.export.writer import write_export
+from peer.model.description import Named
 from peer.numerics.outer_optimizer import OuterState, outer_step, state_digest
 from peer.storage.anchors import genesis_states
 from peer.storage.run_directory import Captured
@@ -49,13 +50,16 @@ EVALUATIONS = tuple(
 class CertifiedRun:
     """Chains and states, one version after the other, voted for by all KEYS unless told otherwise."""
 
+    config: RunConfig = CONFIG
+    values: Named | None = None  # of version 0, unless they are seeded
+    tokenizer: bytes | None = None
     chains: list[Chain] = field(default_factory=list)
     states: list[OuterState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.states = genesis_states(CONFIG)
+        self.states = genesis_states(self.config, self.values)
         self.manifest = Manifest(
-            config=CONFIG,
+            config=self.config,
             organiser=KEYS[0].peer_id,
             founders=tuple(key.peer_id for key in KEYS),
             data_digest=digest_of(b"data"),
@@ -126,7 +130,7 @@ class CertifiedRun:
         )
 
     def exported(self, licence: str = "") -> Exported:
-        return Exported(self.manifest, self.captured(), self.credit(), EVALUATIONS, 2.5, licence)
+        return Exported(self.manifest, self.captured(), self.credit(), EVALUATIONS, 2.5, licence, self.tokenizer)
 
     def write(self, target: Path, key: Identity = KEYS[0]) -> Path:
         """An export of this moment, written by this key."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import msgpack
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import load, load_file, save_file
 
 from coordinator.chain.certificate import Vote
 from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.run.manifest import DataSource
 from coordinator.views.evaluation import Evaluation
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
@@ -34,6 +37,7 @@ from peer.export.writer import write_export
 from peer.model.build import llama_config
 from peer.node.options import NodeOptions
 from peer.storage.run_directory import RunDirectory
+from peer.storage.tokenizer_file import exported_tokenizer, keep_tokenizer
 from tests.checkout import ROOT
 from tests.peer import exporting
 from tests.peer.exporting import KEYS, STRANGER, WRITTEN, CertifiedRun
@@ -442,3 +446,57 @@ def test_verify_says_it_in_words_and_exit_codes(copy: Path, tmp_path: Path, caps
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert "model.safetensors was changed" in said.err
+
+
+def run_over(**data: object) -> CertifiedRun:
+    """A run with other data than the usual, and a tokenizer where these name one."""
+    content = data.pop("content", None)
+    assert content is None or isinstance(content, bytes)
+    if content is not None:
+        data["tokenizer_sha256"] = hashlib.sha256(content).hexdigest()
+    spec = exporting.CONFIG.data.model_copy(update=data)
+    return CertifiedRun(exporting.CONFIG.model_copy(update={"data": spec}), tokenizer=content).advance()
+
+
+@pytest.mark.parametrize("source", get_args(DataSource))
+def test_the_host_does_not_die_at_its_first_export_whatever_the_run_reads(tmp_path: Path, source: str) -> None:
+    """The model card knew one data source only."""
+    found = verified(run_over(source=source, path="some/data").write(tmp_path / "export"))
+    card = (tmp_path / "export" / CARD).read_text()
+    assert found.manifest.config.data.source == source
+    assert ("some/data" in card) == (source == "hub")
+    assert ("one token per byte" in card) == (source not in ("tokens", "own"))
+    assert (tmp_path / "export" / TOKENIZER).exists() == (source not in ("tokens", "own"))
+
+
+def test_the_tokenizer_is_exported_with_a_run_over_text(tmp_path: Path) -> None:
+    content = b'{"version": "1.0", "model": {}}'
+    run = run_over(source="text", content=content)
+    verified(run.write(tmp_path / "export"))
+    assert (tmp_path / "export" / TOKENIZER).read_bytes() == content
+    assert "AutoTokenizer" in (tmp_path / "export" / CARD).read_text()
+    (tmp_path / "export" / TOKENIZER).write_bytes(content + b" ")
+    sign_again(tmp_path / "export", run_id=run.manifest.run_id)
+    with pytest.raises(LocalError, match=r"tokenizer\.json is not the run's tokenizer"):
+        verified(tmp_path / "export")
+    (tmp_path / "export" / TOKENIZER).unlink()
+    sign_again(tmp_path / "export", run_id=run.manifest.run_id)
+    with pytest.raises(LocalError, match=r"tokenizer\.json does not belong to an export, or is missing from it"):
+        verified(tmp_path / "export")
+
+
+def test_a_peer_keeps_the_tokenizer_for_its_exports(tmp_path: Path) -> None:
+    """Whoever exports has it where the run is, even if the owner's own file has moved away."""
+    content, own = b'{"version": "1.0"}', tmp_path / "own.json"
+    own.write_bytes(content)
+    spec = run_over(source="text", content=content).config.data
+    with pytest.raises(UsageError, match="name its tokenizer"):
+        exported_tokenizer(tmp_path, spec)
+    assert exported_tokenizer(tmp_path, spec, str(own)) == content
+    keep_tokenizer(tmp_path, spec, str(own))
+    own.unlink()
+    assert exported_tokenizer(tmp_path, spec) == content
+    (tmp_path / TOKENIZER).write_bytes(b"damaged")
+    with pytest.raises(UsageError, match="name its tokenizer"):
+        exported_tokenizer(tmp_path, spec)
+    assert exported_tokenizer(tmp_path, exporting.CONFIG.data) is None
