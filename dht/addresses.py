@@ -6,6 +6,7 @@ hivemind carries a multiaddress class of its own; addresses cross over to it as 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,7 +20,11 @@ _HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _PORT_PROTOCOLS = ("tcp", "udp")
 _EXAMPLE = "/ip4/203.0.113.7/tcp/7331"
 
+PRIVATE_PREFIX_4 = 16  # what one household or office has of a private network
+PRIVATE_PREFIX_6 = 48
+
 Part = tuple[str, str | None]
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Reach(Enum):
@@ -116,6 +121,41 @@ def network_of(host: str) -> bytes | None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.packed[: 3 if address.version == 4 else 6] if address.is_global else None
+
+
+def could_be_of(address: PeerAddress, hosts: Iterable[str]) -> bool:
+    """Whether a stranger can be at the address that it claims, for somebody who reaches these IP addresses.
+
+    A public IP address can be anybody's. One of this machine or of a private network is, for whoever has or calls one
+    in the same network; a name is nobody's, since only its resolver knows where it leads.
+    """
+    try:
+        claimed = _mapped(ipaddress.ip_address(address.host))
+    except ValueError:
+        return False
+    if claimed.is_unspecified or claimed.is_multicast:
+        return False
+    if claimed.is_global:
+        return True
+    return any(_is_near(claimed, host) for host in hosts)
+
+
+def _is_near(claimed: IpAddress, host: str) -> bool:
+    try:
+        near = _mapped(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+    if claimed.is_loopback or near.is_loopback:
+        return claimed.is_loopback and near.is_loopback
+    if claimed.version != near.version:
+        return False
+    bits = claimed.max_prefixlen - (PRIVATE_PREFIX_4 if claimed.version == 4 else PRIVATE_PREFIX_6)
+    return int(claimed) >> bits == int(near) >> bits
+
+
+def _mapped(address: IpAddress) -> IpAddress:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
 def endpoint_at(endpoint: str, port: int) -> str:

@@ -41,6 +41,13 @@ async def connected_peers(p2p: Any, seconds: float) -> list[tuple[PeerId, list[b
     return [(PeerId(PeerID(one.id).to_base58()), list(one.addrs)) for one in found.peers]
 
 
+async def addresses_of(p2p: Any, peer: PeerId, seconds: float) -> list[bytes]:
+    """The multiaddrs at which a connected peer says to listen."""
+    asked = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=PeerID.from_base58(peer).to_bytes())
+    found = await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=asked), seconds)
+    return list(found.dht.peer.addrs)
+
+
 async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> ByteStream:
     """A stream to this handler of a peer."""
     wanted = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[handler])
@@ -56,13 +63,23 @@ async def open_stream(p2p: Any, peer: PeerId, handler: str, seconds: float) -> B
 
 
 async def add_handler(p2p: Any, name: str, handler: StreamHandler, seconds: float) -> None:
-    """Have this called for every stream that a remote opens under this name."""
+    """Have this called for every stream that a remote opens under this name, also if the daemon did so itself."""
     if p2p._listen_task is None:
         p2p._start_listening()
     control = p2p._client.control
     control.handlers[name] = handler
     wanted = p2pd_pb2.StreamHandlerRequest(addr=control.listen_maddr.to_bytes(), proto=[name], balanced=False)
     await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_HANDLER, streamHandler=wanted), seconds)
+
+
+async def close_protocol(p2p: Any, name: str, seconds: float) -> None:
+    """Have the daemon refuse what it would itself do under this name: it forgets its own handler for another one's."""
+    await add_handler(p2p, name, _refuse, seconds)
+    await remove_handler(p2p, name, seconds)
+
+
+async def _refuse(_: Any, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
 
 
 async def remove_handler(p2p: Any, name: str, seconds: float) -> None:

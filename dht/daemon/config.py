@@ -10,6 +10,8 @@ from pathlib import Path
 from dht.addresses import PeerAddress, check_endpoint, port_of
 from dht.errors import UsageError
 
+GRACE_SECONDS = 20  # of a new connection, before it may be closed for being one too many; libp2p's own are 120
+RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # served by the daemon whatever its flags say (docs/adr/0057)
 IDLE_SECONDS = 30  # the daemon gives up if we never connect to it
 MESSAGE_BYTES_MAX = 4 << 20  # one unary message; hivemind's own default, on both sides of the socket
 
@@ -61,8 +63,10 @@ def arguments(config: DaemonConfig, directory: Path) -> list[str]:
         "idleTimeout": f"{IDLE_SECONDS}s",
         "persistentConnMaxMsgSize": MESSAGE_BYTES_MAX,
         "tls": 1,
+        "noise": 0,
         "connManager": 1,
-        "autonat": 1,
+        "connGrace": f"{GRACE_SECONDS}s",
+        "autonat": int(config.relay is not Relay.OFF),  # brings hole punching, which only helps those behind relays
         "natPortMap": 0,
         "dhtClient" if config.client_only else "dhtServer": 1,
         "relay": 1,  # to call those who can only be called through one
@@ -93,6 +97,6 @@ def nameless_arguments(directory: Path) -> list[str]:
     """The command line of a daemon that only asks others a question and goes away."""
     return [
         f"-listen={control_address(directory)}",
-        *("-b=0", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", f"-idleTimeout={IDLE_SECONDS}s"),
+        *("-b=0", "-dhtClient=1", "-noListenAddrs=1", "-tls=1", "-noise=0", f"-idleTimeout={IDLE_SECONDS}s"),
         *("-relay=1", "-relayService=0"),
     ]

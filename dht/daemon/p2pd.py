@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import re
+import resource
 import sys
 from collections import deque
 from contextlib import suppress
@@ -17,6 +18,8 @@ from dht.errors import LocalError, MusterError
 
 STOP_SECONDS_MAX = 5.0
 OUTPUT_LINES_KEPT = 20
+DATA_BYTES_MAX = 1 << 30
+FILES_MAX = 4096  # a connection is one, and each of our own streams another
 _READY = "Peer ID:"
 
 
@@ -57,6 +60,7 @@ class DaemonProcess:
             raise LocalError(f"cannot start a process for the libp2p daemon: {error.strerror}") from None
         daemon = cls(process)
         try:
+            _bound(process.pid)
             await daemon._wait_ready(timeout_seconds)
         except BaseException:
             await daemon.stop()
@@ -115,6 +119,14 @@ class DaemonProcess:
         raise LocalError(
             f"the libp2p daemon did not start within {timeout_seconds:g} seconds; is this machine overloaded?"
         )
+
+
+def _bound(pid: int) -> None:
+    """Have the kernel bound memory and connections, which libp2p does not (docs/adr/0057)."""
+    with suppress(ProcessLookupError):  # it has ended, and says why
+        resource.prlimit(pid, resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+        files = min(FILES_MAX, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, files))
 
 
 def _start_error(output: str) -> MusterError:

@@ -18,7 +18,17 @@ from dht.address_book import AddressBook
 from dht.addresses import PeerAddress
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS
-from dht.daemon.config import DaemonConfig, Relay, arguments, control_address, nameless_arguments
+from dht.daemon.config import (
+    RELAY_PROTOCOL,
+    DaemonConfig,
+    Relay,
+    arguments,
+    control_address,
+    nameless_arguments,
+)
+from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
+from dht.daemon.kademlia import Kademlia
+from dht.daemon.neighbours import ConnectedPeers
 from dht.daemon.p2pd import DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
 from dht.errors import LocalError, NetworkError, UsageError
@@ -48,6 +58,7 @@ class Daemon:
         self._process: DaemonProcess | None = None
         self._p2p: Any = None
         self._listen = config.listen
+        self._visible: tuple[PeerAddress, ...] = ()
         self._book = AddressBook(config.address_book)
 
     @classmethod
@@ -126,7 +137,13 @@ class Daemon:
             raise NetworkError(f"the libp2p daemon does not answer: {type(error).__name__}") from None
         found = [f"{Multiaddr(address)}/p2p/{self._peer_id}" for address in visible]
         found += [f"{relay}/p2p-circuit/p2p/{self._peer_id}" for relay in self._config.relays]
-        return tuple(PeerAddress.parse(text) for text in found)
+        self._visible = tuple(PeerAddress.parse(text) for text in found)
+        return self._visible
+
+    @property
+    def near_hosts(self) -> frozenset[str]:
+        """Hosts in whose networks this peer is or calls somebody: its own, and those of the initial peers."""
+        return frozenset(address.host for address in (*self._visible, *self._config.initial_peers))
 
     async def host_of(self, peer: PeerId) -> str:
         """The IP address that a connected peer's connection comes from; empty if unknown, or through a relay."""
@@ -168,10 +185,23 @@ class Daemon:
         config = replace(self._config, listen=self._listen)
         self._process = await DaemonProcess.start(arguments(config, self._directory.path), STARTUP_SECONDS)
         self._p2p = await _attach(self._directory.path)
+        await self._close_to_strangers(self._p2p)
         if not self._config.announce:
             self._listen = with_chosen_ports(self._listen, await self.visible_addresses())
         if self._config.port_file is not None:
             keep_ports(self._listen, self._config.port_file)
+
+    async def _close_to_strangers(self, p2p: Any) -> None:
+        """Take from the daemon what it does for anybody without a bound (docs/adr/0057); raises LocalError."""
+        clock = asyncio.get_running_loop().time
+        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock)
+        try:
+            if self._config.relay is not Relay.SERVE:
+                await calls.close_protocol(p2p, RELAY_PROTOCOL, CONTROL_SECONDS_MAX)
+            if not self._config.client_only:
+                await calls.add_handler(p2p, KADEMLIA_PROTOCOL, kademlia.serve, CONTROL_SECONDS_MAX)
+        except DAEMON_ERRORS as error:
+            raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
 
     async def _shut_down(self) -> None:
         if self._process is not None:

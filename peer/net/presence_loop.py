@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from coordinator.wire.presence import Presence
-from dht.addresses import PeerAddress
+from dht.addresses import PeerAddress, could_be_of
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
 from dht.identity import PeerId
@@ -65,13 +65,19 @@ class PresenceLoop:
         except NetworkError as error:
             log.info("presence_not_read", reason=str(error))
             return
-        for record, presence in presences(records, self._daemon):
+        for record, presence in presences(records, self._daemon, await self._daemon.hosts()):
             self._seen(record.sender, presence)
         self.rounds += 1
 
 
-def presences(records: list[StoredRecord], daemon: Daemon) -> list[tuple[StoredRecord, Presence]]:
-    """What others say of themselves; the daemon remembers where they are, for when it has to start again."""
+def presences(
+    records: list[StoredRecord], daemon: Daemon, hosts: Mapping[PeerId, str]
+) -> list[tuple[StoredRecord, Presence]]:
+    """What others say of themselves; the daemon remembers where they are, for when it has to start again.
+
+    `hosts` are the IP addresses from which peers are connected. An address that its peer could not itself have is left
+    out: nobody has us call a machine of our own network, or a name.
+    """
     found, addresses = [], []
     for record in records:
         try:
@@ -79,14 +85,16 @@ def presences(records: list[StoredRecord], daemon: Daemon) -> list[tuple[StoredR
         except PeerError:
             continue  # another version's presence, or nonsense: not somebody we could work with
         if record.sender != daemon.peer_id:
-            found.append((record, presence))
-            addresses += _parsed(presence.addresses, record.sender)
+            near = {*daemon.near_hosts, hosts.get(record.sender, "")}
+            usable = [one for one in _parsed(presence.addresses, record.sender) if could_be_of(one, near)]
+            found.append((record, presence.model_copy(update={"addresses": tuple(map(str, usable))})))
+            addresses += usable
     daemon.remember(addresses)
     return found
 
 
 def _parsed(texts: tuple[str, ...], peer: PeerId) -> list[PeerAddress]:
-    """The usable ones of the addresses that a peer claims for itself."""
+    """Those of the addresses that a peer claims for itself which are addresses, and its own."""
     found = []
     for text in texts:
         try:

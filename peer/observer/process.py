@@ -140,7 +140,7 @@ class Observer:
                 records, self._note = await network.dht.store.get(key), ""
             except NetworkError as error:
                 records, self._note = [], str(error)
-            found = presences(records, network.dht.daemon)
+            found = presences(records, network.dht.daemon, await network.dht.daemon.hosts())
             heard = [Heard(record.sender, one, record.issued_unix_seconds) for record, one in found]
             self._set_clock(observation.chains)
             observation.read(heard, self._now())

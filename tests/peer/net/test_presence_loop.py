@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
-from peer.net.presence_loop import PresenceLoop
+from peer.net.presence_loop import PresenceLoop, presences
 from tests.coordinator.builders import presence
 from tests.dht.memory_store import MemoryDirectory, MemoryStore
 from tests.peer.virtual_loop import run_virtual
@@ -30,6 +31,10 @@ class Daemon:
     """As much of a daemon as presence needs."""
 
     peer_id = ME.peer_id
+    near_hosts = frozenset({"203.0.113.7", "192.168.1.4"})
+
+    async def hosts(self) -> dict[PeerId, str]:
+        return {}
 
     def remember(self, addresses: object) -> None:
         pass
@@ -82,6 +87,31 @@ def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str
         return seen
 
     assert OTHER.peer_id in run_virtual(main())
+
+
+LOOPBACK, HOME = "/ip4/127.0.0.1/tcp/80", "/ip4/192.168.1.1/tcp/80"
+PUBLIC, ELSEWHERE = "/ip4/93.184.216.34/tcp/7400", "/ip4/192.168.9.1/tcp/7400"
+
+
+@pytest.mark.parametrize(
+    ("near", "connected", "believed"),
+    [
+        ({"93.184.216.40"}, "93.184.216.34", {PUBLIC}),
+        ({"192.168.1.4"}, "", {PUBLIC, HOME, ELSEWHERE}),
+        ({"192.168.1.4", "127.0.0.1"}, "", {PUBLIC, HOME, ELSEWHERE, LOOPBACK}),
+        ({"93.184.216.40"}, "192.168.1.9", {PUBLIC, HOME, ELSEWHERE}),
+        ({"10.0.0.1"}, "", {PUBLIC}),
+    ],
+)
+def test_only_addresses_that_a_peer_could_have_are_called(near: set[str], connected: str, believed: set[str]) -> None:
+    """Two forged records had every peer call a machine of its own network thirty times in forty seconds."""
+    claimed = [LOOPBACK, HOME, PUBLIC, ELSEWHERE, "/dns4/router.example/tcp/80", "/ip4/0.0.0.0/tcp/1"]
+    theirs = presence(1).model_copy(update={"addresses": tuple(f"{one}/p2p/{OTHER.peer_id}" for one in claimed)})
+    daemon: Any = Daemon()
+    daemon.near_hosts = frozenset(near)
+    record: Any = SimpleNamespace(sender=OTHER.peer_id, payload=theirs.to_wire())
+    ((_, found),) = presences([record], daemon, {OTHER.peer_id: connected} if connected else {})
+    assert {one.removesuffix(f"/p2p/{OTHER.peer_id}") for one in found.addresses} == believed
 
 
 def test_a_record_that_came_too_late_says_nothing_about_the_clock() -> None:

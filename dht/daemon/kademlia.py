@@ -1,0 +1,167 @@
+"""libp2p's own Kademlia, answered by us instead of by the daemon: who is near a peer, and nothing else.
+
+The daemon would keep provider records and values for any stranger, without end. All that Muster needs of it is where a
+peer is that somebody names, so that is all that is answered: from the peers which are connected, each caller and all
+together so many times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from hivemind.p2p import PeerID
+
+from dht.allowance import Turns
+from dht.identity import PeerId
+
+PROTOCOL = "/ipfs/kad/1.0.0"
+REQUEST_BYTES_MAX = 1024  # a search names one peer; what carries a record is longer
+NEAREST = 20  # Kademlia's bucket, which libp2p expects
+ADDRESSES_EACH_MAX = 8
+STREAMS_MAX = 128
+STREAMS_PER_PEER_MAX = 4
+IDLE_SECONDS = 60.0  # as in libp2p
+ANSWERS_PER_SECOND = 8.0
+ANSWERS_AT_ONCE = 64.0
+ALL_ANSWERS_PER_SECOND = 256.0
+CALLERS_KEPT = 1024
+LENGTH_BYTES_MAX = 2  # of a varint: more than REQUEST_BYTES_MAX
+
+FIND_NODE, PING = 4, 5
+
+
+def _message_class() -> Any:
+    """`Message` of libp2p's Kademlia: the fields that a search has; protobuf skips all others."""
+    field = descriptor_pb2.FieldDescriptorProto
+    peer = descriptor_pb2.DescriptorProto(
+        name="Peer",
+        field=[
+            field(name="id", number=1, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL),
+            field(name="addrs", number=2, type=field.TYPE_BYTES, label=field.LABEL_REPEATED),
+        ],
+    )
+    message = descriptor_pb2.DescriptorProto(
+        name="Message",
+        nested_type=[peer],
+        field=[
+            field(name="type", number=1, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL),
+            field(name="key", number=2, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL),
+            field(
+                name="closer",
+                number=8,
+                type=field.TYPE_MESSAGE,
+                label=field.LABEL_REPEATED,
+                type_name=".muster.kademlia.Message.Peer",
+            ),
+        ],
+    )
+    file = descriptor_pb2.FileDescriptorProto(
+        name="muster/kademlia.proto", package="muster.kademlia", syntax="proto2", message_type=[message]
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("muster.kademlia.Message"))
+
+
+Message = _message_class()
+
+
+class Neighbours(Protocol):
+    """Where peers are."""
+
+    async def places(self) -> Mapping[PeerId, tuple[bytes, ...]]:
+        """Multiaddrs of the peers that may be named, ourselves among them."""
+        ...
+
+
+def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, ...]]) -> bytes | None:
+    """What a caller is told; None for what nobody is answered. Pure."""
+    try:
+        asked = Message.FromString(request)
+    except DecodeError:
+        return None
+    if asked.type == PING:
+        return bytes(Message(type=PING).SerializeToString())
+    if asked.type != FIND_NODE:
+        return None
+    target = _place(asked.key)
+    named = {PeerID.from_base58(peer).to_bytes(): addresses for peer, addresses in places.items() if peer != caller}
+    nearest = sorted(named, key=lambda one: _place(one) ^ target)[:NEAREST]
+    told = Message(type=FIND_NODE)
+    for one in nearest:
+        told.closer.add(id=one, addrs=named[one][:ADDRESSES_EACH_MAX])
+    return bytes(told.SerializeToString())
+
+
+class Kademlia:
+    """Answers every stream of the protocol; refuses, by closing it, whoever opens too many or asks too often."""
+
+    def __init__(self, neighbours: Neighbours, clock: Callable[[], float]) -> None:
+        self._neighbours = neighbours
+        self._clock = clock
+        self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
+        self._open: Counter[PeerId] = Counter()
+
+    async def serve(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One stream, until it is idle for long."""
+        caller = PeerId(info.peer_id.to_base58())
+        if self._open[caller] >= STREAMS_PER_PEER_MAX or self._open.total() >= STREAMS_MAX:
+            writer.transport.abort()
+            return
+        self._open[caller] += 1
+        try:
+            with suppress(OSError, EOFError, ValueError):
+                while await self._answer_one(caller, reader, writer):
+                    pass
+        finally:
+            self._open[caller] -= 1
+            self._open += Counter()  # forgets whoever has none
+            writer.transport.abort()
+
+    async def _answer_one(self, caller: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        async with asyncio.timeout(IDLE_SECONDS):
+            request = await _read(reader)
+        if not self._turns.take(caller, self._clock()):
+            return False
+        told = answer(request, caller, await self._neighbours.places())
+        if told is None:
+            return False
+        writer.write(_varint(len(told)) + told)
+        async with asyncio.timeout(IDLE_SECONDS):
+            await writer.drain()
+        return True
+
+
+def _place(key: bytes) -> int:
+    """Where a key or a peer's id lies in libp2p's Kademlia."""
+    return int.from_bytes(hashlib.sha256(key).digest(), "big")
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """One message behind its length; raises ValueError if that is over the limit, EOFError at the end."""
+    length = 0
+    for index in range(LENGTH_BYTES_MAX):
+        (byte,) = await reader.readexactly(1)
+        length |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            break
+    else:
+        raise ValueError("a longer message than anybody needs")
+    if length > REQUEST_BYTES_MAX:
+        raise ValueError("a longer message than anybody needs")
+    return await reader.readexactly(length)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])

@@ -1,0 +1,155 @@
+"""What a daemon does for strangers, asked of real ones on loopback: keys that no run knows, and no invite."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hivemind.p2p import PeerID
+
+from dht.addresses import PeerAddress
+from dht.daemon import calls
+from dht.daemon.calls import DAEMON_ERRORS
+from dht.daemon.config import RELAY_PROTOCOL, Relay
+from dht.daemon.kademlia import (
+    FIND_NODE,
+    PING,
+    PROTOCOL,
+    REQUEST_BYTES_MAX,
+    STREAMS_PER_PEER_MAX,
+    Message,
+)
+from dht.daemon.p2pd import DATA_BYTES_MAX, DaemonProcess
+from dht.daemon.process import Daemon, DaemonConfig
+from dht.errors import LocalError, NetworkError
+from dht.identity import Identity
+from tests.dht.conftest import ALICE, BOB, CAROL
+
+SECONDS_MAX = 20.0
+PUT_VALUE, GET_VALUE, ADD_PROVIDER, GET_PROVIDERS = range(4)
+
+
+@asynccontextmanager
+async def daemon(
+    folder: Path, identity: Identity, relay: Relay = Relay.OFF, *relays: PeerAddress
+) -> AsyncIterator[Daemon]:
+    """One that nobody can call but through its relays, if it has any."""
+    key = folder / identity.peer_id[-8:]
+    if not key.exists():
+        identity.save(key)
+    config = DaemonConfig(key, relay=relay, relays=relays, client_only=bool(relays), runtime_parent=folder)
+    running = await Daemon.start(config)
+    try:
+        yield running
+    finally:
+        await running.close()
+
+
+async def relayed(folder: Path, relay: Relay) -> bool:
+    """Whether two strangers reach each other through a host."""
+    async with daemon(folder, ALICE, relay) as host:
+        (at,) = await host.visible_addresses()
+        async with daemon(folder, BOB, Relay.USE, at) as one, daemon(folder, CAROL) as other:
+            through = PeerAddress.parse(f"{at}/p2p-circuit/p2p/{one.peer_id}")
+            await one.dial(at)
+            await other.dial(at)
+            for _ in range(10):  # libp2p reserves a place at its relay after a while, where there is one
+                try:
+                    await other.dial(through)
+                except NetworkError:
+                    await asyncio.sleep(0.3)
+                else:
+                    return True
+            return False
+
+
+@pytest.mark.parametrize(("relay", "does"), [(Relay.OFF, False), (Relay.SERVE, True)])
+def test_only_a_peer_that_is_told_to_relays(
+    runner: asyncio.Runner, short_folder: Path, relay: Relay, does: bool
+) -> None:
+    assert runner.run(relayed(short_folder, relay)) == does
+
+
+def test_no_stranger_gets_a_stream_to_the_relay(runner: asyncio.Runner, short_folder: Path) -> None:
+    async def scenario() -> None:
+        async with daemon(short_folder, ALICE) as host, daemon(short_folder, BOB) as stranger:
+            (at,) = await host.visible_addresses()
+            await stranger.dial(at)
+            with pytest.raises(DAEMON_ERRORS):
+                await calls.open_stream(stranger.p2p, host.peer_id, RELAY_PROTOCOL, SECONDS_MAX)
+
+    runner.run(scenario())
+
+
+async def ask(stranger: Daemon, host: Daemon, request: bytes) -> bytes:
+    """What comes back on a stream of libp2p's Kademlia; nothing if it is closed."""
+    reader, writer = await calls.open_stream(stranger.p2p, host.peer_id, PROTOCOL, SECONDS_MAX)
+    try:
+        writer.write(len(request).to_bytes(1, "big") + request if len(request) < 128 else varint(request))
+        async with asyncio.timeout(SECONDS_MAX):
+            length = await reader.read(1)
+            return await reader.readexactly(length[0]) if length and length[0] < 128 else length
+    finally:
+        writer.transport.abort()
+
+
+def varint(request: bytes) -> bytes:
+    return bytes([len(request) & 0x7F | 0x80, len(request) >> 7]) + request
+
+
+def test_the_daemon_keeps_nothing_for_strangers(runner: asyncio.Runner, short_folder: Path) -> None:
+    """Provider records were kept without end; what only says who is near is answered."""
+
+    async def scenario() -> None:
+        async with daemon(short_folder, ALICE) as host, daemon(short_folder, BOB) as stranger:
+            (at,) = await host.visible_addresses()
+            await stranger.dial(at)
+            key = PeerID.from_base58(stranger.peer_id).to_bytes()
+            record = Message(type=ADD_PROVIDER, key=bytes(34)).SerializeToString()
+            record += b"\x4a" + bytes([len(key) + 2]) + b"\x0a" + bytes([len(key)]) + key  # providerPeers = 9
+            assert await ask(stranger, host, record) == b""
+            for kind in (PUT_VALUE, GET_VALUE, GET_PROVIDERS):
+                assert await ask(stranger, host, Message(type=kind, key=bytes(34)).SerializeToString()) == b""
+            assert await ask(stranger, host, b"\xff" * 100) == b""
+            assert (
+                await ask(stranger, host, Message(type=PING, key=bytes(REQUEST_BYTES_MAX)).SerializeToString()) == b""
+            )
+            found = Message.FromString(await ask(stranger, host, Message(type=FIND_NODE, key=key).SerializeToString()))
+            assert [PeerID(one.id).to_base58() for one in found.closer] == [host.peer_id]
+
+    runner.run(scenario())
+
+
+def test_one_stranger_holds_few_streams(runner: asyncio.Runner, short_folder: Path) -> None:
+    async def scenario() -> None:
+        async with daemon(short_folder, ALICE) as host, daemon(short_folder, BOB) as stranger:
+            (at,) = await host.visible_addresses()
+            await stranger.dial(at)
+            streams = [
+                await calls.open_stream(stranger.p2p, host.peer_id, PROTOCOL, SECONDS_MAX)
+                for _ in range(STREAMS_PER_PEER_MAX + 3)
+            ]
+            closed = [asyncio.ensure_future(reader.read(1)) for reader, _ in streams]
+            async with asyncio.timeout(SECONDS_MAX):
+                for one in islice(asyncio.as_completed(closed), 3):
+                    assert await one == b""
+            assert sum(one.done() for one in closed) < len(closed)
+            for _, writer in streams:
+                writer.transport.abort()
+            await asyncio.gather(*closed, return_exceptions=True)
+
+    runner.run(scenario())
+
+
+def test_the_kernel_ends_a_daemon_that_takes_too_much_memory(runner: asyncio.Runner, short_folder: Path) -> None:
+    hog = short_folder / "hog"
+    grow = f"kept = bytearray({DATA_BYTES_MAX + 1}); print('Peer ID: it has all of it', flush=True)"
+    hog.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import select; select.select([], [], [], 1); {grow}"\n')
+    hog.chmod(0o755)
+    with pytest.raises(LocalError, match="MemoryError"):
+        runner.run(DaemonProcess.start([], SECONDS_MAX, binary=hog))
