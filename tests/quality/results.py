@@ -45,7 +45,7 @@ def make(experiment: Experiment, device: str = "cpu") -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options = ["--workers", "1", "--device", device, "--no-ui", "--report", str(report)]
-        program = ["-c", "from peer.cli import main; main()", "lab"]
+        program = ["-m", "peer.cli", "lab"]
         if experiment.without:
             program = ["-m", "tests.quality.without", experiment.without]
         command = [sys.executable, *program, *experiment.arguments, *options]
