@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
+from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, OWN, Installed, ModelSpec
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
@@ -40,9 +41,7 @@ Merge = Literal[
     "mean",
 ]
 DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "hub", "own"]
-InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon"]
 Norms = Literal["tensor", "row"]
-Precision = Literal["float32", "bfloat16"]
 Order = Literal["draws", "passes"]
 Adoption = Literal["carry", "eager", "overwrite", "blend"]
 LaterShare: TypeAlias = Annotated[
@@ -99,29 +98,6 @@ class DataSpec(Wire):
     def is_in_passes(self) -> bool:
         """Whether windows are dealt out (`coordinator.chain.passes`); else every peer draws its own."""
         return self.order == "passes"
-
-
-class InnerSpec(Wire):
-    """The inner optimizer of every learner; its rate follows certified progress, not local steps (design §8)."""
-
-    optimizer: InnerOptimizer = Field(
-        "adamw8bit",
-        description="`…8bit` are bitsandbytes'; `muon` is for matrices, with AdamW for embeddings and vectors",
-    )
-    learning_rate: float = Field(3e-3, gt=0, le=10, description="peak rate")
-    final_rate_share: float = Field(0.1, ge=0, le=1, description="rate at the last version, as a share of the peak")
-    warmup_steps: int = Field(
-        40, ge=0, le=1 << 30, description="steps of linear warm-up, counted in certified progress"
-    )
-    beta1: float = Field(0.9, ge=0, lt=1, description="first-moment decay")
-    beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay")
-    weight_decay: float = Field(0.1, ge=0, le=10, description="decoupled weight decay, on matrices only")
-    clip_norm: float = Field(1.0, gt=0, le=1e6, description="gradients are clipped to this global norm")
-    precision: Precision = Field(
-        "float32",
-        description="of a learner's parameters and gradients; `bfloat16` takes half the memory, and steps are rounded "
-        "up or down by lot (docs/models.md)",
-    )
 
 
 class OuterSpec(Wire):

@@ -356,8 +356,8 @@ def _summary(found: LabReport) -> str:
 
 
 def _list_names() -> None:
+    from coordinator.run.inner_spec import InnerOptimizer
     from coordinator.run.manifest import Adoption as AdoptionName
-    from coordinator.run.manifest import InnerOptimizer
     from peer.attacks.protocol import LAB_ATTACKS, SWARM_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.lab.options import NAMED_SPEEDS

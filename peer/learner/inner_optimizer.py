@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from coordinator.run.manifest import InnerOptimizer, InnerSpec
+from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from dht.errors import LocalError
+from peer.learner import muon
 
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep float32 state: bitsandbytes' own default
 REWARM_STEPS = 10  # steps until an optimizer that began without state may use the full rate
@@ -25,12 +26,13 @@ Moments = dict[str, tuple[int, ...]]
 
 _ADAMW: Moments = {"exp_avg": (), "exp_avg_sq": ()}
 _MUON: Moments = {"momentum_buffer": ()}
+_MUON_8BIT: Moments = {muon.MOMENTUM: ()}
 _8BIT: dict[str, Moments] = {
     "adamw8bit": {"state1": (), "state2": ()},
     "lion8bit": {"state1": ()},
     "ademamix8bit": {"state1": (2,), "state2": ()},
 }
-_ALL_MOMENTS = frozenset().union(_ADAMW, _MUON, *_8BIT.values())
+_ALL_MOMENTS = frozenset().union(_ADAMW, _MUON, _MUON_8BIT, *_8BIT.values())
 # lookup tables of the 8-bit format: the same in every process, so never saved
 _CONSTANT_STATE = frozenset({"qmap1", "qmap2"})
 
@@ -43,14 +45,34 @@ def make_optimizer(
     Muon orthogonalises the matrices that are no `embeddings`; the rest has AdamW, and one rate fits both.
     """
     listed = list(parameters)
-    if spec.optimizer == "muon":
-        aside = {id(parameter) for parameter in embeddings}
-        hidden = {id(parameter) for parameter in listed if parameter.ndim == 2} - aside
-        muon = _groups([p for p in listed if id(p) in hidden], spec, _MUON)
-        return _MuonBesideAdamW(muon, _groups([p for p in listed if id(p) not in hidden], spec, _ADAMW), spec)
+    if spec.optimizer not in ("muon", "muon8bit"):
+        return _make_plain(listed, spec)
+    aside = {id(parameter) for parameter in embeddings}
+    hidden = {id(parameter) for parameter in listed if parameter.ndim == 2} - aside
+    matrices, others = ([p for p in listed if (id(p) in hidden) is wanted] for wanted in (True, False))
+    parts: list[Optimizer] = []
+    if matrices:
+        parts.append(_make_muon(matrices, spec))
+    if others:
+        beside: InnerOptimizer = "adamw8bit" if spec.optimizer == "muon8bit" else "adamw"
+        parts.append(_make_plain(others, spec.model_copy(update={"optimizer": beside})))
+    return _Parts(parts, spec)
+
+
+def _make_muon(matrices: Sequence[nn.Parameter], spec: InnerSpec) -> Optimizer:
+    if spec.optimizer == "muon8bit":
+        import_8bit()  # before it imports other modules of that package
+        groups = _groups(matrices, spec, _MUON_8BIT)
+        return muon.Muon8bit(groups, spec.learning_rate, spec.muon_momentum, MIN_8BIT_ELEMENTS)
+    groups = _groups(matrices, spec, _MUON)
+    return Muon(groups, lr=spec.learning_rate, momentum=spec.muon_momentum, adjust_lr_fn="match_rms_adamw")
+
+
+def _make_plain(parameters: Sequence[nn.Parameter], spec: InnerSpec) -> Optimizer:
+    """One optimizer for all of them."""
     betas = (spec.beta1, spec.beta2)
     if spec.optimizer == "adamw":
-        return AdamW(_groups(listed, spec, _ADAMW), lr=spec.learning_rate, betas=betas, foreach=True)
+        return AdamW(_groups(parameters, spec, _ADAMW), lr=spec.learning_rate, betas=betas, foreach=True)
     optim = import_8bit()
     make: Callable[..., Any] = {
         "adamw8bit": optim.AdamW8bit,
@@ -58,7 +80,7 @@ def make_optimizer(
         "ademamix8bit": optim.AdEMAMix8bit,
     }[spec.optimizer]
     decays = (*betas, SLOW_DECAY) if spec.optimizer == "ademamix8bit" else betas
-    groups = _groups(listed, spec, _8BIT[spec.optimizer])
+    groups = _groups(parameters, spec, _8BIT[spec.optimizer])
     return cast(Optimizer, make(groups, lr=spec.learning_rate, betas=decays, min_8bit_size=MIN_8BIT_ELEMENTS))
 
 
@@ -80,20 +102,13 @@ def _groups(parameters: Sequence[nn.Parameter], spec: InnerSpec, moments: Moment
     return [group for group in groups if group["params"]]
 
 
-class _MuonBesideAdamW(Optimizer):
-    """Muon (K. Jordan et al. 2024) and AdamW over parameters of their own, with one list of groups and one state.
+class _Parts(Optimizer):
+    """Optimizers over parameters of their own, with one list of groups and one state."""
 
-    Updates are as long as AdamW's would be (Liu et al. 2502.16982), so that both take the same rate.
-    """
-
-    def __init__(self, muon: list[Any], adamw: list[Any], spec: InnerSpec) -> None:
-        super().__init__([*muon, *adamw], {"lr": spec.learning_rate})
-        self._parts: list[Optimizer] = []
-        if muon:
-            self._parts.append(Muon(muon, lr=spec.learning_rate, momentum=spec.beta1, adjust_lr_fn="match_rms_adamw"))
-        if adamw:
-            self._parts.append(AdamW(adamw, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), foreach=True))
-        for part in self._parts:
+    def __init__(self, parts: Sequence[Optimizer], spec: InnerSpec) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {"lr": spec.learning_rate})
+        self._parts = tuple(parts)
+        for part in parts:
             part.state = self.state  # keyed by parameter, so they do not meet
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -101,15 +116,25 @@ class _MuonBesideAdamW(Optimizer):
         for part in self._parts:
             part.step()
 
+    def init_state(self, group: Any, parameter: nn.Parameter, _group_index: int, index: int) -> None:
+        """Have the part that the group belongs to begin a state, if that is a thing of its own."""
+        for part in self._parts:
+            for number, one in enumerate(part.param_groups):
+                if one is group and hasattr(part, "init_state"):
+                    part.init_state(group, parameter, number, index)
+
 
 def rate(progress_steps: int, total_steps: int, spec: InnerSpec) -> float:
-    """Learning rate after `progress_steps` of `total_steps` certified steps: linear warm-up, then a half cosine
+    """Learning rate after `progress_steps` of `total_steps` certified steps: linear warm-up, then by the schedule
     down to `final_rate_share` of the peak, where it stays."""
     if progress_steps < spec.warmup_steps:
         return spec.learning_rate * (progress_steps + 1) / (spec.warmup_steps + 1)
-    past = min(1.0, (progress_steps - spec.warmup_steps) / max(1, total_steps - spec.warmup_steps))
-    share = spec.final_rate_share + (1 - spec.final_rate_share) * 0.5 * (1 + math.cos(math.pi * past))
-    return spec.learning_rate * share
+    begins = spec.warmup_steps
+    if spec.schedule == "wsd":
+        begins = max(begins, math.floor(total_steps * (1 - spec.falling_share)))
+    past = min(1.0, max(0, progress_steps - begins) / max(1, total_steps - begins))
+    left = 0.5 * (1 + math.cos(math.pi * past)) if spec.schedule is None else 1 - past
+    return spec.learning_rate * (spec.final_rate_share + (1 - spec.final_rate_share) * left)
 
 
 def rewarm(state_steps: int) -> float:

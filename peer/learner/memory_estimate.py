@@ -15,6 +15,7 @@ import torch
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
+from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
 from peer.model.build import SHARED_PLANES, parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
@@ -24,7 +25,8 @@ from peer.storage.checkpoint import KEPT
 
 Place = Literal["device", "host", "disk"]
 # of state per element, at most; `peer.learner.inner_optimizer.bytes_per_parameter` measures it, which costs an import
-OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 8}
+OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
+BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
 STATE_BYTES = 2 * FLOAT_BYTES  # an anchor and its momentum
 RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -61,7 +63,7 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
     rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
     step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
     withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
-    saved = STATE_BYTES + precise + rounded + withheld + OPTIMIZER_BYTES[config.inner.optimizer]
+    own = (precise + rounded + withheld) * elements + optimizer_bytes(config)  # the learner's
     needs = (
         Need("device", f"parameters in {config.inner.precision}", precise * elements),
         Need("device", "gradients", precise * elements),
@@ -74,8 +76,8 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
         Need("host", "an older one that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements),
         Need("host", "steps that others may ask for, no more than a state", STATE_BYTES * elements),
         Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config)),
-        Need("disk", "checkpoints, and the one being written", int((KEPT + 1) * saved * elements)),
-        Need("disk", "the learner's part of it, a second time", int((saved - STATE_BYTES) * elements)),
+        Need("disk", "checkpoints, and the one being written", (KEPT + 1) * (STATE_BYTES * elements + own)),
+        Need("disk", "the learner's part of it, a second time", own),
     )
     return Footprint(elements, needs)
 
@@ -86,7 +88,15 @@ def _elements(config: RunConfig) -> int:
 
 def optimizer_bytes(config: RunConfig) -> int:
     """The inner optimizer's state."""
-    return int(OPTIMIZER_BYTES[config.inner.optimizer] * _elements(config))
+    name = config.inner.optimizer
+    hidden = OPTIMIZER_BYTES[name]
+    other = OPTIMIZER_BYTES[BESIDE_MUON.get(name, name)]
+    return int(
+        sum(
+            tensor.elements * (other if tensor.embedding or len(tensor.shape) != 2 else hidden)
+            for tensor in parameter_specs(config.model)
+        )
+    )
 
 
 def _round_bytes(config: RunConfig) -> int:
@@ -106,10 +116,14 @@ def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool) 
 
 
 def _copies_bytes(config: RunConfig) -> int:
-    """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded."""
+    """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded.
+
+    Muon has a batch of matrices in such copies.
+    """
     largest = max(tensor.elements for tensor in parameter_specs(config.model))
     rounding = BYTES_PER_ELEMENT * max(BATCH_ELEMENTS, largest) if config.inner.precision == "bfloat16" else 0
-    return 5 * FLOAT_BYTES * largest + rounding
+    together = max(MUON_ELEMENTS, largest) if config.inner.optimizer == "muon8bit" else largest
+    return 5 * FLOAT_BYTES * min(together, _elements(config)) + rounding
 
 
 def least_bytes(config: RunConfig) -> int:

@@ -21,7 +21,8 @@ from types import MappingProxyType
 
 from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
 from coordinator.chain.proof import FragmentProof, Proof
-from coordinator.run.manifest import DataSpec, InnerSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.trust.evidence import Evidence, OpenedLeaf
 from coordinator.wire.messages import CellYield
@@ -46,7 +47,8 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
             "tokenizer_sha256 order"
         ),
         InnerSpec: (
-            "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision"
+            "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision "
+            "momentum schedule decay_share"
         ),
         OuterSpec: (
             "learning_rate momentum merge contribution_codec result_codec adoption norms adoption_blend error_feedback "

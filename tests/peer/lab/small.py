@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from coordinator.run.manifest import DataSpec, InnerSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.corpus import TokenData
 from peer.lab.laboratory import Laboratory

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.run.manifest import InnerSpec, OuterSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import OuterSpec, RunConfig
 from dht.statement import digest_of
 from peer.lab.baseline import BaselinePlan, JointBatches, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from peer.cli import arguments

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.corpus import TokenData
 from peer.data.windows import evaluation_windows

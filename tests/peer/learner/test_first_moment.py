@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from coordinator.run.manifest import InnerOptimizer, InnerSpec
+from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from peer.learner.first_moment import Correction, correct
 from peer.learner.inner_optimizer import export_state, make_optimizer, set_rate
 

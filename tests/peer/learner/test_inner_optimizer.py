@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from coordinator.run.manifest import InnerOptimizer, InnerSpec
+from coordinator.run.inner_spec import InnerOptimizer, InnerSpec, Schedule
 from dht.errors import LocalError
 from peer.learner.inner_optimizer import (
     MIN_8BIT_ELEMENTS,
@@ -27,7 +27,13 @@ from peer.learner.memory_estimate import OPTIMIZER_BYTES
 EIGHT_BIT = InnerSpec()
 FULL = InnerSpec(optimizer="adamw")
 SPECS = [pytest.param(InnerSpec(optimizer=name), id=name) for name in get_args(InnerOptimizer)]
-EIGHT_BITS = SPECS[:3]
+EIGHT_BITS = [pytest.param(InnerSpec(optimizer=name), id=name) for name in ("adamw8bit", "lion8bit", "ademamix8bit")]
+
+
+MUONS = [
+    pytest.param("muon", "adamw", {"momentum_buffer"}, id="muon"),
+    pytest.param("muon8bit", "adamw8bit", {"momentum", "momentum_absmax"}, id="muon8bit"),
+]
 
 
 def _parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -112,13 +118,14 @@ def test_the_others_follow_their_papers(name: str, shape: tuple[int, int], toler
     assert (parameter - wanted).norm() < tolerance * (wanted - start).norm()
 
 
-def test_muon_turns_matrices_and_leaves_the_rest_to_adamw():
+@pytest.mark.parametrize(("name", "beside", "kept"), MUONS)
+def test_muon_turns_matrices_and_leaves_the_rest_to_adamw(name: str, beside: str, kept: set[str]):
     """Every singular value of an update is near one length, that of AdamW's updates; embeddings and vectors: AdamW."""
-    spec = InnerSpec(optimizer="muon", weight_decay=0.0)
+    spec = InnerSpec(optimizer=name, weight_decay=0.0)
     parameters, plain = _parameters(), _parameters()
     before = [parameter.detach().clone() for parameter in parameters]
     optimizer = make_optimizer(parameters, spec, embeddings=[parameters[1]])
-    adamw = make_optimizer(plain, InnerSpec(optimizer="adamw", weight_decay=0.0))
+    adamw = make_optimizer(plain, InnerSpec(optimizer=beside, weight_decay=0.0))
     _step(optimizer, parameters, seed=1)
     _step(adamw, plain, seed=1)
     for index in (0, 2):
@@ -126,7 +133,7 @@ def test_muon_turns_matrices_and_leaves_the_rest_to_adamw():
         values = torch.linalg.svdvals(update) / (0.2 * max(update.shape) ** 0.5)
         assert ((values > 0.4) & (values < 1.4)).all(), values
         assert (update**2).mean().sqrt() == pytest.approx(0.2, rel=0.3)
-        assert set(optimizer.state[parameters[index]]) == {"momentum_buffer"}
+        assert set(optimizer.state[parameters[index]]) == kept
     for index in (1, 3):
         assert torch.equal(parameters[index], plain[index])
     assert not torch.equal(parameters[0], plain[0])
@@ -138,7 +145,7 @@ def test_memory_is_measured_and_within_the_estimate(spec: InnerSpec):
     optimizer = make_optimizer(parameters, spec)
     assert state_bytes(optimizer) == 0
     _step(optimizer, parameters, seed=1)
-    expected = {"adamw8bit": 2, "lion8bit": 1, "ademamix8bit": 3, "adamw": 8, "muon": 4}[spec.optimizer]
+    expected = {"adamw8bit": 2, "lion8bit": 1, "ademamix8bit": 3, "adamw": 8, "muon": 4, "muon8bit": 1}[spec.optimizer]
     measured = bytes_per_parameter(spec.optimizer)
     assert expected <= measured < expected + 0.05  # block maxima, a step counter
     assert measured < OPTIMIZER_BYTES[spec.optimizer] + 1e-3
@@ -207,6 +214,29 @@ def test_the_rate_stays_between_its_bounds(progress: int, total: int, warmup: in
     assert 0 < value <= 0.01
     if progress >= max(total, warmup + 1):
         assert value == pytest.approx(0.001)
+
+
+@given(
+    progress=st.integers(0, 10_000),
+    total=st.integers(1, 5_000),
+    schedule=st.sampled_from(get_args(Schedule)),
+    share=st.floats(0.01, 1),
+)
+def test_every_schedule_falls_from_the_peak_to_its_end(progress: int, total: int, schedule: str, share: float):
+    spec = InnerSpec(learning_rate=0.01, warmup_steps=5, schedule=schedule, decay_share=share)
+    now, next_one = rate(progress, total, spec), rate(progress + 1, total, spec)
+    assert 0 < now <= 0.01
+    assert progress < spec.warmup_steps or next_one <= now
+    if progress >= max(total, spec.warmup_steps + 1):
+        assert now == pytest.approx(0.001)
+
+
+def test_schedules_fall_as_they_are_called():
+    linear, stable = (InnerSpec(learning_rate=1, warmup_steps=0, schedule=name) for name in ("linear", "wsd"))
+    assert [rate(step, 100, linear) for step in (0, 50, 100)] == pytest.approx([1, 0.55, 0.1])
+    assert [rate(step, 100, stable) for step in (0, 50, 80, 90, 100)] == pytest.approx([1, 1, 1, 0.55, 0.1])
+    sooner = stable.model_copy(update={"decay_share": 0.5})
+    assert [rate(step, 100, sooner) for step in (50, 75, 100)] == pytest.approx([1, 0.55, 0.1])
 
 
 def test_the_rate_rises_to_its_peak_and_falls():

@@ -6,12 +6,14 @@ from typing import get_args
 
 import pytest
 
-from coordinator.run.manifest import DataSpec, InnerSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
-from peer.learner.memory_estimate import Place, available_bytes, check_memory, footprint, least_bytes
+from peer.learner.memory_estimate import Place, available_bytes, check_memory, footprint, least_bytes, optimizer_bytes
 from peer.learner.spawn import LearnerOptions
 from peer.machine.limits import Limits
+from peer.model.build import parameter_specs
 from peer.node.learner_control import learner_bytes
 from peer.plan.prediction import HOST_BYTES
 from peer.storage.checkpoint import KEPT
@@ -50,6 +52,17 @@ def test_eager_keeps_anchors_and_what_it_withholds() -> None:
 def test_the_planner_counts_the_same() -> None:
     needs = [need for need in footprint(SMALL).needs if need.place == "host" and need.what != "rounds in flight"]
     assert sum(need.size_bytes for need in needs) == HOST_BYTES * footprint(SMALL).parameters
+
+
+def test_muon_keeps_one_moment_of_matrices_and_two_of_embeddings() -> None:
+    sizes = {
+        name: optimizer_bytes(SMALL.model_copy(update={"inner": InnerSpec(optimizer=name)}))
+        for name in ("adamw8bit", "muon8bit", "muon", "adamw")
+    }
+    tensors = parameter_specs(SMALL.model)
+    hidden = sum(one.elements for one in tensors if len(one.shape) == 2 and not one.embedding)
+    assert sizes["adamw8bit"] - sizes["muon8bit"] == pytest.approx(hidden, abs=1)
+    assert sizes["adamw"] - sizes["muon"] == 4 * hidden
 
 
 def test_fewer_sequences_and_recomputed_activations_take_less() -> None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from coordinator.chain.passes import Lane
-from coordinator.run.manifest import DataSpec, InnerSpec, PaceSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, NetworkError, PeerError, UsageError
 from peer.data.windows import TrainingWindows, load_tokens

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from coordinator.run.compatibility import OURS
-from coordinator.run.manifest import InnerSpec, RunConfig
+from coordinator.run.inner_spec import InnerSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.node.checkpointer import Checkpointer
 from peer.storage.checkpoint import VoteLog

@@ -1,0 +1,131 @@
+"""Muon with its momentum in 8 bits: a matrix moves along its orthogonalised momentum.
+
+After K. Jordan et al. 2024, with Nesterov's momentum. Updates are as long as AdamW's would be (Liu et al. 2502.16982),
+so one rate fits both. Matrices of one shape are orthogonalised together, and tall ones with wide ones of their sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+BATCH_ELEMENTS = 1 << 22  # orthogonalised together, unless one matrix is larger
+BLOCK_ELEMENTS = 256  # that share a scale, as in bitsandbytes' optimizers
+UPDATE_RMS = 0.2  # of AdamW's updates, about
+ITERATIONS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of a + b·XXᵀ + c·(XXᵀ)², by which X becomes X times that
+SMALLEST_NORM = 1e-7
+
+MOMENTUM, SCALES = "momentum", "momentum_absmax"
+
+
+class Muon8bit(Optimizer):
+    """Muon over matrices only; those below `min_8bit_elements` keep a float32 momentum."""
+
+    def __init__(self, groups: Iterable[Any], learning_rate: float, momentum: float, min_8bit_elements: int) -> None:
+        from bitsandbytes.functional import create_dynamic_map
+
+        super().__init__(groups, {"lr": learning_rate, "weight_decay": 0.0})
+        self._beta = momentum
+        self._min_8bit_elements = min_8bit_elements
+        self._code = create_dynamic_map()  # what the 256 numbers stand for, float32[256]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of every matrix that has a gradient."""
+        for group in self.param_groups:
+            for batch in _batches([one for one in group["params"] if one.grad is not None]):
+                updates = orthogonalised(torch.stack([_wide(self._direction(one)) for one in batch]))
+                for parameter, update in zip(batch, updates, strict=True):
+                    length = UPDATE_RMS * math.sqrt(max(parameter.shape))
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.add_(_as_is(update, parameter), alpha=-group["lr"] * length)
+
+    def init_state(self, _group: Any, parameter: nn.Parameter, *_place: int) -> None:
+        """Begin without momentum."""
+        is_large = parameter.numel() >= self._min_8bit_elements
+        blocks = -(-parameter.numel() // BLOCK_ELEMENTS) if is_large else 0
+        dtype = torch.uint8 if is_large else torch.float32
+        state = self.state[parameter]
+        state[MOMENTUM] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+        state[SCALES] = torch.zeros(blocks, device=parameter.device)
+
+    def _direction(self, parameter: nn.Parameter) -> Tensor:
+        """Nesterov's: the gradient mixed with the momentum that it has been added to; float32 of the matrix's shape."""
+        gradient = parameter.grad
+        assert gradient is not None
+        if not self.state[parameter]:
+            self.init_state(None, parameter)
+        state = self.state[parameter]
+        momentum = self._read(state).lerp_(gradient, 1 - self._beta)
+        self._write(state, momentum)
+        return gradient.lerp(momentum, self._beta)
+
+    def _read(self, state: dict[str, Tensor]) -> Tensor:
+        """The momentum in float32, which may be its own memory."""
+        if state[MOMENTUM].dtype == torch.float32:
+            return state[MOMENTUM]
+        from bitsandbytes.functional import dequantize_blockwise
+
+        self._code = self._code.to(state[MOMENTUM].device)
+        found: Tensor = dequantize_blockwise(
+            state[MOMENTUM], absmax=state[SCALES], code=self._code, blocksize=BLOCK_ELEMENTS
+        )
+        return found
+
+    def _write(self, state: dict[str, Tensor], momentum: Tensor) -> None:
+        if momentum is state[MOMENTUM]:
+            return
+        from bitsandbytes.functional import quantize_blockwise
+
+        quantised, how = quantize_blockwise(momentum, code=self._code, blocksize=BLOCK_ELEMENTS)
+        state[MOMENTUM].copy_(quantised)
+        state[SCALES].copy_(how.absmax)
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """All singular values brought near 1 by Newton–Schulz iterations; (matrices, rows, columns), rows ≤ columns.
+
+    In bfloat16 where the hardware multiplies that, else in float32; a matrix of zeros stays one.
+    """
+    a, b, c = COEFFICIENTS
+    found = matrices.bfloat16() if matrices.is_cuda or _cpu_has_bfloat16() else matrices
+    found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)
+    for _ in range(ITERATIONS):
+        gram = found @ found.mT
+        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
+    return found
+
+
+@cache
+def _cpu_has_bfloat16() -> bool:
+    """Others imitate it, slower than float32."""
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+def _batches(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Matrices with the same two sides, no more at once than `BATCH_ELEMENTS` hold."""
+    alike: dict[tuple[object, ...], list[nn.Parameter]] = defaultdict(list)
+    for parameter in parameters:
+        alike[parameter.device, *sorted(parameter.shape)].append(parameter)
+    for same in alike.values():
+        at_once = max(1, BATCH_ELEMENTS // same[0].numel())
+        for first in range(0, len(same), at_once):
+            yield same[first : first + at_once]
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
+
+
+def _as_is(wide: Tensor, parameter: Tensor) -> Tensor:
+    """What `_wide` made of a matrix like the parameter, in that one's shape."""
+    return wide.mT if parameter.shape[0] > parameter.shape[1] else wide
