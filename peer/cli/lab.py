@@ -65,7 +65,7 @@ CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
 )
 """Options that replace one key of the run file."""
 
-NOT_IN_FILES = frozenset({"config", "list_names", "no_ui", "replay"})
+NOT_IN_FILES = frozenset({"config", "list_names", "no_ui", "replay", "settings"})
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
@@ -106,6 +106,9 @@ OuterRate = Annotated[float | None, typer.Option(help="η of the outer step.")]
 Momentum = Annotated[float | None, typer.Option(help="μ of the outer step.")]
 MomentCorrection = Annotated[
     float | None, typer.Option(help="With eager: share of others' work that the first moment takes over.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in inner.momentum=0.9.")
 ]
 Batch = Annotated[int | None, typer.Option(help="Tokens in one inner step of one learner.")]
 Fragments = Annotated[int | None, typer.Option(help="P: parts of the model that are synchronised in turn.")]
@@ -157,6 +160,7 @@ def lab(
     inner_lr: Rate = None,
     outer_lr: OuterRate = None,
     outer_momentum: Momentum = None,
+    settings: Settings = None,
     batch_tokens: Batch = None,
     fragments: Fragments = None,
     period: Period = None,
@@ -227,7 +231,8 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     from coordinator.run.manifest import Merge as BuiltIn
     from peer.attacks.protocol import is_lab_attack
     from peer.attacks.zoo import AttackOrder
-    from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config, parse_speeds, sequences_per_step
+    from peer.lab import options as labs
+    from peer.lab.options import Failures, LabOptions, Partition, Scavenge, lab_config
 
     base = arguments.run_config(given["config"], None)
     changes = {key: given[name] for name, key in CONFIG_KEYS.items()}
@@ -240,12 +245,13 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         rule, _, share = given["adoption"].partition(":")
         changes |= {"outer.adoption": rule, "outer.adoption_blend": _number("--adoption", share) if share else None}
     if given["batch_tokens"] is not None:
-        changes["data.sequences_per_step"] = sequences_per_step(base, given["batch_tokens"])
+        changes["data.sequences_per_step"] = labs.sequences_per_step(base, given["batch_tokens"])
     if given["partition"] is None and (given["own_text"] or given["reunion"] is not Reunion.carry):
         raise UsageError("--own-text and --reunion say something of a --partition: give that too")
     cut = None
     if given["partition"] is not None:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
+    changes |= labs.parse_settings(given["settings"] or ())
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"]
     if steps is None:
@@ -254,7 +260,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         config=lab_config(base, given["learners"], steps, changes),
         learners=given["learners"],
         steps=steps,
-        speeds=parse_speeds(given["speeds"]),
+        speeds=labs.parse_speeds(given["speeds"]),
         speed_jitter=given["speed_jitter"],
         adoption_delay_steps=given["adoption_delay_steps"],
         late_joins=given["late_joins"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -170,9 +171,11 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
     for key, value in changes.items():
         if value is not None:
             *path, last = key.split(".")
-            place = values
+            place: Any = values
             for part in path:
-                place = place[part]
+                place = place.get(part) if isinstance(place, dict) else None
+            if not isinstance(place, dict):
+                raise UsageError(f"{key} is no key of a run file; see docs/config.md")
             place[last] = value
     pace = values["pace"]
     values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
@@ -184,6 +187,20 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
         raise UsageError(f"{fault_of(error)}; see docs/config.md") from None
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Each `TABLE.KEY=VALUE` by its dotted key; values as in TOML, or words without quotes. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.9")
+        try:
+            found[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = value
+    return found
 
 
 def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:

@@ -80,6 +80,34 @@ def test_options_can_stand_in_the_run_file_and_the_command_line_goes_before(conf
     assert (report["peers"], report["steps"], len(report["attackers"])) == (5, 4, 2)
 
 
+def test_any_key_of_the_run_file_can_be_set(config: Path, tmp_path: Path) -> None:
+    digests = []
+    settings = (["outer.learning_rate=0.5"], [], ["outer.learning_rate=0.5", "inner.schedule=linear"])
+    for number, given in enumerate((["--outer-lr", "0.5"], *([f"--set={one}" for one in some] for some in settings))):
+        assert lab(config, *given, "--report", str(tmp_path / str(number))) == 0
+        digests.append(json.loads((tmp_path / str(number)).read_text())["state_digests"])
+    assert digests[0] == digests[1]
+    assert len({str(digest) for digest in digests}) == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("inner.momentum", "--set 'inner.momentum' is not of the form TABLE.KEY=VALUE"),
+        ("inner.momentun=0.9", "inner.momentun: is not a known key"),
+        ("innner.momentum=0.9", "innner.momentum is no key of a run file"),
+        ("seed.more=1", "seed.more is no key of a run file"),
+        ("inner.momentum=2", "inner.momentum"),
+        ("inner.schedule=stepwise", "inner.schedule"),
+    ],
+)
+def test_what_is_no_key_of_the_run_file_is_refused_in_words(
+    config: Path, capsys: pytest.CaptureFixture[str], setting: str, words: str
+) -> None:
+    assert lab(config, "--set", setting) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("written", "words"),
     [
