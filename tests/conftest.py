@@ -4,6 +4,7 @@ command which a test runs in this process leaves its log behind.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
@@ -16,11 +17,13 @@ from peer.machine.log import CHATTY
 # How fast an example runs depends on who else uses the machine, so no profile judges by time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", settings.get_profile("untimed"))
-settings.register_profile("ci", settings.get_profile("untimed"), max_examples=40, derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("untimed"), max_examples=25, derandomize=True, print_blob=True)
 settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=5000)
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(PROFILE)
+
+gc.disable()  # nothing in a loading module is garbage; `pytest_runtestloop` starts collections again
 
 MARKERS_THAT_MAY_SKIP = ("browser", "netns", "docker", "gpu")
 SWARM_TESTS = pytest.StashKey[list[str]]()
@@ -31,6 +34,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Remember the swarm tests of `make test` before `-m` deselects them."""
     swarms = [item for item in items if item.get_closest_marker("swarm") and not item.get_closest_marker("slow")]
     config.stash[SWARM_TESTS] = [item.nodeid for item in swarms]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is loaded stays until the end: no collection, of which a simulation causes many, looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
