@@ -23,6 +23,7 @@ from dht.identity import PeerId
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 from tests.coordinator.builders import Club
+from tests.extra import extra
 from tests.sim.crowds import PEERS, Scene, says, scene, two_tiers
 
 NONCE = bytes(16)
@@ -169,7 +170,7 @@ def test_nobody_asks_for_another_ward() -> None:
     assert set(relayed) == {one.me for one in crowd.peers} - crowd.workers(certificates[1]).keys()
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [2, *extra([1, 3])])
 def test_who_comes_back_to_a_base_says_nothing_twice_in_a_cell(seed: int) -> None:
     """No attack: a version is made whose state is lost, so everybody goes on from the one before it."""
     crowd = scene(seed=seed)

@@ -22,6 +22,7 @@ from coordinator.simulator.invariants import Watcher
 from coordinator.wire.messages import Join, Message, NeedNote
 from dht.identity import PeerId
 from dht.statement import Statement
+from tests.extra import extra
 from tests.sim.worlds import INTERVAL_SECONDS, machine, run_to_version, run_until, swarm
 
 INTERVALS = 30
@@ -62,7 +63,7 @@ class Band:
         return machine(self.honest[0]).chain.version - before
 
 
-@pytest.mark.parametrize("kind", ["roster", "bundle"])
+@pytest.mark.parametrize("kind", ["roster", *extra(["bundle"])])
 def test_a_group_that_is_shown_to_some_of_its_members(kind: str) -> None:
     """Whoever votes there is bound, and the others, who would abstain, never hear of it."""
     band = Band(seed=1)

@@ -104,7 +104,7 @@ def result_statements(tape: Tape) -> dict[PeerId, list[Statement]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *extra([1, 2])])
 @pytest.mark.parametrize("lie", [perturbed, raised], ids=lambda lie: lie.__name__)
 def test_nothing_of_a_cheating_reducer_becomes_part_of_a_version(
     lie: Callable[[Reduce, Reduced], Reduced], seed: int

@@ -33,6 +33,7 @@ OTHERS = (
 )
 SILENT_AT_ONE_STAGE = ("never_scatter", "never_return", "never_check", "never_bundle")
 SILENT_FROM_A_STAGE_ON = ("silent_from_commit", "silent_from_part", "silent_from_check")
+ELSEWHERE = ("never_scatter", "never_check", "never_bundle", "silent_from_commit", "silent_from_check")
 SILENT_SOMEWHERE = (
     "never_gather",
     "never_commit",
@@ -54,28 +55,28 @@ def check(attack: str, setting: Setting = SIX, seeds: range = SEEDS) -> None:
     assert made(attack, setting, seeds) > made(CALM, setting, seeds) / 2
 
 
-@pytest.mark.parametrize("attack", COMPLAINTS)
+@pytest.mark.parametrize("attack", [*COMPLAINTS[::3], *extra([one for at, one in enumerate(COMPLAINTS) if at % 3])])
 def test_versions_advance_at_more_than_half_the_fault_free_rate(attack: str) -> None:
     check(attack, seeds=range(1))
 
 
-@pytest.mark.parametrize("attack", [*SILENT_AT_ONE_STAGE[:2], *extra(SILENT_AT_ONE_STAGE[2:]), *SILENT_FROM_A_STAGE_ON])
+@pytest.mark.parametrize("attack", ["never_return", "silent_from_part", *extra(ELSEWHERE)])
 def test_so_they_do_at_the_shipped_pace(attack: str) -> None:
     check(attack, FOUR, range(1))
 
 
-@pytest.mark.parametrize("attack", ["never_return", "never_check", "silent_from_commit", "silent_from_part"])
+@pytest.mark.parametrize("attack", ["silent_from_part", *extra(["never_return", "never_check", "silent_from_commit"])])
 def test_so_they_do_with_two_of_seven(attack: str) -> None:
     check(attack, SEVEN, range(1))
 
 
-@pytest.mark.parametrize("setting", [FIVE_HOMES, SIX_HOMES])
-@pytest.mark.parametrize("attack", ["never_return", "never_check"])
+@pytest.mark.parametrize("setting", [FIVE_HOMES, *extra([SIX_HOMES])])
+@pytest.mark.parametrize("attack", ["never_check", *extra(["never_return"])])
 def test_so_they_do_where_most_of_those_who_can_be_called_are_hostile(attack: str, setting: Setting) -> None:
     check(attack, setting, range(1))
 
 
-@pytest.mark.parametrize("attack", ["long_deadlines+never_bundle", "long_deadlines+never_propose"])
+@pytest.mark.parametrize("attack", ["long_deadlines+never_propose", *extra(["long_deadlines+never_bundle"])])
 def test_a_leader_that_says_that_all_went_wrong_before_gets_no_longer_time_to_be_silent(attack: str) -> None:
     """Where few can be called the number of a version's first attempt is often a late one."""
     check(attack, FOUR_HOMES)

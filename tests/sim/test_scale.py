@@ -8,7 +8,7 @@ from coordinator.simulator.keys import virtual_peer_id
 from coordinator.simulator.scale import KNOWN_SHARE, Crowd
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
-PEERS, VERSIONS = 40, 3
+PEERS, VERSIONS = 36, 2
 
 
 def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody() -> None:

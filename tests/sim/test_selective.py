@@ -194,7 +194,7 @@ def test_what_a_third_misses_and_a_third_doubts_is_reduced_again(count: int, see
     assert None not in certified_roots(tape.world)
 
 
-@pytest.mark.parametrize(("count", "seed"), [(4, 0), (7, 0), *extra([(4, 1), (7, 1)])])
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), *extra([(7, 0), (4, 1), (7, 1)])])
 def test_who_is_given_a_result_with_the_proposal_votes_in_time(count: int, seed: int) -> None:
     """It waited for openings until the attempt was over: all others, who had voted, were locked for three deadlines."""
     tape = plotted(swarm(count, seed=seed), Laggard, LONG_SECONDS)
@@ -214,7 +214,7 @@ def test_a_leader_proposes_no_checks_from_before_its_own_redo(count: int, seed: 
     assert None not in certified_roots(tape.world)
 
 
-@pytest.mark.parametrize(("false_share", "held_share_max"), [(0.05, 0.6), (0.1, 0.2)])
+@pytest.mark.parametrize(("false_share", "held_share_max"), [(0.1, 0.2), *extra([(0.05, 0.6)])])
 def test_who_doubts_a_result_does_not_count_for_it(
     false_share: float, held_share_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
