@@ -19,6 +19,7 @@ from dht.invite import Invite
 from peer.cli import dashboard as cli_dashboard
 from peer.cli import main
 from tests.dashboard.serving import END_SECONDS_MAX, dashboard
+from tests.extra import extra
 
 PYTHON = (3, 11)
 PEER = Identity(bytes(32)).peer_id
@@ -75,7 +76,7 @@ def test_controls_are_only_for_this_machine(tmp_path: Path) -> None:
     assert here[here.index("--browser.gatherUsageStats") + 1] == "false"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *extra([signal.SIGTERM])])
 def test_it_serves_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     with dashboard("--demo", "--demo-peers", "4", temporary=tmp_path) as served:
         with urllib.request.urlopen(f"{served.url}/_stcore/health") as answer:

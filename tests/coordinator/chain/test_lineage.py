@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.chain import UNSETTLED_VERSIONS, Chain
@@ -142,7 +142,6 @@ def side(peers: tuple[PeerId, ...]) -> st.SearchStrategy[Pieces]:
 LEFT, RIGHT = side(PEERS[:3]), side(PEERS[3:7])
 
 
-@settings(max_examples=40)
 @given(st.tuples(LEFT, LEFT), st.tuples(RIGHT, RIGHT))
 def test_two_honest_sides_never_refuse_each_other_for_good(one: tuple[Pieces, ...], other: tuple[Pieces, ...]) -> None:
     assert not left_over(lineage(one, b"one"), lineage(other, b"other"), ())

@@ -263,7 +263,6 @@ def places(engine: Engine) -> st.SearchStrategy[Context]:
     )
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_unsigned_statements_change_nothing(data: st.DataObject) -> None:
     engine = engine_in_a_group()
@@ -282,7 +281,6 @@ def test_unsigned_statements_change_nothing(data: st.DataObject) -> None:
     assert standing(engine) == before
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_signed_nonsense_is_refused_without_harm(data: st.DataObject) -> None:
     """By keys of the group and by strangers: whatever they sign, nothing raises and no version comes of it."""
@@ -297,7 +295,6 @@ def test_signed_nonsense_is_refused_without_harm(data: st.DataObject) -> None:
     assert engine.next_deadline(8.0) > 8.0
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_notes_change_nothing_that_they_do_not_prove(data: st.DataObject) -> None:
     engine = engine_in_a_group()

@@ -12,6 +12,7 @@ from coordinator.run.model_spec import ModelSpec
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config
 from peer.model.description import describe
+from tests.extra import extra
 from tests.peer.lab import small
 
 STEPS = 64
@@ -28,7 +29,9 @@ def lab_of(**model: Any) -> Laboratory:
     return lab
 
 
-@pytest.mark.parametrize("model", [{"family": "gpt2"}, {"family": "gpt2", "weights": "given"}], ids=["seeded", "given"])
+@pytest.mark.parametrize(
+    "model", [*extra([{"family": "gpt2"}]), {"family": "gpt2", "weights": "given"}], ids=["seeded", "given"]
+)
 def test_a_gpt2_learns(model: dict[str, Any]):
     lab = lab_of(**model)
     assert lab.curve[0].eval_loss == pytest.approx(5.5, abs=0.6)  # guessing among 256 letters: log 256 = 5.55

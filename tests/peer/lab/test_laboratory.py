@@ -195,7 +195,7 @@ def test_a_thousand_times_the_work_is_credited_sixteen_times_at_most() -> None:
     assert credit.tokens == report.tokens_certified == sum(tokens.values()) + lie
 
 
-@pytest.mark.parametrize("attack", ["sign_flip:1", "scaling:1:factor=1000"])
+@pytest.mark.parametrize("attack", ["sign_flip:1", *extra(["scaling:1:factor=1000"])])
 def test_a_robust_merge_withstands_what_ruins_the_mean(attack: str) -> None:
     chosen = (AttackOrder.parse(attack),)
     robust = small.run(small.options(4, 40, {"outer.merge": "robust_rda"}, attacks=chosen))[1]

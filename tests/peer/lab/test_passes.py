@@ -16,6 +16,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import Failures, LabOptions, Scavenge
 from peer.lab.replay import replay_tape
 from peer.learner.learner import Batches
+from tests.extra import extra
 from tests.peer.lab import small
 
 PASSES = {"data.order": "passes"}
@@ -68,7 +69,9 @@ def readers(read: dict[PeerId, set[int]], deals: dict[PeerId, Deal], guests: boo
 
 
 @pytest.mark.parametrize(
-    "given", [COMINGS_AND_GOINGS, {"scavenge": Scavenge(2, 12, 32), "late_joins": True}], ids=["deaths", "late comers"]
+    "given",
+    [*extra([COMINGS_AND_GOINGS]), {"scavenge": Scavenge(2, 12, 32), "late_joins": True}],
+    ids=["deaths", "late comers"],
 )
 def test_no_two_learners_read_one_window_in_one_pass(given: dict[str, Any]) -> None:
     read, deals, lab = readings(small.options(3, 48, {**PASSES, "seed": 1}, **given))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.trust.scores import Standing
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackOrder
@@ -28,6 +30,7 @@ def gains(standings: list[Standing]) -> tuple[float, float]:
     return other, sum(one.rounds * one.assigned for one in standings) / rounds
 
 
+@pytest.mark.slow
 def test_honest_work_lowers_the_loss_and_its_opposite_raises_it() -> None:
     changes = {"trust.score_share": 1.0, "outer.merge": "robust_rda", "outer.contribution_codec": "int8"}
     lab, _ = small.run(small.options(5, STEPS, changes, attacks=(AttackOrder.parse("sign_flip:1"),)))

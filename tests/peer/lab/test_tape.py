@@ -19,8 +19,10 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import STEP_SECONDS, Failures, Scavenge
 from peer.lab.replay import replay_tape
 from peer.rounds.tape import TapeLine, TapeWriter, read_tape
+from tests.extra import extra
 from tests.peer.lab import small
 
+AT_ONCE = ("commit", "record", "vote", "adopt")  # before and after a peer is bound; other points are slow
 SAVED_AT, DEATH_FROM, AWAY = 10, 13, 6  # in steps
 CODED = {"inner.optimizer": "adamw8bit", "outer.merge": "rda", "outer.contribution_codec": "int4"}
 
@@ -68,7 +70,7 @@ def test_a_replay_goes_through_deaths_and_checkpoints(tmp_path: Path) -> None:
     assert replay_tape(tmp_path / "tape.jsonl", small.text()).versions == report.versions_certified
 
 
-@pytest.mark.parametrize("point", FAULT_POINTS)
+@pytest.mark.parametrize("point", [*AT_ONCE, *extra(point for point in FAULT_POINTS if point not in AT_ONCE)])
 def test_a_replay_goes_through_a_death_at_every_point_of_a_round(tmp_path: Path, point: str) -> None:
     """(§10: crash injected at every protocol point) The first one there dies, and comes back as it was saved."""
     struck: list[PeerId] = []

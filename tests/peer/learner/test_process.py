@@ -194,6 +194,7 @@ def test_nobody_waits_for_a_process_that_not_even_a_kill_ends(monkeypatch: pytes
         assert spawned.process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_says_so():
     model = CONFIG.model.model_copy(update={"vocabulary": 1 << 15})
     huge = CONFIG.model_copy(update={"model": model, "data": DataSpec(context_tokens=1 << 20)})
@@ -238,6 +239,7 @@ def test_a_package_that_imports_scipy_does_not_stop_a_learner(monkeypatch: pytes
     assert hidden == [True, False]
 
 
+@pytest.mark.slow
 def test_a_learner_that_was_started_ahead_is_gone_in_the_end():
     """Whether nobody has told it what to train, or it was told, and runs."""
     gc.collect()  # what earlier learners have mapped
@@ -265,6 +267,7 @@ def test_a_damaged_state_is_named(tmp_path: Path):
         read_state(str(tmp_path / "missing"))
 
 
+@pytest.mark.slow
 def test_no_learner_outlives_its_peer():
     """The peer is killed without a chance to clean up; the learner is paused, so it would wait for ever."""
     program = f"""
@@ -430,6 +433,7 @@ print(scipy.__name__)
     assert done.stdout.split() == ["True", "False", "scipy"]
 
 
+@pytest.mark.slow
 def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try ends the process that was started ahead."""
     monkeypatch.setattr("peer.service.retry.PAUSES_SECONDS", (0.1,))

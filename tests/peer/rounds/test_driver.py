@@ -46,6 +46,7 @@ from peer.rounds.tensor_worker import RoundWork
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 from peer.storage.checkpoint import VoteLog
+from tests.extra import extra
 from tests.peer.memory_transport import MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
 
@@ -319,7 +320,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
         assert all(0 <= delay < 8 for delay in delays)
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int4"])
+@pytest.mark.parametrize("codec", ["int4", *extra(["fp32"])])
 def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, codec: str) -> None:
     """Its bytes are signed and complete, but a twentieth of the leaves is not what the inputs come to."""
     config = config_of(fragments=1)
@@ -447,18 +448,18 @@ def test_every_point_at_which_a_peer_can_be_killed_is_passed(tmp_path: Path) -> 
 
 
 def test_a_frozen_network_does_not_slow_the_learner(tmp_path: Path) -> None:
-    """(design §6.5, 2) 30 s without any delivery: steps go on at the same rate, and versions resume afterwards."""
+    """(design §6.5, 2) 15 s without any delivery: steps go on at the same rate, and versions resume afterwards."""
 
     async def main() -> tuple[Swarm, list[int], list[int]]:
         swarm = Swarm(config_of(min_group=2), 3, tmp_path)  # nobody goes on alone
         await swarm.start()
-        await swarm.train(40)
+        await swarm.train(20)
         before = list(swarm.peers[0].versions)
         for peer in swarm.peers:
-            swarm.network.freeze(peer.identity.peer_id, 30.0)
-        await swarm.train(120)
+            swarm.network.freeze(peer.identity.peer_id, 15.0)
+        await swarm.train(60)
         frozen = list(swarm.peers[0].versions)
-        await swarm.train(80)
+        await swarm.train(48)
         await swarm.close()
         return swarm, before, frozen
 
