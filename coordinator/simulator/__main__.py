@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--real-keys", action="store_true", help="Ed25519 signatures instead of keyed hashes")
     parser.add_argument("--attacked", action="store_true", help="fewer than a third of the peers are hostile")
     parser.add_argument("--strangers", action="store_true", help="newcomers on probation, and audits")
+    parser.add_argument("--digests", action="store_true", help="what each seed came to, to compare two revisions by")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes to run seeds in")
     arguments = parser.parse_args()
     started, failed, versions, rounds = time.monotonic(), [], 0, 0.0
@@ -34,6 +35,8 @@ def main() -> int:
         versions += report.versions
         rounds += report.versions * report.peers / 8
         hostile, banned = hostile + report.hostile, banned + report.banned
+        if arguments.digests:
+            sys.stdout.write(f"seed {outcome.seed}: {report.versions} versions, {report.digest[:16]}\n")
         if arguments.seeds == 1:
             sys.stdout.write(f"{report}\n")
     sys.stdout.write(

@@ -37,6 +37,7 @@ class ChaosReport:
     forks: int
     hostile: int = 0
     banned: int = 0  # of the hostile, by every honest peer that was alive at the end
+    digest: str = ""  # of the world's end (`World.digest`)
 
 
 def draw_world(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> World:
@@ -146,6 +147,7 @@ def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strange
         world.watcher.forks,
         len(hostile),
         banned,
+        world.digest().hex(),
     )
 
 

@@ -167,6 +167,17 @@ class World:
         """Let the watcher look at a peer after an event."""
         self.watcher.handled(peer)
 
+    def digest(self) -> bytes:
+        """Of everything that this world has come to: equal only if each peer did the same at the same time.
+
+        What the last random number was depends on every message, delay and fault before it.
+        """
+        heads = [None if peer.engine is None else peer.engine.heads() for peer in self.peers]
+        states = [tuple(peer.tensors.states) if peer.life else () for peer in self.peers]
+        told, certified = sorted(self.watcher.told.items()), list(self.watcher.certified)
+        end = (self.clock.now, self.network.sent, self.random.getstate(), heads, states, told, certified)
+        return digest_of(b"world", repr(end).encode())
+
     # -- the end
 
     def endure(self, seconds_max: float, versions: int) -> None:
