@@ -1,4 +1,8 @@
-"""What the protocol core asks its shell to do. Plain values; the shell answers with `coordinator.core.events`."""
+"""What the protocol core asks its shell to do, and what it lets it know. Plain values.
+
+The shell answers with `coordinator.core.events`. Code acts on `VersionCertified` and `RoundVoided`; a `Tell` is for
+people, and no decision follows from it.
+"""
 
 from __future__ import annotations
 
@@ -203,8 +207,24 @@ class KeepEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionCertified:
+    """The chain of a fragment has moved on to this version, whoever made it."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class RoundVoided:
+    """Our attempt at the version after this one came to nothing."""
+
+    fragment: int
+    version: int
+    reason: str  # in words
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
-    """Something worth a line on the event tape."""
+    """Something worth a line on the event tape, for people to read."""
 
     event: str
     fragment: int
@@ -225,5 +245,7 @@ Action = (
     | FetchState
     | Discard
     | KeepEvidence
+    | VersionCertified
+    | RoundVoided
     | Tell
 )

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.core.actions import Action, Send, Tell
+from coordinator.core.actions import Action, Send, Tell, VersionCertified
 from coordinator.core.context import Core
 from coordinator.core.events import Appraised, Finding, Inspected
 from coordinator.engine.enforcement import Tribunal
@@ -90,8 +90,8 @@ class Auditor:
         """Keep the rounds of ours that have just been certified; look into one of their results, if so drawn."""
         found: list[Action] = []
         for action in actions:
-            if isinstance(action, Tell) and action.event == "certified":
-                found += self._close(self.machines[action.fragment], now)
+            if isinstance(action, VersionCertified):
+                found += self._close(self.machines[action.certificate.fragment], now)
         return found
 
     def _close(self, machine: FragmentMachine, now: float) -> list[Action]:

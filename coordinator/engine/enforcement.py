@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.chain.chain import active_sets
-from coordinator.core.actions import Action, KeepEvidence, Send, Tell
+from coordinator.core.actions import Action, KeepEvidence, RoundVoided, Send, Tell, VersionCertified
 from coordinator.core.context import Core
 from coordinator.core.events import Inspected, Reduced
 from coordinator.engine.fragment import FragmentMachine, is_in_part
@@ -101,21 +101,22 @@ class Tribunal:
         """A round is over: let a few members know what we heard in it."""
         found: list[Action] = []
         for action in actions:
-            if isinstance(action, Tell) and action.event in ("certified", "round_void"):
-                found += self._compare(self.machines[action.fragment], action)
+            match action:
+                case VersionCertified(certificate=made):
+                    if self.machines[made.fragment].chain.version == made.version:  # else more have followed at once
+                        found += self._compare(made.fragment, made.version - 1, made.outcome.roster)
+                case RoundVoided(fragment=fragment, version=base):
+                    for attempt in self.machines[fragment].rounds.past[:1]:
+                        found += self._compare(fragment, base, attempt.group.members)
         return found
 
-    def _compare(self, machine: FragmentMachine, over: Tell) -> list[Action]:
-        certified = over.event == "certified"
-        past = machine.rounds.past
-        members: tuple[str, ...] = past[0].group.members if past and not certified else ()
-        if certified and machine.chain.version == over.version:
-            members = machine.chain.certificates[-1].outcome.roster
+    def _compare(self, fragment: int, base: int, members: Sequence[str]) -> list[Action]:
+        """Members of a group at this version, which is over."""
         if self.core.me not in members:
             return []
-        note = self.hearsay[machine.index].summary(machine.index, over.version - certified)
+        note = self.hearsay[fragment].summary(fragment, base)
         start = members.index(self.core.me) + 1
-        next_ones = (members[start:] + members[: start - 1])[:COMPARED_WITH]
+        next_ones = (*members[start:], *members[: start - 1])[:COMPARED_WITH]
         return [] if note is None else [Send(PeerId(peer), note) for peer in next_ones]
 
     # -- convicting

@@ -12,7 +12,7 @@ from coordinator.cells.cell_rounds import CellRounds
 from coordinator.cells.cell_version import adoption, supply
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
-from coordinator.core.actions import Action, Adopt, Discard, Tell
+from coordinator.core.actions import Action, Adopt, Discard, Tell, VersionCertified
 from coordinator.core.context import Core
 from coordinator.core.own_work import Ledger
 from coordinator.core.state_sync import FETCH_RETRY_SECONDS, Custody
@@ -166,8 +166,8 @@ class FragmentMachine:
         if adopt is None or adopt.applied is None:
             self.custody.fall_behind(self.held_chain, now)
         self.chain.append(certificate)
-        actions = [_tell_certified(self.core, certificate), *self._take_over(certificate, adopt)]
-        return actions + self._begin_anew()
+        made: list[Action] = [VersionCertified(certificate), _tell_certified(self.core, certificate)]
+        return [*made, *self._take_over(certificate, adopt), *self._begin_anew()]
 
     def _take_over(self, certificate: Certificate, adopt: Adopt | None) -> list[Action]:
         """Adopt the version if we hold its state; else remember whether work of ours is in it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.chain.certificate import Certificate, Conviction
 from coordinator.chain.chain import Chain
-from coordinator.core.actions import Action, Discard, Send, Tell
+from coordinator.core.actions import Action, Discard, RoundVoided, Send, Tell
 from coordinator.core.context import Core
 from coordinator.core.events import Encoded
 from coordinator.core.lateness import LEADING
@@ -262,8 +262,8 @@ class Rounds:
 
     def _void(self, reason: str, now: float) -> list[Action]:
         self.joining.void(now)
-        details: dict[str, object] = {"reason": reason, "attempt": self.joining.attempt_number}
-        return [Tell("round_void", self.chain.fragment, self.chain.version, details)]
+        base, attempt = (self.chain.fragment, self.chain.version), self.joining.attempt_number
+        return [RoundVoided(*base, reason), Tell("round_void", *base, {"reason": reason, "attempt": attempt})]
 
     def next_deadline(self, now: float) -> list[float]:
         """When `tick` has something to do, or a vote stops to bind us."""

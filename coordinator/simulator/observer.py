@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
-from coordinator.core.actions import Action, Adopt, FetchState, Send, Tell
+from coordinator.core.actions import Action, Adopt, FetchState, Send, Tell, VersionCertified
 from coordinator.wire.messages import CertificateNote
 
 if TYPE_CHECKING:
@@ -29,13 +29,10 @@ class Observer:
         if isinstance(action, Send):
             if isinstance(action.message, CertificateNote):
                 self.meet(action.message.certificate)
-        elif isinstance(action, FetchState | Adopt):
+        elif isinstance(action, FetchState | Adopt | VersionCertified):
             self.meet(action.certificate)
         elif isinstance(action, Tell):
             self.told[action.event] += 1
-            if action.event == "certified" and peer.engine is not None:  # it may wait for the state, and ask nobody
-                for certificate in peer.engine.machines[action.fragment].chain.after(action.version - 1, 1):
-                    self.meet(certificate)
 
     def meet(self, certificate: Certificate) -> bool:
         """Count a certificate; True the first time, a fork if its parent has another full version already."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
-from coordinator.core.actions import Action, Tell
+from coordinator.core.actions import Action, RoundVoided
 from coordinator.engine.engine import Engine
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.group.joining import Joining
@@ -148,14 +148,14 @@ class RoundTraces:
 
     def follow(self, actions: Sequence[Action], now: float) -> None:
         """Note what an event, answered by these actions, has changed."""
-        voids = {one.fragment: one for one in actions if isinstance(one, Tell) and one.event == "round_void"}
+        voids = {one.fragment: one for one in actions if isinstance(one, RoundVoided)}
         for machine in self.engine.machines:
             base = self._bases[machine.index]
             if not base.still(machine.chain):
                 self._move(machine, base, now)
                 self._bases[machine.index] = _Base.of(machine.chain)
             elif machine.index in voids:
-                self._void(machine, str(voids[machine.index].details.get("reason", "")), now)
+                self._void(machine, voids[machine.index].reason, now)
             if machine.busy:
                 self._note(machine, now)
 

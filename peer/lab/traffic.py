@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.core.actions import Action, Send, Tell
+from coordinator.core.actions import Action, RoundVoided, Send
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.wire.messages import Message
 from peer.net.frames import encode_header
@@ -28,7 +28,7 @@ class Traffic:
             size = self._header_bytes(action.message) + len(payload or b"")
             self.sent[peer.me] += size
             self.received[action.to] += size
-        elif isinstance(action, Tell) and action.event == "round_void":
+        elif isinstance(action, RoundVoided):
             self.void_rounds[peer.me] += 1
 
     def _header_bytes(self, message: Message) -> int:

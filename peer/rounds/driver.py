@@ -31,6 +31,7 @@ from coordinator.core.actions import (
     RoundKey,
     Send,
     Tell,
+    VersionCertified,
 )
 from coordinator.core.events import Appraised, Encoded, Event, PeerGone, Received, Tick, VoteRecorded
 from coordinator.engine.engine import Engine
@@ -76,8 +77,6 @@ def _log(told: Tell) -> None:
 def _tell(pump: Pump, told: Tell) -> None:
     pump.book.tell(told, pump.engine.core.unix_seconds(pump.now))
     _log(told)
-    if told.event == "certified":
-        pump.certified()
 
 
 def _leaf_bytes(message: Message, work: RoundWork) -> int | None:
@@ -187,6 +186,8 @@ class Pump:
         match action:
             case Send() | Tell() | KeepEvidence():
                 self._say(action)
+            case VersionCertified():
+                self.certified()
             case Adopt():
                 self._adopt(action)
             case FetchState():

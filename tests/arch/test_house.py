@@ -152,6 +152,31 @@ def test_every_module_is_in_a_room(package: str) -> None:
     assert [path.name for path in (ROOT / package).glob("*.py")] == ["__init__.py"]
 
 
+DECIDING_ROOMS = ("core", "group", "round", "cells", "engine")
+
+
+def reads_told_lines(source: str) -> list[int]:
+    """Where code looks whether an action is a line for people: `isinstance` and `case` of a Tell."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        looks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if looks or isinstance(node, ast.MatchClass):
+            found += [node.lineno for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == "Tell"]
+    return found
+
+
+def test_no_decision_follows_from_a_line_for_people() -> None:
+    modules = [path for room in DECIDING_ROOMS for path in (ROOT / "coordinator" / room).rglob("*.py")]
+    assert modules
+    assert [relative(path) for path in modules if reads_told_lines(path.read_text())] == []
+
+
+@pytest.mark.parametrize("source", ["isinstance(a, Tell)", "isinstance(a, Send | Tell)", "match a:\n case Tell(): 1"])
+def test_reading_a_line_is_noticed(source: str) -> None:
+    assert reads_told_lines(source)
+    assert not reads_told_lines(source.replace("Tell", "Adopt"))
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_package_is_typed(package: str) -> None:
     assert (ROOT / package / "__init__.py").is_file()

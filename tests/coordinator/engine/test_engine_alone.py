@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.actions import Action, Adopt, Apply, Discard, Encode, RecordVote, Reduce, Send, Tell
+from coordinator.core.actions import (
+    Action,
+    Adopt,
+    Apply,
+    Discard,
+    Encode,
+    RecordVote,
+    Reduce,
+    RoundVoided,
+    Send,
+    Tell,
+    VersionCertified,
+)
 from coordinator.core.context import UNABLE_DEADLINES
 from coordinator.core.events import Applied, Encoded, Progress, Reduced, Tick, VoteRecorded
 from coordinator.engine.engine import Engine
@@ -74,6 +86,7 @@ def test_a_version_step_by_step():
     actions = engine.handle(VoteRecorded(apply.key), NOW + 1.4)
     adopt = only(actions, Adopt)
     assert (adopt.applied, adopt.snapshot, adopt.counted, adopt.frozen) == (apply.key, apply.key, (True,), (False,))
+    assert only(actions, VersionCertified).certificate is adopt.certificate
     told = only(actions, Tell).details
     assert told.items() >= {"group": 1, "roster": 1, "tokens": 800, "minor": False, "steps": 4}.items()
     assert told.keys() - {"group", "roster", "tokens", "minor", "steps"} == {
@@ -110,6 +123,7 @@ def test_without_an_answer_the_round_is_void_and_another_attempt_follows():
     actions = engine.handle(Tick(), NOW + PACE.round_seconds)
     told = only(actions, Tell)
     assert (told.event, told.details["reason"]) == ("round_void", "no certificate in time")
+    assert only(actions, RoundVoided) == RoundVoided(told.fragment, told.version, "no certificate in time")
     assert engine.machines[0].chain.version == 0
     later, again = NOW + PACE.round_seconds, []
     while not again:  # after a moment in which other fragments may pass
