@@ -91,9 +91,9 @@ def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Veri
     manifest = _read(folder, MANIFEST, Manifest, MESSAGE_BYTES_MAX)
     if manifest.run_id != statement.context.run_id:
         raise PeerError(f"{MANIFEST} is of another run")
-    _check_model_files(folder, manifest, listing)
     proof = _read(folder, PROOF, Proof, PROOF_BYTES_MAX)
     fragments = _check_weights(folder / WEIGHTS, manifest, proof, verifier)
+    _check_model_files(folder, manifest, listing)  # last: it makes a config of what a stranger may have written
     parameters = sum(layout.elements for layout in layouts_of(manifest.config))
     return Verified(manifest, PeerId(statement.sender), listing.written_unix_seconds, parameters, fragments)
 

@@ -18,7 +18,11 @@ from peer.numerics.plugins import family_part
 
 # in a config these name code, kernels or number formats instead of the model's shape
 _REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
+# of classifiers: a config makes a table of so many names
+_LABELS = ("num_labels", "id2label", "label2id")
 LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
+SETTING_MAX = 1 << 24  # no size of a model is larger; what is made once for each of so many would fill any memory
+_COUNTED = ("layer", "block", "depth", "stage")  # in the names of what a config makes something for each of
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -43,11 +47,12 @@ def make_config(spec: ModelSpec, context_tokens: int) -> Any:
     """
     from transformers import AutoConfig
 
+    check_settings(spec)
     if (part := family_part(spec)) is not None:
         part.load()
     known = _default_config(spec)
     values = {_canonical(known, name): value for name, value in spec.settings_table.items()}
-    _check_settings(spec, known)
+    _check_known(spec, known)
     for name, value in _plain_settings(spec, context_tokens).items():
         if hasattr(known, name):
             values.setdefault(_canonical(known, name), value)
@@ -65,27 +70,46 @@ def make_config(spec: ModelSpec, context_tokens: int) -> Any:
     return config
 
 
-def _check_settings(spec: ModelSpec, known: Any) -> None:
-    for name in _names(spec.settings_table):
+def check_settings(spec: ModelSpec) -> None:
+    """Raise UsageError for what no run's model may say, before anything is made of it."""
+    for name, value in _entries(spec.settings_table):
         if is_refused(name):
             raise UsageError(f"model.settings must not hold {name}; a run's model is its shape only")
-    for name, value in spec.settings_table.items():
-        if "layer" in name and isinstance(value, int) and value > LAYERS_MAX:
-            raise UsageError(f"model.settings: {name} is at most {LAYERS_MAX}, not {value}")
+        limit = LAYERS_MAX if _is_counted(name) else SETTING_MAX
+        if isinstance(value, int) and "theta" not in name and not -SETTING_MAX <= value <= limit:
+            raise UsageError(f"model.settings: {name} is at most {limit}, not {_short(value)}")
+
+
+def _check_known(spec: ModelSpec, known: Any) -> None:
+    for name in spec.settings_table:
         if not hasattr(known, name):
             raise UsageError(f"model.settings: a model of family {spec.family} has no {name}")
 
 
 def is_refused(name: str) -> bool:
     """Whether this field of a config is no matter of the model's shape."""
-    return name.startswith("_") or name in _REFUSED
+    return name.startswith("_") or name in _REFUSED or name in _LABELS
 
 
-def _names(table: dict[str, Any]) -> Iterator[str]:
-    """Every key, those of tables inside too."""
-    for name, value in table.items():
-        yield name
-        yield from _names(value) if isinstance(value, dict) else ()
+def _short(value: int) -> str:
+    return str(value) if abs(value) < 1 << 63 else "a number of more than 64 bits"
+
+
+def _is_counted(name: str) -> bool:
+    return any(part in name for part in _COUNTED) and not name.endswith("_size")
+
+
+def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number and text with the name of the field that it is in, also inside tables and lists."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, None  # the name counts, also if nothing is in it
+            yield from _entries(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _entries(inner, name)
+    else:
+        yield name, value
 
 
 def _default_config(spec: ModelSpec) -> Any:

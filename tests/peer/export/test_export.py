@@ -28,6 +28,7 @@ from dht.invite import Invite
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 from peer.cli import main
+from peer.export import verifier as verifier_module
 from peer.export.card import model_card
 from peer.export.findings import as_plain_data, in_words
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, ListedFile, Listing, list_files
@@ -245,6 +246,20 @@ def test_a_run_of_one_s_own_is_another_run(copy: Path) -> None:
     sign_again(copy, run_id=digest_of(b"another"))
     with pytest.raises(LocalError, match="is of another run"):
         verified(copy)
+
+
+def test_no_config_is_made_of_an_export_whose_signatures_are_bad(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a kilobyte had a verifier make a config that took 10 GB."""
+    made: list[object] = []
+    monkeypatch.setattr(verifier_module, "model_files", lambda config: made.append(config) or {})
+    proof = Proof.from_wire((copy / PROOF).read_bytes())
+    first = proof.fragments[0]
+    emptied = Proof(fragments=(first.model_copy(update={"certificates": ()}), *proof.fragments[1:]))
+    (copy / PROOF).write_bytes(emptied.to_wire())
+    sign_again(copy)
+    with pytest.raises(LocalError):
+        verified(copy)
+    assert made == []
 
 
 def test_files_that_were_not_listed_may_not_be_there(copy: Path) -> None:
