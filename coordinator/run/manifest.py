@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.model_spec import BY_HOST, OWN, Installed, ModelSpec
+from coordinator.run.model_spec import BY_HOST, LINE, OWN, Installed, ModelSpec
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -68,13 +68,15 @@ class DataSpec(Wire):
     path: str = Field(
         "",
         max_length=1024,
+        pattern=LINE,
         description="the host's files, as `text/**/*.md`, which others name with `--corpus`; or the data set's name",
     )
-    subset: str = Field("", max_length=256, description="configuration of a data set that has several")
-    field: str = Field("text", max_length=256, description="where a line of JSON or a row holds its text")
+    subset: str = Field("", max_length=256, pattern=LINE, description="configuration of a data set that has several")
+    field: str = Field("text", max_length=256, pattern=LINE, description="where a line of JSON or a row holds its text")
     tokenizer: str = Field(
         "",
         max_length=1024,
+        pattern=LINE,
         description="a `tokenizer.json` of the host's, which others name with `--tokenizer`, or `hub:NAME`; else bytes",
     )
     tokens_max: int = Field(1 << 28, ge=1024, le=1 << 40, description="no more tokens than these are read")

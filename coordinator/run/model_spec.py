@@ -11,6 +11,7 @@ from dht.wire import Wire
 
 TENSORS_MAX = 4096
 SETTINGS_CHARACTERS_MAX = 1 << 16
+LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line that steers no terminal, for texts that people are shown
 OWN = "own"  # the model or the data that every peer brings itself
 BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
 
@@ -29,7 +30,7 @@ Installed: TypeAlias = Annotated[
 class TensorEntry(Wire):
     """One trained tensor: its name in the model, its shape, and its values at version 0 if they are seeded."""
 
-    name: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=256, pattern=LINE)
     shape: tuple[int, ...] = Field(max_length=8)
     embedding: bool = False
     start: Literal["uniform", "ones", "zeros"] = "uniform"
@@ -62,6 +63,7 @@ class ModelSpec(Wire):
     source: str = Field(
         "",
         max_length=1024,
+        pattern=LINE,
         description="take config and weights from this folder of the host's, or from `hub:NAME` (extra `[hf]`)",
     )
     weights: Literal["seeded", "given"] = Field(

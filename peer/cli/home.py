@@ -20,6 +20,7 @@ from peer.cli import arguments as cli_settings
 from peer.cli.common import Data, Limit, Listen, Port
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
+from peer.machine.text import printable
 from peer.node.options import NodeOptions
 
 app = typer.Typer()
@@ -54,7 +55,7 @@ def doctor(
         else:
             found = check_run(options, parsed)
     for finding in found:
-        typer.echo(str(finding))
+        typer.echo("\n".join(map(printable, str(finding).splitlines())))
     if any(finding.grade == "bad" for finding in found):
         raise typer.Exit(1)
 

@@ -67,7 +67,9 @@ def _explain(error: Exception) -> int:
 
 
 def _complain(sentence: str, code: int) -> int:
-    sys.stderr.write(" ".join(sentence.split()) + "\n")
+    from peer.machine.text import printable
+
+    sys.stderr.write(printable(" ".join(sentence.split())) + "\n")  # it may hold a stranger's words
     return code
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from coordinator.run.manifest import DataSpec, Manifest, RunConfig
 from coordinator.views import quantity
 from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
+from peer.machine.text import printable, quoted
 from peer.model.build import parameter_specs
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
@@ -18,6 +19,7 @@ from peer.numerics.plugins import parts_of
 
 SECONDS_PER_DAY = 86400
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
+TEXT_CHARACTERS_MAX = 80  # of what an organiser wrote
 TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
 DATA_WORDS = {
     "stdlib": "the source text of this machine's own Python library; nothing is fetched, nothing leaves",
@@ -116,7 +118,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", _code(config)),
     )
-    return "\n".join(f"  {label:<10}  {text}" for label, text in rows)
+    return "\n".join(f"  {label:<10}  {printable(text)}" for label, text in rows)
 
 
 def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
@@ -142,5 +144,5 @@ def _model(config: RunConfig) -> str:
 
 def _data(spec: DataSpec) -> str:
     if spec.source == "hub":
-        return f"the data set {spec.path}, from the Hugging Face Hub"
+        return f"the data set {quoted(spec.path, TEXT_CHARACTERS_MAX)}, from the Hugging Face Hub"
     return DATA_WORDS.get(spec.source, f"{spec.source} files of your own, which you name with --corpus")

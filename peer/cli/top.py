@@ -17,6 +17,7 @@ from coordinator.views.network_view import BanView, NetworkView, PeerView
 from dht.errors import NetworkError
 from dht.invite import Invite
 from peer.machine import paths
+from peer.machine.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -135,7 +136,7 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
     lines = [Text(f"run {view.name} {view.run_id[:12]}", style="bold")]
     if silent_seconds is None or silent_seconds > view.run.presence_lifetime_seconds:
         ago = "not heard of yet" if silent_seconds is None else f"last heard of {quantity.duration(silent_seconds)} ago"
-        lines.append(Text(f"network   {ago}. {plain(view.note)}", style="yellow"))
+        lines.append(Text(f"network   {ago}. {printable(view.note)}", style="yellow"))
     if point is None:
         return lines
     losses = [one.loss for one in view.evaluations]
@@ -165,7 +166,8 @@ def _harmful(view: NetworkView) -> list[str]:
     said = {one.about: [other.other for other in view.scores if other.about == one.about] for one in view.scores}
     medians = sorted((median(values), peer) for peer, values in said.items())
     return [
-        f"…{plain(peer)[-ID_CHARACTERS:]} raises the loss by {-worst:.4f} nats per token, say {len(said[peer])} peers"
+        f"…{printable(peer[-ID_CHARACTERS:])} raises the loss by {-worst:.4f} nats per token, "
+        f"say {len(said[peer])} peers"
         for worst, peer in medians
         if worst < 0
     ]
@@ -173,7 +175,7 @@ def _harmful(view: NetworkView) -> list[str]:
 
 def _ban(ban: BanView) -> str:
     proof = "evidence verified here" if ban.verified else "not verified"
-    return f"…{ban.peer_id[-ID_CHARACTERS:]}: {plain(ban.reason)} ({proof})"
+    return f"…{ban.peer_id[-ID_CHARACTERS:]}: {printable(ban.reason)} ({proof})"
 
 
 def _versions(view: NetworkView) -> str:
@@ -181,8 +183,8 @@ def _versions(view: NetworkView) -> str:
 
 
 def _cells(peer: PeerView) -> list[str]:
-    name = plain(peer.name)[:NAME_CHARACTERS]
-    state = plain(peer.state) if peer.live else f"gone {quantity.duration(peer.last_seen_seconds)} ago"
+    name = printable(peer.name)[:NAME_CHARACTERS]
+    state = printable(peer.state) if peer.live else f"gone {quantity.duration(peer.last_seen_seconds)} ago"
     learner = peer.role == "learner"
     return [
         f"{name} …{peer.peer_id[-ID_CHARACTERS:]}".strip(),
@@ -193,10 +195,5 @@ def _cells(peer: PeerView) -> list[str]:
         str(peer.versions_behind),
         quantity.count(peer.credited_tokens),
         "" if peer.bytes_sent is None else quantity.size(peer.bytes_sent),
-        plain(peer.device),
+        printable(peer.device),
     ]
-
-
-def plain(text: str) -> str:
-    """One line that cannot steer a terminal."""
-    return "".join(one if one.isprintable() else " " for one in text)

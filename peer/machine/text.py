@@ -5,6 +5,17 @@ from __future__ import annotations
 LINE_CHARACTERS_MAX = 240
 
 
-def plain(text: str) -> str:
-    """A peer's text as one line that steers nothing: what cannot be printed becomes a space."""
-    return "".join(one if one.isprintable() else " " for one in text)[:LINE_CHARACTERS_MAX]
+def plain(text: str, characters_max: int = LINE_CHARACTERS_MAX) -> str:
+    """A stranger's text as one line that steers nothing: what cannot be printed becomes a space."""
+    return printable(text)[:characters_max]
+
+
+def printable(text: str) -> str:
+    """The same of any length, for sentences that are ours and hold a stranger's words."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def quoted(text: str, characters_max: int) -> str:
+    """A stranger's text between quotes, so that all can see where it begins and ends."""
+    cut = plain(text, characters_max)
+    return f"'{cut.replace(chr(39), chr(32))}{'…' if len(text) > characters_max else ''}'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator.views import quantity
 from coordinator.views.snapshot import PeerSnapshot
+from peer.machine.text import printable
 
 
 def status_line(snapshot: PeerSnapshot) -> str:
@@ -23,7 +24,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
     ]
     parts += ["its steps are too long for the run's rounds: muster status"] if snapshot.late else []
     parts += [warmth] if (warmth := quantity.warmth(snapshot.celsius, snapshot.gpu_watts)) else []
-    return ", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else "")
+    return printable(", ".join(parts) + (f"; {snapshot.advice}" if snapshot.advice else ""))
 
 
 def _losses(snapshot: PeerSnapshot) -> str:
@@ -62,4 +63,4 @@ def status_page(snapshot: PeerSnapshot) -> str:
     ]
     if not snapshot.dialable:
         lines.append("reach     nobody gets through to it, so it calls the others and reduces nothing: muster doctor")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))  # what went wrong may be told in a stranger's words

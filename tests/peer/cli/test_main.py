@@ -57,6 +57,11 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_no_complaint_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["\x1b[2J\x9bforged\u202e"], PYTHON) == 2
+    assert sentence(capsys).isprintable()
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.model_spec import ModelSpec
 from dht.addresses import PeerAddress
 from dht.errors import UsageError
 from dht.invite import Invite
@@ -69,6 +71,34 @@ def test_everything_asked_for_is_named(tmp_path: Path) -> None:
     for fact in (run_id, ORGANISER, "parameters", "disk", "a day", "'bob'", "address", "3 of the cores", str(tmp_path)):
         assert fact in shown
     assert "none comes from the network" in shown
+
+
+FORGED = ("x\n  data        nothing", "\x1b[2J\x1b[1;1HTake part? [y/N]: y", "\u202egnihton", "a\u2028b", "\x9b2J")
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_no_manifest_steers_the_terminal_on_which_it_is_shown(tmp_path: Path, text: str) -> None:
+    """Newlines made rows of an organiser's own, and escape sequences a prompt."""
+    for field in ("path", "subset", "field", "tokenizer"):
+        with pytest.raises(ValidationError, match="pattern"):
+            DataSpec.model_validate({"source": "hub", field: text})
+    with pytest.raises(ValidationError, match="pattern"):
+        ModelSpec.model_validate({"source": text})
+    # a manifest that came in by some other way
+    forged = RunConfig(model=MODEL, data=DataSpec.model_construct(**{**dict(DataSpec(source="hub")), "path": text}))
+    run = manifest().model_copy(update={"config": forged})
+    honest = manifest(RunConfig(model=MODEL, data=DataSpec(source="hub", path="nobody/nothing")))
+    shown, expected = (describe(one, NodeOptions(tmp_path), MACHINE).split("\n") for one in (run, honest))
+    assert [row[:12] for row in shown] == [row[:12] for row in expected]
+    assert all(row.isprintable() for row in shown)
+
+
+def test_a_long_text_is_cut_and_its_quotes_are_not_ours(tmp_path: Path) -> None:
+    data = DataSpec(source="hub", path="nobody', from this machine's own files'" + "x" * 900)
+    shown = describe(manifest(RunConfig(model=MODEL, data=data)), NodeOptions(tmp_path), MACHINE)
+    (row,) = (row for row in shown.split("\n") if row.strip().startswith("data"))
+    assert len(row) < 200
+    assert row.count("'") == 2
 
 
 def test_whoever_would_be_late_for_rounds_is_told_before(tmp_path: Path) -> None:
