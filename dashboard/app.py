@@ -11,6 +11,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard.clock import unix_seconds
+from dashboard.entrance import is_owner, read_token
 from dashboard.screens import credit, my_peer, network, rounds, run, trust
 from dashboard.source import Source
 
@@ -28,7 +29,7 @@ PAGES: tuple[tuple[Callable[[Source], None], str, str, str], ...] = (
 
 @st.cache_resource
 def open_source(view: Path, data: Path | None) -> Source:
-    """One reader of the view for all visitors."""
+    """One reader of the view for all visitors, and one for the owner."""
     return Source(view, unix_seconds, data)
 
 
@@ -37,9 +38,10 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="dashboard", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")
+    parser.add_argument("--token-file", type=Path, help="holds what the owner's address has in it")
     options = parser.parse_args(arguments)
     st.set_page_config("Muster", page_icon=str(ICON), layout="wide")
-    source = open_source(options.view, options.data)
+    source = open_source(options.view, options.data if is_owner(read_token(options.token_file)) else None)
     pages = [
         st.Page(update_wrapper(partial(show, source), show), title=title, url_path=path, icon=icon, default=index == 0)
         for index, (show, title, path, icon) in enumerate(PAGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -36,15 +37,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def streamlit_arguments(host: str, port: int, view: Path, data: Path | None) -> list[str]:
-    """The command line of Streamlit. A peer's controls are only for this machine."""
+@dataclass(frozen=True, slots=True)
+class OwnPeer:
+    """The data directory of the peer on this machine, and the file with the token of whoever may steer it."""
+
+    data: Path
+    token_file: Path
+
+
+def streamlit_arguments(host: str, port: int, view: Path, own: OwnPeer | None) -> list[str]:
+    """The command line of Streamlit. A peer's controls are only for this machine, and for who has the token."""
     settings = [*SETTINGS.items(), ("server.address", host), ("server.port", str(port))]
     if is_loopback(host):  # another site's page must not reach us under a name of its own
         settings += [("server.allowedHosts", name) for name in LOOPBACK_NAMES]
     flags = [part for key, value in settings for part in (f"--{key}", value)]
     app = str(Path(__file__).with_name("app.py"))
-    own = ["--view", str(view), *(["--data", str(data)] if data is not None and is_loopback(host) else [])]
-    return ["run", app, *flags, "--", *own]
+    ours = ["--view", str(view)]
+    if own is not None and is_loopback(host):
+        ours += ["--data", str(own.data), "--token-file", str(own.token_file)]
+    return ["run", app, *flags, "--", *ours]
 
 
 def main(arguments: list[str]) -> int:
@@ -52,6 +63,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m dashboard.serve", description=__doc__)
     parser.add_argument("--view", type=Path, required=True, help="the file that an observer writes")
     parser.add_argument("--data", type=Path, help="data directory of the peer on this machine")
+    parser.add_argument("--token-file", type=Path, help="holds what the owner's address has in it; else no controls")
     parser.add_argument("--listen", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8501, help="TCP port to listen on")
     options = parser.parse_args(arguments)
@@ -62,7 +74,8 @@ def main(arguments: list[str]) -> int:
 
     import dashboard.app  # noqa: F401
 
-    streamlit(streamlit_arguments(options.listen, options.port, options.view, options.data), prog_name="streamlit")
+    own = OwnPeer(options.data, options.token_file) if options.data and options.token_file else None
+    streamlit(streamlit_arguments(options.listen, options.port, options.view, own), prog_name="streamlit")
     return 0
 
 

@@ -15,7 +15,10 @@ from dashboard.source import Source
 from dashboard.text import plain
 from dht.errors import MusterError
 
-NO_CONTROLS = "This dashboard has no peer to show: open it on the machine that runs one, without --listen."
+NO_CONTROLS = (
+    "There is no peer to show here. Its owner opens the whole address that `muster dashboard` or `muster host` "
+    "printed, with the token in it, on the machine that runs the peer. With --listen beyond it nobody gets controls."
+)
 CONTROL_SECONDS_MAX = 2.0
 
 

@@ -6,6 +6,7 @@ starts and ends both. It imports neither: the dashboard is only looked up.
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import typer
 
 from coordinator.views.control import ask
 from dht.errors import LocalError, UsageError
+from dht.files import write_whole
 from dht.invite import Invite
 from peer.machine import paths
 from peer.service.dashboard import PagesAt, packages_folder, tethered
@@ -27,6 +29,7 @@ from peer.service.dashboard import PagesAt, packages_folder, tethered
 READY_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.1
 END_SECONDS_MAX = 10.0
+TOKEN_BYTES = 24
 
 app = typer.Typer()
 
@@ -68,13 +71,17 @@ def dashboard(
                 str(folder / "observer"),
             ]
         pages = ["dashboard.serve", "--view", str(view), "--listen", listen, "--port", str(port)]
-        pages += [] if demo else ["--data", str(directory)]
+        token = "" if demo or not at.is_local else secrets.token_urlsafe(TOKEN_BYTES)
+        if token:
+            write_whole(folder / "token", token.encode(), 0o600)  # an argument could be read by anybody here
+            pages += ["--data", str(directory), "--token-file", str(folder / "token")]
         with _interruptible():
             children = [ending.enter_context(Child(one, folder)) for one in ([*source, "--out", str(view)], pages)]
             _wait_until_served(children, (listen, port), view)
-            typer.echo(f"dashboard: {at.url}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
+            address = f"{at.url}/?token={token}" if token else at.url
+            typer.echo(f"dashboard: {address}" + ("   (Ctrl-C ends it)" if sys.stdout.isatty() else ""))
             if not headless:
-                typer.launch(at.url)
+                typer.launch(address)
             _wait(children)
 
 

@@ -42,6 +42,11 @@ class PagesAt:
         check_ports_free((tcp_endpoint(self.listen, self.port),))
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches them."""
+        return ipaddress.ip_address(self.listen).is_loopback
+
+    @property
     def url(self) -> str:
         """What to type into a browser here."""
         return f"http://[{self.listen}]:{self.port}" if ":" in self.listen else f"http://{self.listen}:{self.port}"

@@ -17,7 +17,7 @@ from dashboard.demo.people import make_people
 from tests.checkout import ROOT
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
 from tests.dashboard.one_peer import running_peer
-from tests.dashboard.serving import dashboard, pages
+from tests.dashboard.serving import TOKEN, dashboard, pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -86,7 +86,7 @@ def shoot_my_peer(browser: Browser, path: Path) -> None:
         folder = Path(name)
         write_view(folder / "view.json", NetworkView())
         with running_peer(folder, mine), pages(folder / "view.json", folder) as url:
-            page = open_page(browser, f"{url}/my-peer")
+            page = open_page(browser, f"{url}/my-peer?token={TOKEN}")
             page.get_by_text("Apply").wait_for()
             shoot(page, path, page.viewport_size["width"] if page.viewport_size else 0)
             page.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_SECONDS_MAX = 60.0
+TOKEN = "a-token-of-the-test-as-long-as-real-ones"
 END_SECONDS_MAX = 20.0
 
 
@@ -24,6 +25,7 @@ class Served:
 
     process: subprocess.Popen[str]
     url: str
+    token: str = ""
 
     def children(self) -> set[int]:
         """Process ids of what it has started."""
@@ -37,7 +39,9 @@ def pages(view: Path, data: Path | None = None) -> Iterator[str]:
     """Only the pages, over a view that the caller writes; yields their address."""
     port = free_port()
     command = [sys.executable, "-m", "dashboard.serve", "--view", str(view), "--port", str(port)]
-    command += [] if data is None else ["--data", str(data)]
+    if data is not None:
+        (data / "token").write_text(TOKEN)
+        command += ["--data", str(data), "--token-file", str(data / "token")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_SECONDS_MAX
@@ -82,7 +86,7 @@ def dashboard(*arguments: str, temporary: Path) -> Iterator[Served]:
     try:
         line = process.stdout.readline()
         assert "http://" in line, process.stderr.read()
-        yield Served(process, f"http://127.0.0.1:{port}")
+        yield Served(process, f"http://127.0.0.1:{port}", line.strip().partition("?token=")[2])
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -14,7 +14,7 @@ from coordinator.views.view_file import write_view
 from peer.machine.limits import Limits, PeerSettings
 from tests.dashboard.browsing import CHARTS, PEER_CHARTS, chromium, drawn, open_page
 from tests.dashboard.one_peer import running_peer
-from tests.dashboard.serving import dashboard, pages
+from tests.dashboard.serving import TOKEN, dashboard, pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -124,7 +124,7 @@ def test_a_network_that_is_gone_is_said_to_be(browser: Browser, demo: NetworkVie
 def test_what_is_typed_into_a_limit_outlives_updates(browser: Browser, tmp_path: Path) -> None:
     write_view(tmp_path / "view.json", NetworkView())
     with running_peer(tmp_path) as asked, pages(tmp_path / "view.json", tmp_path) as url:
-        page = open_page(browser, f"{url}/my-peer")
+        page = open_page(browser, f"{url}/my-peer?token={TOKEN}")
         field = page.get_by_role("spinbutton", name="Upload, Mbit per second")
         field.fill("0.5")
         looks = len(asked)

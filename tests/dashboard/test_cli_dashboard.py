@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.serve import streamlit_arguments
+from dashboard.serve import OwnPeer, streamlit_arguments
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
@@ -68,9 +68,10 @@ def test_what_a_part_died_of_is_told(code: int, kind: type[Exception], tmp_path:
 
 
 def test_controls_are_only_for_this_machine(tmp_path: Path) -> None:
-    here = streamlit_arguments("127.0.0.1", 1, tmp_path, tmp_path)
-    everywhere = streamlit_arguments("0.0.0.0", 1, tmp_path, tmp_path)
-    assert here.count("--data") == 1
+    own = OwnPeer(tmp_path, tmp_path / "token")
+    here = streamlit_arguments("127.0.0.1", 1, tmp_path, own)
+    everywhere = streamlit_arguments("0.0.0.0", 1, tmp_path, own)
+    assert here.count("--data") == here.count("--token-file") == 1
     assert here.count("--server.allowedHosts") == 3
     assert everywhere.count("--data") == everywhere.count("--server.allowedHosts") == 0
     assert here[here.index("--browser.gatherUsageStats") + 1] == "false"
