@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
@@ -15,6 +15,7 @@ LINE = r"^[^\p{C}\p{Zl}\p{Zp}]*$"  # one line that steers no terminal, for texts
 OWN = "own"  # the model or the data that every peer brings itself
 BY_HOST: dict[str, JsonValue] = {"written_by": "host"}  # marks what no run file holds
 
+Initial = Literal["width", "depth"]
 Installed: TypeAlias = Annotated[
     str | None,
     Field(
@@ -28,12 +29,18 @@ Installed: TypeAlias = Annotated[
 
 
 class TensorEntry(Wire):
-    """One trained tensor: its name in the model, its shape, and its values at version 0 if they are seeded."""
+    """One trained tensor: its name in the model, its shape, and its values at version 0 if they are seeded.
+
+    `uniform` ones are within ± `bound`; without one within ± 1/√hidden_size.
+    """
+
+    OMITS_NONE: ClassVar[bool] = True
 
     name: str = Field(min_length=1, max_length=256, pattern=LINE)
     shape: tuple[int, ...] = Field(max_length=8)
     embedding: bool = False
     start: Literal["uniform", "ones", "zeros"] = "uniform"
+    bound: float | None = Field(None, gt=0, le=1)
 
 
 class ModelSpec(Wire):
@@ -80,6 +87,12 @@ class ModelSpec(Wire):
     package: Installed = Field(
         None, description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)"
     )
+    initial: Annotated[Initial | None, AfterValidator(lambda name: None if name == "width" else name)] = Field(
+        None,
+        description="within what bounds seeded matrices start: ± 1/√hidden_size (`width`), or ± 1/√fan-in (`depth`), "
+        "and 1/√(2 · layers) of that where a layer writes its result, which suits any depth",
+        json_schema_extra={"type": "string", "enum": list(get_args(Initial)), "default": "width"},
+    )
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -109,7 +122,7 @@ class ModelSpec(Wire):
 
     @property
     def is_plain_llama(self) -> bool:
-        """Whether names, shapes and values at version 0 follow from the first five keys alone."""
+        """Whether names, shapes and values at version 0 follow from the first five keys and `initial` alone."""
         said = (self.family, self.settings, self.source, self.weights, self.tensors, self.package)
         return said == ("llama", "", "", "seeded", (), None)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import LlamaConfig
 
 SHARED_PLANES = 3  # snapshots out, anchors in, references in
+# what families call the matrices that write into the residual stream
+RESULTS = frozenset(["o_proj", "out_proj", "c_proj", "down_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2"])
 
 
 def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
@@ -36,31 +38,47 @@ def parameter_specs(spec: ModelSpec) -> tuple[TensorSpec, ...]:
         return tuple(_llama_specs(spec))
     if not spec.tensors:
         raise ValueError("a model is described before its tensors are asked for")
-    return tuple(TensorSpec(one.name, one.shape, one.embedding, one.start) for one in spec.tensors)
+    return tuple(TensorSpec(one.name, one.shape, one.embedding, one.start, one.bound) for one in spec.tensors)
 
 
 def _llama_specs(spec: ModelSpec) -> Iterator[TensorSpec]:
     width, inner = spec.hidden_size, spec.intermediate_size
-    yield TensorSpec("model.embed_tokens.weight", (spec.vocabulary, width), embedding=True)
+
+    def matrix(name: str, rows: int, columns: int) -> TensorSpec:
+        return TensorSpec(name, (rows, columns), bound=initial_bound(spec, name, columns))
+
+    embedding = "model.embed_tokens.weight"
+    yield TensorSpec(embedding, (spec.vocabulary, width), True, bound=initial_bound(spec, embedding, width))
     for layer in range(spec.layers):
         prefix = f"model.layers.{layer}"
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            yield TensorSpec(f"{prefix}.self_attn.{name}.weight", (width, width), embedding=False)
-        yield TensorSpec(f"{prefix}.mlp.gate_proj.weight", (inner, width), embedding=False)
-        yield TensorSpec(f"{prefix}.mlp.up_proj.weight", (inner, width), embedding=False)
-        yield TensorSpec(f"{prefix}.mlp.down_proj.weight", (width, inner), embedding=False)
+            yield matrix(f"{prefix}.self_attn.{name}.weight", width, width)
+        yield matrix(f"{prefix}.mlp.gate_proj.weight", inner, width)
+        yield matrix(f"{prefix}.mlp.up_proj.weight", inner, width)
+        yield matrix(f"{prefix}.mlp.down_proj.weight", width, inner)
         yield TensorSpec(f"{prefix}.input_layernorm.weight", (width,), start="ones")
         yield TensorSpec(f"{prefix}.post_attention_layernorm.weight", (width,), start="ones")
     yield TensorSpec("model.norm.weight", (width,), start="ones")
 
 
+def initial_bound(spec: ModelSpec, name: str, fan_in: int) -> float | None:
+    """What `model.initial` has a matrix of this name start within; None where its width says that.
+
+    Layers add their results up, so with 2 · layers of them each begins as much shorter that the sum is no longer.
+    """
+    if spec.initial is None:
+        return None
+    is_result = name.removesuffix(".weight").rpartition(".")[2] in RESULTS
+    return 1 / math.sqrt(fan_in * (2 * spec.layers if is_result else 1))
+
+
 def initial_parameters(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
     """Seeded float32 values of every tensor of `parameter_specs`, by name: the state at version 0.
 
-    Norms start at one, biases at zero, matrices uniform within ±1/√hidden_size, from which a small Llama learns far
-    quicker than from the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come from a SHAKE-256
-    stream per tensor through one exact conversion and one rounding, so that all machines and releases draw the same
-    bits; torch's normal numbers differ with the vector width of the CPU.
+    Norms start at one, biases at zero, matrices uniform within their bounds, or ±1/√hidden_size, from which a small
+    Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come
+    from a SHAKE-256 stream per tensor through one exact conversion and one rounding, so that all machines and releases
+    draw the same bits; torch's normal numbers differ with the vector width of the CPU.
     """
     bound = 1 / math.sqrt(spec.hidden_size)
     return {tensor.name: _initial_values(tensor, bound, seed) for tensor in parameter_specs(spec)}
@@ -72,7 +90,7 @@ def _initial_values(tensor: TensorSpec, bound: float, seed: int) -> Tensor:
     key = digest_of(b"muster-initial", seed.to_bytes(8, "big"), tensor.name.encode())
     stream = bytearray(hashlib.shake_256(key).digest(4 * tensor.elements))
     fractions = (torch.frombuffer(stream, dtype=torch.int32) >> 8).float().mul_(2.0**-23)  # [-1, 1), exact
-    return fractions.mul_(bound).view(tensor.shape)
+    return fractions.mul_(bound if tensor.bound is None else tensor.bound).view(tensor.shape)
 
 
 def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:

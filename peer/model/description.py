@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
@@ -25,6 +26,7 @@ from dht.statement import digest_of
 from peer.data.hub import HUB, from_hub
 from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.model.build import initial_bound
 from peer.model.families import is_refused, make_config, make_module
 from peer.numerics.merge_plugin import with_rule_digest
 
@@ -96,7 +98,7 @@ def _describe_model(config: RunConfig) -> Description:
         model = model.model_copy(update={"weights": "given"})
         module = _load_weights(model, config.data.context_tokens, folder)
     described = config.model_copy(update={"model": model})
-    return _with_tensors(described, named_values(module), _embeddings(module))
+    return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
 
 
 def own_model(config: RunConfig, module: nn.Module) -> Description:
@@ -128,7 +130,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     return {name: value.to(torch.float32) for name, value in found.items() if value.is_floating_point()}
 
 
-def _with_tensors(config: RunConfig, values: Named, embeddings: frozenset[str]) -> Description:
+def _with_tensors(
+    config: RunConfig, values: Named, embeddings: frozenset[str], inputs: Mapping[str, int] = MappingProxyType({})
+) -> Description:
+    """`inputs` are the numbers that an element of a result is the sum of, by name, where the last axis does not say."""
     model = config.model
     given = model.weights == "given" or model.is_own
     entries = tuple(
@@ -137,6 +142,7 @@ def _with_tensors(config: RunConfig, values: Named, embeddings: frozenset[str]) 
             shape=tuple(value.shape),
             embedding=name in embeddings,
             start="uniform" if given else _start(name, value),
+            bound=None if given or value.ndim < 2 else initial_bound(model, name, inputs.get(name, value.shape[-1])),
         )
         for name, value in values.items()
     )
@@ -164,6 +170,19 @@ def _embeddings(module: nn.Module) -> frozenset[str]:
     tables += [] if output is None else [output.weight]
     found = {id(table) for table in tables}
     return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in found)
+
+
+def _inputs(module: nn.Module) -> dict[str, int]:
+    """The fan-in of convolutions, and of GPT-2's linear layers, which `transformers` keeps transposed."""
+    found = {}
+    for name, one in module.named_modules():
+        weight = getattr(one, "weight", None)
+        if isinstance(weight, Tensor) and weight.ndim > 1:
+            if type(one).__name__ == "Conv1D":
+                found[f"{name}.weight"] = weight.shape[0]
+            elif isinstance(one, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                found[f"{name}.weight"] = weight[0].numel()
+    return found
 
 
 def _truthful(model: ModelSpec, config: Any) -> ModelSpec:

@@ -24,13 +24,15 @@ FLOAT_BYTES = 4
 class TensorSpec:
     """One tensor of the model; `embedding` ones are merged by plain weighted mean (DiLoCo 2604.21428 §D.2).
 
-    `start` says what its values at version 0 are, where they are seeded.
+    `start` says what its values at version 0 are, where they are seeded: `uniform` ones within ± `bound`, or without
+    one within what suits the model's width.
     """
 
     name: str
     shape: tuple[int, ...]
     embedding: bool = False
     start: Literal["uniform", "ones", "zeros"] = "uniform"
+    bound: float | None = None
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):

@@ -39,9 +39,10 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         ),
         RunConfig: "name seed versions model data inner outer pace trust",
         ModelSpec: (
-            "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package"
+            "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package "
+            "initial"
         ),
-        TensorEntry: "name shape embedding start",
+        TensorEntry: "name shape embedding start bound",
         DataSpec: (
             "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
             "tokenizer_sha256 order"

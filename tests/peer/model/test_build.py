@@ -53,6 +53,37 @@ def test_initial_parameters_have_the_stated_distribution():
     assert flat.unique().numel() > 0.99 * flat.numel()
 
 
+def test_bounds_follow_fan_in_and_depth():
+    deep = SPEC.model_copy(update={"initial": "depth", "layers": 8})
+    starts = initial_parameters(deep, seed=1)
+    wanted = {"down_proj": 1 / math.sqrt(48 * 16), "o_proj": 1 / math.sqrt(32 * 16)}
+    for name, values in starts.items():
+        if values.ndim > 1:
+            bound = wanted.get(name.split(".")[-2], 1 / math.sqrt(32))
+            assert 0.95 * bound < values.abs().max().item() <= bound, name
+    plain = initial_parameters(SPEC.model_copy(update={"layers": 8}), seed=1)
+    same = [name for name in starts if torch.equal(starts[name], plain[name])]
+    assert [name for name in starts if name not in same] == [
+        f"model.layers.{layer}.{name}.weight" for layer in range(8) for name in ("self_attn.o_proj", "mlp.down_proj")
+    ]
+
+
+@pytest.mark.parametrize("layers", [2, 8, 24])
+def test_the_residual_stream_is_as_long_at_any_depth(layers: int):
+    """With bounds by width alone it grows with the layers, and so do the first gradients."""
+    tokens = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(0))
+    spec = SPEC.model_copy(update={"initial": "depth", "layers": layers})
+    ends = {}
+    for name in ("depth", None):
+        made = build_model(spec.model_copy(update={"initial": name}), 16, seed=1)
+        begun: list[torch.Tensor] = [made.get_input_embeddings()(tokens[:, :-1])]
+        made.model.norm.register_forward_hook(lambda _, given, __, kept=begun: kept.append(given[0]))
+        made(input_ids=tokens[:, :-1])
+        ends[name] = (begun[1].std() / begun[0].std()).item()
+    assert 1 < ends["depth"] < 2.5
+    assert ends["depth"] < ends[None]
+
+
 def test_another_seed_draws_other_parameters():
     first, second = initial_parameters(SPEC, 1), initial_parameters(SPEC, 2)
     assert not any(torch.equal(first[spec.name], second[spec.name]) for spec in parameter_specs(SPEC) if spec.rows > 32)

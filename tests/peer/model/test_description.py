@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def test_the_manifest_says_all_that_averaging_needs():
     assert 0 < values["transformer.wte.weight"].abs().max() <= 1 / 4
     model = build_model(read, 16, seed=5)
     assert all(torch.equal(parameter, values[name]) for name, parameter in model.named_parameters())
+
+
+def test_bounds_know_matrices_that_are_kept_transposed():
+    """GPT-2 has (inputs, outputs) where all others have (outputs, inputs); two layers write into the stream."""
+    config = run_of(family="gpt2", initial="depth")
+    bounds = {one.name.partition("h.0.")[2]: one.bound for one in parameter_specs(describe(config).config.model)}
+    assert bounds["attn.c_attn.weight"] == bounds["mlp.c_fc.weight"] == 1 / 4
+    assert bounds["attn.c_proj.weight"] == pytest.approx(1 / math.sqrt(16 * 2))
+    assert bounds["mlp.c_proj.weight"] == pytest.approx(1 / math.sqrt(64 * 2))
+    assert bounds["ln_1.weight"] is None
+    assert {one.bound for one in parameter_specs(describe(run_of(family="gpt2")).config.model)} == {None}
 
 
 def test_tied_tensors_are_listed_once():
