@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.charts import Spec
 from dashboard.frames.rows import Row
-from dashboard.source import Seen
+from dashboard.source import SeenView
 from dashboard.text import ago, escaped, plain
 
 UPDATE_SECONDS = 2.0  # between two looks at the view of an open page
@@ -19,7 +19,7 @@ ROW_PIXELS = 35
 FIGURE_PIXELS = 158
 
 
-def status(seen: Seen) -> None:
+def status(seen: SeenView) -> None:
     """Which run this is, and how fresh what one sees of it is."""
     view = seen.view
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

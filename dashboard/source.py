@@ -15,7 +15,7 @@ WAITING = NetworkView(note="waiting for the first view of the network")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenView:
     """A view, and how long ago anything was heard of the network when it was looked at."""
 
     view: NetworkView
@@ -41,13 +41,13 @@ class Source:
     _view: NetworkView = WAITING
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def see(self) -> Seen:
+    def see(self) -> SeenView:
         """The newest view that could be read."""
         with self._lock:
             self._look()
             view = self._view
         heard = view.network_seen_unix_seconds
-        return Seen(view, None if heard is None else max(0.0, self.unix_seconds() - heard))
+        return SeenView(view, None if heard is None else max(0.0, self.unix_seconds() - heard))
 
     def _look(self) -> None:
         try:

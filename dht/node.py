@@ -12,7 +12,7 @@ from dht.validation import RecordRules
 Rebuilt = Callable[[], Awaitable[None]]
 
 
-class Node:
+class DhtNode:
     """What the watchdog looks after. `daemon` and `store` stay the same objects through every rebuild."""
 
     def __init__(self, daemon: Daemon, store: HivemindStore) -> None:
@@ -21,7 +21,7 @@ class Node:
         self._rebuilt: list[Rebuilt] = []
 
     @classmethod
-    async def start(cls, config: DaemonConfig, rules: RecordRules, clock: Clock) -> Node:
+    async def start(cls, config: DaemonConfig, rules: RecordRules, clock: Clock) -> DhtNode:
         """Start the daemon and join the DHT; raises what `Daemon.start` and `HivemindStore.start` raise."""
         daemon = await Daemon.start(config)
         try:

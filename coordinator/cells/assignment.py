@@ -46,7 +46,7 @@ def heads_for(beacon: bytes, peer: PeerId, heads: Set[PeerId]) -> tuple[PeerId, 
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class CellAssignment:
     """A head's wards: those in its own cell, and for each of them, where they lead one, those in theirs."""
 
     own: tuple[PeerId, ...]
@@ -62,17 +62,17 @@ class Deal:
         return 1 + min(map(len, (self.own, *self.below.values())))
 
 
-def deal(order: Sequence[PeerId]) -> Deal:
+def deal(order: Sequence[PeerId]) -> CellAssignment:
     """Deal wards, given in beacon order, out to cells of equal size; the first ones lead them."""
     kept = order[:WARDS_MAX]
     if len(kept) <= WARDS_PER_CELL_MAX:
-        return Deal(tuple(kept), MappingProxyType({}))
+        return CellAssignment(tuple(kept), MappingProxyType({}))
     cells = min(-(-len(kept) // CELL_PEERS), WARDS_PER_CELL_MAX)
     below = {leader: tuple(kept[cells + index :: cells]) for index, leader in enumerate(kept[:cells])}
-    return Deal(tuple(below), MappingProxyType(below))
+    return CellAssignment(tuple(below), MappingProxyType(below))
 
 
-def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> Deal:
+def deal_within(order: Sequence[PeerId], head: PeerId, share: float, networks: Networks) -> CellAssignment:
     """`deal`, with at most this share of every cell, or one member, of one network; the others come another time.
 
     `share` 1 is no bound. The head is in the cell above, and counts there.

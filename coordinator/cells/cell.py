@@ -15,13 +15,13 @@ from coordinator.core.context import Core
 from coordinator.core.events import Encoded, Inspected, Opened, Reduced
 from coordinator.core.timeline import BUNDLE_SHARE, CHECK_SHARE, RECHECK_SHARE, RETRY_SHARE, Timeline
 from coordinator.group.group import read_commit
-from coordinator.round.cell_input import Harvest
-from coordinator.round.early_messages import Early
+from coordinator.round.cell_input import CellInput
+from coordinator.round.early_messages import EarlyMessages
 from coordinator.round.exchange import Exchange
-from coordinator.round.opening_server import Opener
+from coordinator.round.opening_server import OpeningServer
 from coordinator.round.outcome import contributor
 from coordinator.round.refutations import Refutations
-from coordinator.round.spot_checks import Inspection
+from coordinator.round.spot_checks import SpotChecks
 from coordinator.wire.inputs import bundle_of
 from coordinator.wire.messages import AgainNote, CellYield, NeedNote, PartNote
 from coordinator.wire.openings import OpeningNote, OpenNote
@@ -43,17 +43,17 @@ class Cell:
     began: float
     timeline: Timeline = field(init=False)
     exchange: Exchange = field(init=False)
-    early: Early = field(init=False)
-    opener: Opener = field(init=False)
+    early: EarlyMessages = field(init=False)
+    opener: OpeningServer = field(init=False)
     refutations: Refutations = field(init=False)
-    inspection: Inspection = field(init=False)
+    inspection: SpotChecks = field(init=False)
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
     gone: set[PeerId] = field(default_factory=set)
     started: bool = False
     abstains: bool = False  # we lead it, and bring nothing of our own
-    brought: Harvest | None = None
-    harvest: Harvest | None = None
+    brought: CellInput | None = None
+    harvest: CellInput | None = None
     failed: bool = False
     retry_at: float = field(init=False)
     most_at: dict[str, float] = field(default_factory=dict)  # when two thirds of what we wait for had come
@@ -61,10 +61,10 @@ class Cell:
     def __post_init__(self) -> None:
         self.timeline = self._timeline(self.commit_by)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
-        self.early = Early(self.exchange, NEEDS_INPUTS)
-        self.opener = Opener(self.core, self.group, self.exchange)
+        self.early = EarlyMessages(self.exchange, NEEDS_INPUTS)
+        self.opener = OpeningServer(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
-        self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.inspection = SpotChecks(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.gone = set(self.core.presence.gone & set(self.group.members))
         self.retry_at = self.began + RETRY_SHARE * self._deadline_seconds
 
@@ -120,7 +120,7 @@ class Cell:
 
     # -- events
 
-    def start(self, brought: Harvest | None) -> list[Action]:
+    def start(self, brought: CellInput | None) -> list[Action]:
         """Ask for what we bring."""
         self.started, self.brought = True, brought
         return self.exchange.start(None if brought is None else brought.merged)
@@ -247,7 +247,7 @@ class Cell:
             self.group.reducer(p) not in self.gone if held[p] is None else not self.inspection.settled(p) for p in bad
         )
 
-    def _make_harvest(self) -> Harvest:
+    def _make_harvest(self) -> CellInput:
         inputs = self.exchange.inputs
         assert inputs is not None
         results = [held.result for held in self.exchange.held() if held is not None]
@@ -255,7 +255,7 @@ class Cell:
         contributors = tuple(contributor(inputs.peers[one], inputs.commits[one]) for one in members)
         applied = tuple(PartitionResult(one.root, one.included) for one in results)
         merged = Apply(self.group.key, applied, inputs.whole(), inputs.members)
-        return Harvest(CellYield(contributors=contributors), merged)
+        return CellInput(CellYield(contributors=contributors), merged)
 
     # -- time
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from coordinator.cells.assignment import heads_for, heads_of
 from coordinator.cells.cell import Cell
 from coordinator.cells.cell_group import CellGroup, read_cell
-from coordinator.cells.subordinates import Wards, say_ward
+from coordinator.cells.subordinates import Subordinates, say_ward
 from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send
 from coordinator.core.context import Core
 from coordinator.core.events import Encoded
-from coordinator.core.own_work import Ledger
-from coordinator.core.state_sync import Custody
+from coordinator.core.own_work import OwnWork
+from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import JOIN_SHARE, RECHECK_SHARE
-from coordinator.round.cell_input import Harvest
+from coordinator.round.cell_input import CellInput
 from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -38,13 +38,13 @@ class CellRounds:
 
     core: Core
     chain: Chain
-    custody: Custody
-    ledger: Ledger
+    custody: StateSync
+    ledger: OwnWork
     since: float | None = None
     over: bool = False
     nonce: bytes | None = None  # once we have said it
     head: PeerId | None = None  # whose ward we are
-    wards: Wards = field(init=False)
+    wards: Subordinates = field(init=False)
     leading: Cell | None = None
     joined: Cell | None = None
     told: tuple[CellYield, ...] = ()  # by the leader of the cell that we joined
@@ -53,7 +53,7 @@ class CellRounds:
     _heads_here: frozenset[PeerId] | None = None
 
     def __post_init__(self) -> None:
-        self.wards = Wards(self.core, self.chain)
+        self.wards = Subordinates(self.core, self.chain)
 
     # -- where we stand
 
@@ -63,7 +63,7 @@ class CellRounds:
         return self.since is not None and not self.over
 
     @property
-    def harvest(self) -> Harvest | None:
+    def harvest(self) -> CellInput | None:
         """What we bring to the group as a head."""
         return None if self.leading is None or self.leading.group.head != self.core.me else self.leading.harvest
 

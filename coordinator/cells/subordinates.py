@@ -26,7 +26,7 @@ def say_ward(core: Core, chain: Chain, head: PeerId, nonce: bytes) -> Statement:
 
 
 @dataclass(slots=True)
-class Wards:
+class Subordinates:
     """Of one head at one base. `closes_at`: when it deals them out; None before it gathers, and after."""
 
     core: Core

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate, misfit, refusal
 from coordinator.chain.newcomer_limits import most_newcomers
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.run.manifest import Manifest, TrustSpec
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
@@ -83,7 +83,7 @@ class Chain:
     rules: Rules
     fragment: int
     genesis: bytes
-    certificates: History = field(default_factory=History)
+    certificates: PackedHistory = field(default_factory=PackedHistory)
     version: int = field(init=False)
     _active: frozenset[PeerId] | None = field(init=False, default=None)
     _leaders: tuple[PeerId, ...] | None = field(init=False, default=None)
@@ -96,7 +96,7 @@ class Chain:
     def holding(cls, rules: Rules, fragment: int, genesis: bytes, certificates: Sequence[Certificate]) -> Chain:
         """A chain of certificates that were verified before; which of them few made shows from where all are known."""
         unknown = 0 if not certificates or certificates[0].version == 1 else rules.memory
-        chain = cls(rules, fragment, genesis, History(certificates[:unknown]))
+        chain = cls(rules, fragment, genesis, PackedHistory(certificates[:unknown]))
         for certificate in certificates[unknown:]:
             chain.append(certificate)
         return chain

@@ -67,7 +67,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Claim:
+class LineageStrength:
     """Strength of a lineage since the fork; compares greater when stronger."""
 
     signers: int
@@ -75,7 +75,7 @@ class Claim:
     inverse_heads: tuple[bytes, ...]
 
 
-def claim(branches: Iterable[Branch]) -> Claim:
+def claim(branches: Iterable[Branch]) -> LineageStrength:
     """The claim of one side over all fragments that forked: none of them alone says otherwise than all."""
     branches = tuple(branches)
     tokens = 0.0
@@ -83,7 +83,7 @@ def claim(branches: Iterable[Branch]) -> Claim:
         tokens += sum(truncated([float(one.tokens) for one in certificate.outcome.included()]))
     heads = (branch.certificates[-1].digest for branch in branches if branch.certificates)
     inverse_heads = tuple(bytes(255 - byte for byte in head) for head in heads)
-    return Claim(sum(len(branch.signers) for branch in branches), tokens, inverse_heads)
+    return LineageStrength(sum(len(branch.signers) for branch in branches), tokens, inverse_heads)
 
 
 def horizon(chain: Chain) -> int:

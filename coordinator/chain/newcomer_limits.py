@@ -17,7 +17,7 @@ Networks = Mapping[PeerId, Set[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class NewcomerLimits:
     """The bounds of one group. `known` are the active set, in which nobody is on probation, and the founders."""
 
     trust: TrustSpec

@@ -13,7 +13,7 @@ from coordinator.chain.certificate import Certificate
 OPEN_MAX = 16  # newest ones that are not packed: what rounds look at; waypoints and lineages rarely look further
 
 
-class History(Sequence[Certificate]):
+class PackedHistory(Sequence[Certificate]):
     """A sequence of certificates, oldest first, to which newer ones are added and from which the oldest are dropped."""
 
     __slots__ = ("_digests", "_open", "_packed")
@@ -57,14 +57,14 @@ class History(Sequence[Certificate]):
         packed = min(surplus, len(self._packed))
         del self._digests[:surplus], self._packed[:packed], self._open[: surplus - packed]
 
-    def copy(self) -> History:
+    def copy(self) -> PackedHistory:
         """What remains as it is while this one grows."""
         return self.first(len(self))
 
-    def first(self, count: int) -> History:
+    def first(self, count: int) -> PackedHistory:
         """A copy of the oldest so many; what is packed is shared."""
         packed = min(count, len(self._packed))
-        found = History()
+        found = PackedHistory()
         found._digests, found._packed = self._digests[:count], self._packed[:packed]
         found._open = self._open[: count - packed]
         return found

@@ -30,7 +30,7 @@ VERSIONS, RANKS, INDICES = 1 << 20, PEERS_PER_GROUP_MAX, 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ReadingLane:
     """The part of a version's block that one of `lanes` members reads; no lanes: what a guest reads at that version."""
 
     version: int
@@ -53,12 +53,12 @@ class Lane:
         return ((self.version % VERSIONS * 2 * RANKS + rank) * RANKS + lanes) * INDICES
 
 
-def lane_of(newest: Certificate | None, founders: Iterable[PeerId], me: PeerId) -> Lane:
+def lane_of(newest: Certificate | None, founders: Iterable[PeerId], me: PeerId) -> ReadingLane:
     """Where a peer reads that holds this version of fragment 0; None: version 0, which is the founders'."""
     version, readers = 0, sorted(founders)
     if newest is not None:
         version, readers = newest.version, sorted(PeerId(one.peer) for one in newest.outcome.contributors)
-    return Lane(version, readers.index(me), len(readers)) if me in readers else Lane(version)
+    return ReadingLane(version, readers.index(me), len(readers)) if me in readers else ReadingLane(version)
 
 
 def next_window(window: int, first: int) -> int:
@@ -67,13 +67,13 @@ def next_window(window: int, first: int) -> int:
     Who reads that lane already goes on, and so does a member whose work is not in the newest version: its lane of an
     older one is nobody else's.
     """
-    held, offered = Lane.of(window), Lane.of(first)
+    held, offered = ReadingLane.of(window), ReadingLane.of(first)
     return window if held == offered or (held.lanes and not offered.lanes) else first
 
 
 def windows_read(first: int, count: int) -> tuple[int, int]:
     """Of `count` numbers from `first` on, those that are windows of the newest lane: the first of them, how many."""
-    start = Lane.of(first + count).first
+    start = ReadingLane.of(first + count).first
     return max(first, start), min(count, first + count - start)
 
 
@@ -87,7 +87,7 @@ def check_windows(windows: int, context_tokens: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class PassPlan:
     """Which window of a text is which: `windows` of them, dealt to `blocks` versions a pass, `block` to each."""
 
     windows: int
@@ -111,13 +111,13 @@ class Deal:
 
     def sequence(self, window: int, sequence: int) -> tuple[tuple[int, int], int]:
         """The pass, and the window of the text in [0, windows), of one sequence of the step with this number."""
-        lane = Lane.of(window)
+        lane = ReadingLane.of(window)
         at = (window - lane.first) * self.sequences_per_step + sequence
         of_pass, place = self._place(lane, at)
         key = digest_of(b"muster-pass", self.run_key, *(one.to_bytes(8, "big", signed=True) for one in of_pass))
         return of_pass, permuted(place, self.windows, key)
 
-    def _place(self, lane: Lane, at: int) -> tuple[tuple[int, int], int]:
+    def _place(self, lane: ReadingLane, at: int) -> tuple[tuple[int, int], int]:
         """The pass, and the place in its order, of what somebody reads as its `at`-th sequence in a lane."""
         turn, block = divmod(lane.version, self.blocks)
         if lane.lanes:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules, linked
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.run.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
@@ -73,7 +73,7 @@ def _first_fields(data: bytes, count: int) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProvenFragment:
     """What the certificates of a fragment show."""
 
     version: int
@@ -106,7 +106,7 @@ def proving(certificates: Sequence[Certificate], memory: int) -> tuple[Certifica
 
 def check_fragment(
     manifest: Manifest, fragment: int, certificates: Sequence[Certificate], state: bytes, verifier: Verifier
-) -> Standing:
+) -> ProvenFragment:
     """Raise PeerError unless the newest certificate signs this state and follows from the others."""
     _check_chain(manifest, fragment, certificates, verifier)
     if certificates[-1].state != state:
@@ -114,7 +114,7 @@ def check_fragment(
     signed: Counter[PeerId] = Counter()
     for certificate in certificates:
         signed.update(certificate.voters)
-    return Standing(
+    return ProvenFragment(
         version=certificates[-1].version,
         head=certificates[-1].digest,
         first_version=certificates[0].version,
@@ -129,7 +129,9 @@ def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certi
     known = 0 if certificates[0].version == 1 else rules.memory
     if len(certificates) <= known:
         raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
-    chain = Chain(rules, fragment, manifest.genesis[fragment], History(linked(rules, fragment, certificates[:known])))
+    chain = Chain(
+        rules, fragment, manifest.genesis[fragment], PackedHistory(linked(rules, fragment, certificates[:known]))
+    )
     for certificate in certificates[known:]:
         reason = chain.refusal(certificate)
         if reason is not None:

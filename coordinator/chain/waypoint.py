@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain, linked
 from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from dht.errors import PeerError
 from dht.statement import digest_of
 
@@ -85,4 +85,4 @@ def chain_of_tail(empty: Chain, waypoint_version: int, head: bytes, certificates
     if certificates[-1].digest != head:
         raise PeerError("a tail that ends at another head than the invite's")
     kept = linked(empty.rules, empty.fragment, certificates, empty.digest if first == 1 else None)
-    return Chain(empty.rules, empty.fragment, empty.genesis, History(kept))
+    return Chain(empty.rules, empty.fragment, empty.genesis, PackedHistory(kept))

@@ -16,7 +16,7 @@ FRAGMENT_BYTES_AT_ONCE = 1 << 20
 ASKERS_KEPT = 1024
 
 
-class Answering:
+class AnswerBudget:
     """What each asker has had; whoever was silent longest is forgotten."""
 
     def __init__(self, per_second: float = BYTES_PER_SECOND, at_once: float = FRAGMENT_BYTES_AT_ONCE) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from coordinator.chain.certificate import more_than_share
 from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules
 from coordinator.core.actions import RoundKey, Send
-from coordinator.core.answer_budget import FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.core.answer_budget import FRAGMENT_BYTES_AT_ONCE, AnswerBudget
 from coordinator.core.events import OriginsSeen, ReachSeen, Seen
-from coordinator.core.lateness import Tardiness
+from coordinator.core.lateness import Lateness
 from coordinator.core.quorum import GraceEstimates, grace_seconds
 from coordinator.core.tickets import is_full
 from coordinator.core.timeline import GRACE_SHARE_MAX
@@ -48,7 +48,7 @@ class Core:
     boot: bytes = field(init=False)
     rules: Rules = field(init=False)
     presence: PresenceTable = field(init=False)
-    answering: Answering = field(init=False)
+    answering: AnswerBudget = field(init=False)
     draining: bool = False  # take part in no new round
     withdrawn: bool = False  # the same, for a while
     unable_until: float = -math.inf  # to vote
@@ -57,7 +57,7 @@ class Core:
     steps_per_second: float = 0.0
     estimates: GraceEstimates = field(default_factory=GraceEstimates)
     bans: Bans = field(default_factory=Bans)
-    tardiness: Tardiness = field(default_factory=Tardiness)
+    tardiness: Lateness = field(default_factory=Lateness)
     carries: bool = True  # bring what a losing branch certified of ours again, with what we made of it
     court: Court | None = None  # None: whoever needs tensors to be convicted is not convicted here
 
@@ -65,7 +65,7 @@ class Core:
         self.boot = self.random_bytes(NONCE_BYTES)
         self.rules = Rules.of(self.manifest, self.verifier, self.chain_kept)
         self.presence = PresenceTable(self.pace.presence_lifetime_seconds)
-        self.answering = Answering(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
+        self.answering = AnswerBudget(at_once=self.pace.fragments * FRAGMENT_BYTES_AT_ONCE)
 
     @property
     def me(self) -> PeerId:

@@ -72,7 +72,7 @@ class Encoded:
     window_count: int
     part_roots: tuple[bytes, ...]
     squared_norms: tuple[float, ...]
-    cell: bytes | None = None  # whose work it is, if it is that of a cell (`Harvest.claim`)
+    cell: bytes | None = None  # whose work it is, if it is that of a cell (`CellInput.claim`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def round_number(fragment: int, version: int) -> int:
 
 
 @dataclass(slots=True)
-class Tardiness:
+class Lateness:
     """What one peer has seen itself: how often in a row somebody was waited for to the end of a stage, and not there.
 
     The next whole wait is in a round whose number is divisible by 4, 16, 64. So all who wait for one peer do so in the

@@ -29,7 +29,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Ledger:
+class OwnWork:
     """Of one fragment at one peer, in this life."""
 
     me: PeerId

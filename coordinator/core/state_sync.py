@@ -27,7 +27,7 @@ STRANGERS_MAX = HOLDERS_MAX // 2  # of these; who only publishes presence leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class Unserved:
     """A version that nobody served does not exist until then; for so many expected intervals."""
 
     until: float
@@ -35,7 +35,7 @@ class Absence:
 
 
 @dataclass(slots=True)
-class Custody:
+class StateSync:
     """Of one fragment. `behind` is the chain up to the state that we hold while we lack the newest one, else None.
 
     `floor` is where the invite had us begin, until we hold a state from there on: we never go back to what lies before.
@@ -50,7 +50,7 @@ class Custody:
     lacking_since: float = 0.0  # the newest one
     supplier: PeerId | None = None  # the leader of the cell that brought our work, who tells us when it has the state
     customers: tuple[PeerId, ...] = ()  # whom we tell
-    unserved: dict[bytes, Absence] = field(default_factory=dict)
+    unserved: dict[bytes, Unserved] = field(default_factory=dict)
     tries: int = 0
 
     @property
@@ -128,7 +128,7 @@ class Custody:
             return False
         before = self.unserved.pop(chain.digest, None)
         intervals = UNSERVED_INTERVALS if before is None else min(2 * before.intervals, UNSERVED_INTERVALS_MAX)
-        self.unserved[chain.digest] = Absence(now + intervals * interval_seconds, intervals)
+        self.unserved[chain.digest] = Unserved(now + intervals * interval_seconds, intervals)
         while len(self.unserved) > UNSERVED_MAX:
             del self.unserved[next(iter(self.unserved))]
         return True

@@ -17,24 +17,24 @@ BASES_MAX = 4 * LINEAGE_DEPTH_MAX  # at which we spoke; a base that lies deeper 
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
+class VoteLock:
     """Attempts below `first_attempt` are used up; until `until` no group may be entered."""
 
     first_attempt: int = 0
     until: float = 0.0
 
 
-FREE = Bond()
+FREE = VoteLock()
 
 
 @dataclass(slots=True)
-class Bonds:
+class VoteLocks:
     """Per base (the digest of a version) what binds us there."""
 
     core: Core
-    known: dict[bytes, Bond] = field(default_factory=dict)
+    known: dict[bytes, VoteLock] = field(default_factory=dict)
 
-    def at(self, base: bytes) -> Bond:
+    def at(self, base: bytes) -> VoteLock:
         return self.known.get(base, FREE)
 
     def bind(self, record: VoteRecord, now: float) -> None:
@@ -46,6 +46,6 @@ class Bonds:
         if base not in self.known and first_attempt == 0 and until == 0.0:
             return  # we said nothing there: whoever catches up passes many such bases, and none may push out another
         old = self.known.pop(base, FREE)
-        self.known[base] = Bond(max(old.first_attempt, first_attempt), max(old.until, until))
+        self.known[base] = VoteLock(max(old.first_attempt, first_attempt), max(old.until, until))
         while len(self.known) > BASES_MAX:
             del self.known[next(iter(self.known))]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.core.actions import Action, Send, Tell, VersionCertified
 from coordinator.core.context import Core
 from coordinator.core.events import Appraised, Finding, Inspected
-from coordinator.engine.enforcement import Tribunal
+from coordinator.engine.enforcement import Enforcement
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.scorer import Scorer
 from coordinator.round.exchange import Exchange, HeldResult
@@ -76,7 +76,7 @@ class Auditor:
 
     core: Core
     machines: Sequence[FragmentMachine]
-    tribunal: Tribunal
+    tribunal: Enforcement
     past: deque[Past] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     audit: Audit | None = None
     scorer: Scorer = field(init=False)

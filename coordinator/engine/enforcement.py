@@ -17,7 +17,7 @@ from coordinator.core.context import Core
 from coordinator.core.events import Inspected, Reduced
 from coordinator.engine.fragment import FragmentMachine, is_in_part
 from coordinator.trust.bans import Ban
-from coordinator.trust.equivocation import Hearsay
+from coordinator.trust.equivocation import Equivocations
 from coordinator.trust.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
 from coordinator.trust.length_limits import check_length
 from coordinator.wire.messages import AskEvidenceNote, AskHeardNote, ConvictionsNote, EvidenceNote, HeardNote, TrustNote
@@ -36,13 +36,13 @@ PEERS_KEPT = 4096
 
 
 @dataclass(slots=True)
-class Tribunal:
+class Enforcement:
     """Of one peer. `told` is when each peer was last told how much, `telling` what is left for strangers; `deaf_to`
     are those who sent false evidence."""
 
     core: Core
     machines: Sequence[FragmentMachine]
-    hearsay: list[Hearsay] = field(init=False)
+    hearsay: list[Equivocations] = field(init=False)
     asked: dict[tuple[PeerId, bytes], float] = field(default_factory=dict)
     told: dict[PeerId, tuple[bytes, int, float]] = field(default_factory=dict)
     telling: Allowance = field(init=False)
@@ -50,7 +50,7 @@ class Tribunal:
 
     def __post_init__(self) -> None:
         self.telling = Allowance(STRANGERS_TOLD / self._retell_seconds, STRANGERS_TOLD)
-        self.hearsay = [Hearsay(self.core.verifier) for _ in self.machines]
+        self.hearsay = [Equivocations(self.core.verifier) for _ in self.machines]
 
     # -- noticing
 

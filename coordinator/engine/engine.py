@@ -34,8 +34,8 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.engine.audit import Auditor
-from coordinator.engine.enforcement import Tribunal
-from coordinator.engine.fork_choice import Rivals
+from coordinator.engine.enforcement import Enforcement
+from coordinator.engine.fork_choice import ForkChoice
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.gossip import spread
 from coordinator.group.group import OtherBaseError
@@ -61,8 +61,8 @@ class Engine:
         self.machines = [
             FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
         ]
-        self.rivals = Rivals(self.machines, core.bans)
-        self.tribunal = Tribunal(core, self.machines)
+        self.rivals = ForkChoice(self.machines, core.bans)
+        self.tribunal = Enforcement(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.tribunal)
         self.opened_at = -math.inf
         self._due: list[float] = []  # when we may ask into a group, as of the last event

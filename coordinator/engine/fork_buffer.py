@@ -15,7 +15,7 @@ Fork = tuple[int, Chain]
 
 
 @dataclass(slots=True)
-class Hearing:
+class ForkBuffer:
     """By who tells us about it and by fragment: forks of which the next answer tells more."""
 
     forks: dict[tuple[PeerId, int], Fork] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from coordinator.chain.lineage import (
     won,
 )
 from coordinator.core.actions import Action, Send, Tell
-from coordinator.engine.fork_buffer import Fork, Hearing, follows, is_heard_on, still_forks
+from coordinator.engine.fork_buffer import Fork, ForkBuffer, follows, is_heard_on, still_forks
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.version_round import bound_until
 from coordinator.trust.bans import Bans
@@ -36,7 +36,7 @@ RIVALS_MAX = 64
 
 
 @dataclass(slots=True)
-class Rivals:
+class ForkChoice:
     """What we have asked peers about their chains, and their answers, until these are complete enough to act on."""
 
     machines: Sequence[FragmentMachine]
@@ -45,7 +45,7 @@ class Rivals:
     awaited: set[tuple[PeerId, int]] = field(default_factory=set)
     answers: dict[PeerId, dict[int, Fork | None]] = field(default_factory=dict)
     looks: dict[PeerId, dict[int, bytes | None]] = field(default_factory=dict)  # branches, by their first versions
-    heard: Hearing = field(default_factory=Hearing)
+    heard: ForkBuffer = field(default_factory=ForkBuffer)
     ahead: set[PeerId] = field(default_factory=set)  # who no longer keeps what follows the versions that we know
 
     def ask(self, peer: PeerId, fragment: int, now: float) -> list[Action]:

@@ -1,8 +1,8 @@
 """One fragment at one peer: its chain, the state that we hold of it, and our rounds at the newest version.
 
-Sans-IO. `Rounds` makes the next version with others; `Custody` gets us the state of one that others made; `Bonds`
-remember what we promised where. This machine moves the chain on when a certificate appears, whoever made it, and
-changes over to another branch (design §6.2 step 10, §8).
+Sans-IO. `VersionRound` makes the next version with others; `StateSync` gets us the state of one that others made;
+`VoteLocks` remember what we promised where. This machine moves the chain on when a certificate appears, whoever made
+it, and changes over to another branch (design §6.2 step 10, §8).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Adopt, Discard, Tell, VersionCertified
 from coordinator.core.context import Core
-from coordinator.core.own_work import Ledger
-from coordinator.core.state_sync import FETCH_RETRY_SECONDS, Custody
-from coordinator.core.vote_locks import Bonds
+from coordinator.core.own_work import OwnWork
+from coordinator.core.state_sync import FETCH_RETRY_SECONDS, StateSync
+from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.gossip import announce, spread
-from coordinator.engine.version_round import Rounds
+from coordinator.engine.version_round import VersionRound
 from coordinator.group.pacing import Tempo
 from coordinator.round.attempt import Attempt
 from coordinator.round.roles import has_say
@@ -33,9 +33,9 @@ class FragmentMachine:
         """`held` is the version whose state we have; `chain`, whose certificates are verified, may know newer ones."""
         self.core = core
         self.chain = chain
-        self.custody = Custody(core)
-        self.bonds = Bonds(core)
-        self.ledger = Ledger(core.me)
+        self.custody = StateSync(core)
+        self.bonds = VoteLocks(core)
+        self.ledger = OwnWork(core.me)
         self.tempo = Tempo(core, certified_at=now, counted_from=now)
         self.finished: Attempt | None = None  # of ours that was certified last, until somebody takes it
         if held != chain.version:
@@ -43,9 +43,9 @@ class FragmentMachine:
             self.custody.again_at = now
         self.rounds = self._new_rounds()
 
-    def _new_rounds(self) -> Rounds:
+    def _new_rounds(self) -> VersionRound:
         cells = CellRounds(self.core, self.chain, self.custody, self.ledger)
-        return Rounds(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo, cells)
+        return VersionRound(self.core, self.chain, self.custody, self.bonds, self.ledger, self.tempo, cells)
 
     @property
     def cells(self) -> CellRounds:

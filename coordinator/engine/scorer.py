@@ -14,7 +14,7 @@ from coordinator.core.actions import Action, Appraise, Send, Tell
 from coordinator.core.context import Core
 from coordinator.core.events import Appraised
 from coordinator.round.exchange import Exchange
-from coordinator.trust.scores import Assignment, Standing
+from coordinator.trust.scores import Assignment, MemberScore
 from coordinator.wire.messages import NeedNote, PartNote
 from dht.identity import PeerId
 
@@ -53,7 +53,7 @@ class Scorer:
     core: Core
     owed: deque[Owed] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     scoring: Scoring | None = None
-    standings: OrderedDict[PeerId, Standing] = field(default_factory=OrderedDict)
+    standings: OrderedDict[PeerId, MemberScore] = field(default_factory=OrderedDict)
 
     # -- beginning
 
@@ -119,7 +119,7 @@ class Scorer:
         if event.found is None:
             return []
         scored = scoring.assignment.scored
-        standing = self.standings.pop(scored, Standing()).after(event.found)
+        standing = self.standings.pop(scored, MemberScore()).after(event.found)
         self.standings[scored] = standing
         while len(self.standings) > STANDINGS_MAX:
             self.standings.popitem(last=False)

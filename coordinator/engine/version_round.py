@@ -1,7 +1,7 @@
 """Our rounds at one base: from asking into a group to its certificate, or to the next attempt (design §6.2).
 
-`Joining` gets us into a group, `Attempt` is the group, `Bonds` say when a vote forbids us another one. A `Rounds` lives
-as long as its base is the newest version here.
+`Joining` gets us into a group, `PlannedAttempt` is the group, `VoteLocks` say when a vote forbids us another one. A
+`VersionRound` lives as long as its base is the newest version here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from coordinator.core.actions import Action, Discard, RoundVoided, Send, Tell
 from coordinator.core.context import Core
 from coordinator.core.events import Encoded
 from coordinator.core.lateness import LEADING
-from coordinator.core.own_work import Ledger
-from coordinator.core.state_sync import Custody
+from coordinator.core.own_work import OwnWork
+from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import QUORUM_SHARE, Timeline
-from coordinator.core.vote_locks import Bonds
+from coordinator.core.vote_locks import VoteLocks
 from coordinator.group.group import Group, read_group
 from coordinator.group.joining import Joining
 from coordinator.group.pacing import Tempo
-from coordinator.group.roster_building import Gathering
+from coordinator.group.roster_building import RosterBuilder
 from coordinator.round.attempt import Attempt
 from coordinator.wire.messages import Abstain, AskEvidenceNote, EvidenceNote
 from dht.errors import PeerError
@@ -35,14 +35,14 @@ MINOR_TOLERANCE_INTERVALS = 0.1  # by which honest members may differ about when
 
 
 @dataclass(slots=True)
-class Rounds:
+class VersionRound:
     """What we do to get from one version to the next. `attempt` is the group that we are in, `past` are void ones."""
 
     core: Core
     chain: Chain
-    custody: Custody
-    bonds: Bonds
-    ledger: Ledger
+    custody: StateSync
+    bonds: VoteLocks
+    ledger: OwnWork
     tempo: Tempo
     cells: CellRounds
     joining: Joining = field(init=False)
@@ -104,7 +104,7 @@ class Rounds:
         """Take part in making the next version; the caller has seen that we may."""
         return self.joining.open(self.contributes(now), now)
 
-    def _advance(self, gathering: Gathering, now: float) -> list[Action]:
+    def _advance(self, gathering: RosterBuilder, now: float) -> list[Action]:
         """Ask into an attempt that others have opened; move one of which we are the leader forward."""
         may_join = self.custody.complete and not self.bound(now)
         if may_join and self.core.me not in gathering.joins and self.attempt is None and self.wanted(now):
@@ -118,7 +118,7 @@ class Rounds:
         silent, minor = _silent(self, gathering.attempt), self.tempo.minor_allowed(self.chain, now)
         return self.joining.close(gathering, silent, minor, now)
 
-    def _awaits_cell(self, gathering: Gathering, now: float) -> bool:
+    def _awaits_cell(self, gathering: RosterBuilder, now: float) -> bool:
         """Whether our own cell may still come in time; the leaders of the others have a grace window for that."""
         first_at = now if gathering.first_at is None else gathering.first_at
         return self.cells.busy and now < first_at + QUORUM_SHARE * self.core.pace.round_seconds
@@ -287,19 +287,19 @@ class Rounds:
         self.bonds.tie(self.chain.digest, self.joining.own.used(), max(locks, default=0.0))
 
 
-def bound_until(rounds: Rounds) -> float:
+def bound_until(rounds: VersionRound) -> float:
     """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
     locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
     return max(rounds.bonds.at(rounds.chain.digest).until, *locks, 0.0)
 
 
-def _left_out(rounds: Rounds, group: Group) -> int:
+def _left_out(rounds: VersionRound, group: Group) -> int:
     """How many have asked in vain for a place in this group, as far as we know by now."""
     gathering = rounds.joining.gatherings.get(group.attempt)
     return 0 if gathering is None else gathering.left_out(group, _silent(rounds, group.attempt))
 
 
-def _silent(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
+def _silent(rounds: VersionRound, attempt: int) -> frozenset[PeerId]:
     """Members of the void attempts just before this one that said nothing there."""
     recent = [one for one in rounds.past if 0 < attempt - one.group.attempt <= LEFT_OUT_ATTEMPTS]
     return frozenset[PeerId]().union(*(one.silent for one in recent))

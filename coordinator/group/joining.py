@@ -18,7 +18,7 @@ from coordinator.core.timeline import JOIN_SHARE, RETRY_SHARE
 from coordinator.group.group import Group, leader_of, read_join
 from coordinator.group.leaders import first_able, first_leaders
 from coordinator.group.own_joins import OwnJoins
-from coordinator.group.roster_building import REVISIONS_MAX, Gathering, limits_at
+from coordinator.group.roster_building import REVISIONS_MAX, RosterBuilder, limits_at
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.messages import ATTEMPT_MAX, NETWORKS_MAX, Join
 from dht.errors import PeerError
@@ -47,7 +47,7 @@ class Joining:
     not_before: float = 0.0
     since: float | None = None
     repeat_at: float = 0.0
-    gatherings: dict[int, Gathering] = field(default_factory=dict)
+    gatherings: dict[int, RosterBuilder] = field(default_factory=dict)
     announced: dict[PeerId, int] = field(default_factory=dict)  # the attempts of the active set, as far as we know
 
     def __post_init__(self, first_attempt: int) -> None:
@@ -57,7 +57,7 @@ class Joining:
         """Deadline of a group: doubled as often as its leader says, so that all members have the same.
 
         A leader may lie: no more often than we have seen attempts fail, with those that went by without us, or the
-        attempt's number allows (`Bonds.bind`).
+        attempt's number allows (`VoteLocks.bind`).
         """
         said = self.failures if group.voids is None else group.voids
         return self.core.deadline_seconds(min(said, self.voids + self.passed, group.attempt))
@@ -128,7 +128,7 @@ class Joining:
             self.attempt_number, self.since = self.attempt_number + 1, now
         return self.ask(contributes, now)
 
-    def follow(self, gathering: Gathering, contributes: bool, now: float) -> list[Action]:
+    def follow(self, gathering: RosterBuilder, contributes: bool, now: float) -> list[Action]:
         """Ask into an attempt that enough others have opened: our own clock is behind, theirs counts.
 
         It is one of ours, or we have no part in the newest version, and its leader shows us who asks; where not all can
@@ -183,7 +183,7 @@ class Joining:
         for gathering in self.gatherings.values():
             gathering.joins.pop(peer, None)
 
-    def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> Gathering | None:
+    def hear(self, statement: Statement, now: float, at_first_hand: bool = True) -> RosterBuilder | None:
         """Keep somebody's join; the gathering that it is news for. Raises PeerError if it does not count."""
         join, sender = read_join(statement, self.chain, self.core.unix_seconds(now)), PeerId(statement.sender)
         if sender in self.core.bans:
@@ -196,14 +196,14 @@ class Joining:
         gathering = self._gathering(join.attempt)
         return gathering if gathering is not None and gathering.add(statement, join, now) else None
 
-    def _gathering(self, attempt: int) -> Gathering | None:
+    def _gathering(self, attempt: int) -> RosterBuilder | None:
         """The joins of an attempt; None if it is used up or if there are more of interest than we keep."""
         if attempt < self.own.first_attempt:
             return None
         if attempt not in self.gatherings:
             if len(self.gatherings) >= GATHERINGS_MAX and not self._make_room_to_listen(attempt):
                 return None
-            self.gatherings[attempt] = Gathering(self.core, self.chain, attempt, self.not_before)
+            self.gatherings[attempt] = RosterBuilder(self.core, self.chain, attempt, self.not_before)
         return self.gatherings[attempt]
 
     def _make_room_to_listen(self, attempt: int) -> bool:
@@ -222,7 +222,7 @@ class Joining:
         self.use_up(oldest)
         return True
 
-    def close(self, gathering: Gathering, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
+    def close(self, gathering: RosterBuilder, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
         gathering.failures = self.failures
         asking = {peer for peer in self.core.presence.heard_trainers(now) if self.has_ticket(peer, now)}
@@ -249,7 +249,7 @@ class Joining:
     # -- time
 
     @property
-    def current(self) -> Gathering | None:
+    def current(self) -> RosterBuilder | None:
         """Joins of the attempt that we are in or ask into."""
         return self.gatherings.get(self.attempt_number)
 

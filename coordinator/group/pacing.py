@@ -9,7 +9,14 @@ from coordinator.chain.chain import Chain
 from coordinator.core.context import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.core.quorum import quorum_size
 from coordinator.core.timeline import LOCK_DEADLINES
-from coordinator.group.schedule import QUORUM_INTERVALS, Pace, due_time, interval_seconds, spacing_seconds, steps_needed
+from coordinator.group.schedule import (
+    QUORUM_INTERVALS,
+    VoterPace,
+    due_time,
+    interval_seconds,
+    spacing_seconds,
+    steps_needed,
+)
 
 MINOR_INTERVALS = 3.0  # expected intervals without a full certificate before a minor one may be made (design §6.3)
 FEW_INTERVALS = 6.0  # before one is taken over that a hostile key may have made alone, beside all locks
@@ -78,7 +85,7 @@ class Tempo:
         return now >= self.certified_at + patience
 
 
-def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pace]:
+def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[VoterPace]:
     """Speeds of the voters whose median decides; at version 0, of everyone who trains.
 
     Our own counts without a vote, too: the few of a small swarm may be all that go on. In a crowd it does not, so that
@@ -92,11 +99,11 @@ def paces(core: Core, chain: Chain, counted_from: float, now: float) -> list[Pac
         if sighting.presence.state == "hosting":
             continue
         steps, seen = (sighting.presence.steps, sighting.seen_seconds) if first else (0, counted_from)
-        found.append(Pace(steps, seen, sighting.presence.steps_per_second))
+        found.append(VoterPace(steps, seen, sighting.presence.steps_per_second))
     votes = first or core.me in chain.active_set()
     if core.contributes and (votes or not found or not core.crowded(chain, now)):
         steps, seen = (core.steps, core.steps_seen) if first else (0, counted_from)
-        found.append(Pace(steps, seen, core.steps_per_second))
+        found.append(VoterPace(steps, seen, core.steps_per_second))
     return found
 
 
@@ -113,7 +120,7 @@ def _pacing(core: Core, chain: Chain, counted_from: float, now: float) -> Pacing
     )
 
 
-def _timing(core: Core, chain: Chain, voters: Sequence[Pace]) -> Sequence[Pace]:
+def _timing(core: Core, chain: Chain, voters: Sequence[VoterPace]) -> Sequence[VoterPace]:
     """Of these, whose rates say how patient to be: at version 0, where anybody may be listed, none slower than ours.
 
     Else keys that say to train at a crawl would keep a run from beginning (docs/adr/0042).

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from coordinator.chain.chain import Chain, beacon_order
-from coordinator.chain.newcomer_limits import Limits, Networks
+from coordinator.chain.newcomer_limits import Networks, NewcomerLimits
 from coordinator.core.actions import Action, RoundKey
 from coordinator.core.context import Core
 from coordinator.core.quorum import Gathered, close_roster, quorum_size
@@ -26,15 +26,15 @@ SUMMONED_MAX = 16  # strangers in one attempt: keys cost nothing, and each that 
 NOBODY: Networks = MappingProxyType({})
 
 
-def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> Limits:
+def limits_at(core: Core, chain: Chain, attempt: int, named: Networks) -> NewcomerLimits:
     """The bounds of a roster of this attempt; `named` are the networks that joins name."""
     founders = chain.rules.founders
     networks = {peer: core.networks_of(peer, own) for peer, own in named.items()}
-    return Limits(chain.rules.trust, leader_of(chain, attempt), chain.known(), founders, networks)
+    return NewcomerLimits(chain.rules.trust, leader_of(chain, attempt), chain.known(), founders, networks)
 
 
 @dataclass(slots=True)
-class Gathering:
+class RosterBuilder:
     """Joins of one attempt. Everybody who gets joins keeps them: members check the leader's roster against theirs."""
 
     core: Core
@@ -163,7 +163,7 @@ class Gathering:
         order, limits = self._admitted(silent, named)
         return limits.admitted(seated(order, self.chain.newest_roster()))
 
-    def _admitted(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[tuple[PeerId, ...], Limits]:
+    def _admitted(self, silent: Set[PeerId], named: Networks = NOBODY) -> tuple[tuple[PeerId, ...], NewcomerLimits]:
         """Who would have one in a roster of any length, in beacon order, and the limits behind it."""
         joined = {peer: frozenset(join.networks) for peer, (_, join) in self.joins.items() if peer not in silent}
         all_named = {**joined, **named}

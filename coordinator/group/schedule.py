@@ -13,7 +13,7 @@ QUORUM_INTERVALS = 3.0  # expected intervals after which K voters are enough to 
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class VoterPace:
     """One voter's speed as we know it: `steps` made at time `seen`, going on at `steps_per_second`."""
 
     steps: float
@@ -34,13 +34,13 @@ def steps_needed(pace: PaceSpec, fragment: int, version: int) -> float:
     return pace.steps_per_version
 
 
-def median_time(voters: Sequence[Pace], steps: float) -> float:
+def median_time(voters: Sequence[VoterPace], steps: float) -> float:
     """When the median voter (the lower one of an even number) will have made `steps`; infinity without voters."""
     times = sorted(voter.reaches(steps) for voter in voters)
     return times[(len(times) - 1) // 2] if times else math.inf
 
 
-def due_time(voters: Sequence[Pace], steps: float, quorum: int, patience_until: float) -> float:
+def due_time(voters: Sequence[VoterPace], steps: float, quorum: int, patience_until: float) -> float:
     """When a round opens: with the median voter, or after `patience_until` with the K-th.
 
     The second is for a swarm of which most stand still (paused, gone); it must come late enough that a few fast peers
@@ -51,19 +51,19 @@ def due_time(voters: Sequence[Pace], steps: float, quorum: int, patience_until: 
     return min(median_time(voters, steps), max(kth, patience_until))
 
 
-def median_rate(voters: Sequence[Pace]) -> float:
+def median_rate(voters: Sequence[VoterPace]) -> float:
     """Steps per second of the median voter (the upper one of an even number) among those that move; 0 if none does."""
     rates = sorted(voter.steps_per_second for voter in voters if voter.steps_per_second > 0)
     return rates[len(rates) // 2] if rates else 0.0
 
 
-def interval_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
+def interval_seconds(pace: PaceSpec, voters: Sequence[VoterPace]) -> float:
     """Expected time between two versions of a fragment; a round's deadline while nobody moves."""
     rate = median_rate(voters)
     return pace.steps_per_version / rate if rate > 0 else pace.round_seconds
 
 
-def spacing_seconds(pace: PaceSpec, voters: Sequence[Pace]) -> float:
+def spacing_seconds(pace: PaceSpec, voters: Sequence[VoterPace]) -> float:
     """Least time between two openings: 0.8 of H/P steps of the median voter; 0 while nobody moves."""
     rate = median_rate(voters)
     return SPACING_SHARE * pace.steps_per_version / (pace.fragments * rate) if rate > 0 else 0.0

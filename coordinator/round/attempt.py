@@ -1,6 +1,6 @@
 """One member's attempt at a round, from the accepted roster to a certificate or an abstention (design §6.2).
 
-Composes the steps: `Exchange` (4–7), `Chair` (the leader's part), `Verdict` (8–9). What comes before its turn is kept
+Composes the steps: `Exchange` (4–7), `Leader` (the leader's part), `Voting` (8–9). What comes before its turn is kept
 in a bounded list and tried again; what was lost is repeated by `_remind`.
 """
 
@@ -17,15 +17,15 @@ from coordinator.core.events import Applied, Encoded, Inspected, Opened, Reduced
 from coordinator.core.lateness import LEADING
 from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
 from coordinator.group.group import Group, read_commit
-from coordinator.round.cell_input import Harvest
-from coordinator.round.early_messages import Early
+from coordinator.round.cell_input import CellInput
+from coordinator.round.early_messages import EarlyMessages
 from coordinator.round.exchange import Exchange
-from coordinator.round.leader import Chair
-from coordinator.round.opening_server import Opener
+from coordinator.round.leader import Leader
+from coordinator.round.opening_server import OpeningServer
 from coordinator.round.outcome import read_check
 from coordinator.round.refutations import Refutations
-from coordinator.round.spot_checks import Inspection
-from coordinator.round.voting import Verdict
+from coordinator.round.spot_checks import SpotChecks
+from coordinator.round.voting import Voting
 from coordinator.wire.messages import NeedNote, PartNote
 from coordinator.wire.openings import OpeningNote, OpenNote
 from dht.errors import PeerError
@@ -47,15 +47,15 @@ class Attempt:
     chain: Chain
     group: Group
     timeline: Timeline
-    harvest: Harvest | None = None  # what we bring as a head of others; None: our own outer gradient
+    harvest: CellInput | None = None  # what we bring as a head of others; None: our own outer gradient
     left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
     exchange: Exchange = field(init=False)
-    opener: Opener = field(init=False)
+    opener: OpeningServer = field(init=False)
     refutations: Refutations = field(init=False)
-    inspection: Inspection = field(init=False)
-    verdict: Verdict = field(init=False)
-    chair: Chair = field(init=False)
-    early: Early = field(init=False)
+    inspection: SpotChecks = field(init=False)
+    verdict: Voting = field(init=False)
+    chair: Leader = field(init=False)
+    early: EarlyMessages = field(init=False)
     retry_at: float = field(init=False)
     moment: float = math.inf  # when a stage ends for members that have only a moment
     gone: dict[PeerId, float] = field(init=False)
@@ -67,12 +67,12 @@ class Attempt:
         lost = (presence.gone | presence.unheard).intersection(self.group.members)
         self.gone = dict.fromkeys(lost, self.timeline.start)
         self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
-        self.early = Early(self.exchange, NEEDS_INPUTS)
-        self.opener = Opener(self.core, self.group, self.exchange)
+        self.early = EarlyMessages(self.exchange, NEEDS_INPUTS)
+        self.opener = OpeningServer(self.core, self.group, self.exchange)
         self.refutations = Refutations(self.core, self.group, self.exchange)
-        self.inspection = Inspection(self.core, self.group, self.timeline, self.exchange, self.refutations)
-        self.verdict = Verdict(self.core, self.group, self.timeline, self.exchange, self.inspection)
-        self.chair = Chair(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.inspection = SpotChecks(self.core, self.group, self.timeline, self.exchange, self.refutations)
+        self.verdict = Voting(self.core, self.group, self.timeline, self.exchange, self.inspection)
+        self.chair = Leader(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.retry_at = self.timeline.at(RETRY_SHARE)
 
     # -- what the attempt amounts to

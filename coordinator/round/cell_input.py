@@ -16,7 +16,7 @@ from coordinator.wire.messages import CellYield
 
 
 @dataclass(frozen=True, slots=True)
-class Harvest:
+class CellInput:
     """Whose work is in it, and the step that it amounts to."""
 
     cell: CellYield

@@ -20,7 +20,7 @@ Receive = Callable[[PeerId, Statement | PartNote, bytes | None, float], list[Act
 
 
 @dataclass(slots=True)
-class Early:
+class EarlyMessages:
     """`kinds`: statements that cannot be read without the input set. Parts and results of a second turn wait for it."""
 
     exchange: Exchange

@@ -1,6 +1,6 @@
 """Steps 4–7 of a round as one member lives them: commit, scatter, reduce, return (design §6.2).
 
-Sans-IO and idempotent: messages may come twice and in any order within what `Attempt` hands on.
+Sans-IO and idempotent: messages may come twice and in any order within what `PlannedAttempt` hands on.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from coordinator.group.group import Group, InputSet
 from coordinator.round.exchange import Exchange
 from coordinator.round.outcome import Checked, agreed_results, missed_partitions, partitions_to_redo
 from coordinator.round.refutations import Refutations
-from coordinator.round.stage_waits import Patience
+from coordinator.round.stage_waits import StageWaits
 from coordinator.wire.inputs import bundle_of
 from coordinator.wire.messages import Proposal, Redo
 from dht.identity import PeerId
@@ -21,7 +21,7 @@ from dht.statement import Statement
 
 
 @dataclass(slots=True)
-class Chair:
+class Leader:
     """Collects commitments into the bundle (leader only), then checks into a redo or a proposal."""
 
     core: Core
@@ -34,11 +34,11 @@ class Chair:
     checks: dict[PeerId, Checked] = field(default_factory=dict)  # the newest of each member
     redo: Statement | None = None
     proposal: Statement | None = None
-    for_commits: Patience = field(init=False)
+    for_commits: StageWaits = field(init=False)
     announced_at: float | None = None  # when we first waited for a refutation that a check announced
 
     def __post_init__(self) -> None:
-        self.for_commits = Patience(self.timeline, self.group.probation)
+        self.for_commits = StageWaits(self.timeline, self.group.probation)
 
     @property
     def leads(self) -> bool:

@@ -16,7 +16,7 @@ ANSWERS_MAX = 4  # times that one request is answered: messages get lost, but no
 
 
 @dataclass(slots=True)
-class Opener:
+class OpeningServer:
     """Answers every member for one seed per partition and turn, the first that it names."""
 
     core: Core

@@ -10,7 +10,7 @@ from coordinator.core.context import Core
 from coordinator.core.timeline import CHECK_SHARE, RECHECK_SHARE, Timeline
 from coordinator.group.group import Group, InputSet
 from coordinator.round.exchange import Exchange
-from coordinator.round.spot_checks import Inspection
+from coordinator.round.spot_checks import SpotChecks
 from coordinator.wire.messages import Check
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -24,7 +24,7 @@ class OwnCheck:
     group: Group
     timeline: Timeline
     exchange: Exchange
-    inspection: Inspection
+    inspection: SpotChecks
     statement: Statement | None = None
     told: set[PeerId] = field(default_factory=set)
     said_in: int = -1  # the phase of the statement

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.actions import Reduce
 from coordinator.group.group import Group, InputSet
-from coordinator.round.stage_waits import Patience
+from coordinator.round.stage_waits import StageWaits
 from dht.identity import PeerId
 
 
@@ -24,7 +24,7 @@ class ReducerDuty:
     turn: int
     needed: tuple[int, int]
     deadline: float
-    patience: Patience
+    patience: StageWaits
     arrived: set[int] = field(default_factory=set)
     hopeless: set[int] = field(default_factory=set)
     started: bool = False

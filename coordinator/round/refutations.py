@@ -22,7 +22,7 @@ REPEATS_MAX = 3  # times that refutations of ours are sent again
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ReadRefutation:
     """Somebody's refutation, read once: it may be half a megabyte."""
 
     statement: Statement
@@ -38,7 +38,7 @@ class Refutations:
     exchange: Exchange
     proven: dict[bytes, Statement] = field(default_factory=dict)
     false: dict[PeerId, Statement] = field(default_factory=dict)  # by sender: what it signed does not refute
-    claims: dict[PeerId, Claim] = field(default_factory=dict)  # not repeated by us yet; one of each member
+    claims: dict[PeerId, ReadRefutation] = field(default_factory=dict)  # not repeated by us yet; one of each member
     examined: set[PeerId] = field(default_factory=set)  # whose claim is being recomputed
     repeats: int = 0
 
@@ -79,7 +79,7 @@ class Refutations:
         body = statement.read(Refutation)
         if body.result in self.proven:
             return []
-        self.claims[sender] = Claim(statement, body)
+        self.claims[sender] = ReadRefutation(statement, body)
         return self.examine()
 
     def examine(self) -> list[Action]:

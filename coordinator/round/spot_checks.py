@@ -25,7 +25,7 @@ Slot = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Case:
+class CheckedResult:
     """One result that we look into.
 
     `by_owners`: its reducer was passed over, contributors are asked, and `opened` is what they showed. `overdue`: none
@@ -52,7 +52,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Inspection:
+class SpotChecks:
     """What we have found out about the results that we hold."""
 
     core: Core
@@ -60,7 +60,7 @@ class Inspection:
     timeline: Timeline
     exchange: Exchange
     refutations: Refutations
-    cases: dict[Slot, Case] = field(default_factory=dict)
+    cases: dict[Slot, CheckedResult] = field(default_factory=dict)
 
     # -- what it has come to
 
@@ -111,7 +111,7 @@ class Inspection:
         cases = ((partition, self._case(partition)) for partition in range(self.group.partitions))
         return tuple(partition for partition, case in cases if case is not None and case.finding in findings)
 
-    def _case(self, partition: int) -> Case | None:
+    def _case(self, partition: int) -> CheckedResult | None:
         return self.cases.get((partition, self.exchange.turn_of(partition)))
 
     def _needs_no_look(self, held: HeldResult) -> bool:
@@ -134,7 +134,7 @@ class Inspection:
                 actions += self._hurry(case, gone, now)
         return actions + self.refutations.examine()
 
-    def _hurry(self, case: Case, gone: Set[PeerId], now: float) -> list[Action]:
+    def _hurry(self, case: CheckedResult, gone: Set[PeerId], now: float) -> list[Action]:
         if now >= self.timeline.at(SECOND_PROPOSE_SHARE):  # who looks on now keeps its vote from those who voted
             case.overdue = True
             return []
@@ -144,15 +144,15 @@ class Inspection:
             self.exchange.waits.miss(OPENING, {case.held.reducer})
         return self._pass_over(case, now) if late or lost else []
 
-    def _begin(self, held: HeldResult, now: float) -> Case:
+    def _begin(self, held: HeldResult, now: float) -> CheckedResult:
         slot = (held.result.partition, held.result.turn)
         nonces = self.exchange.nonces
         tardy = held.reducer in self.exchange.waits.hurried(OPENING)
         seed = seed_of(nonces.joined, *slot)
-        self.cases[slot] = case = Case(held, seed, now, foreseen=nonces.all_shown, by_owners=tardy)
+        self.cases[slot] = case = CheckedResult(held, seed, now, foreseen=nonces.all_shown, by_owners=tardy)
         return case
 
-    def _ask(self, case: Case, own: bool) -> list[Action]:
+    def _ask(self, case: CheckedResult, own: bool) -> list[Action]:
         """The reducer for all, or the owners for their `own` inputs; nobody of whom we expect nothing."""
         assert self.exchange.inputs is not None
         peers, result = self.exchange.inputs.peers, case.held.result
@@ -165,16 +165,16 @@ class Inspection:
         note = OpenNote(group=place[0], partition=place[1], turn=place[2], seed=case.seed, own=own)
         return [Send(peer, note) for peer in asked]
 
-    def _asked_for(self, case: Case) -> frozenset[int]:
+    def _asked_for(self, case: CheckedResult) -> frozenset[int]:
         """Included inputs, but ours."""
         assert self.exchange.inputs is not None
         return frozenset(case.held.result.included) - {self.exchange.inputs.index(self.core.me)}
 
-    def _lacking(self, case: Case) -> list[int]:
+    def _lacking(self, case: CheckedResult) -> list[int]:
         """Of these what its owner has not opened for us."""
         return sorted(self._asked_for(case) - case.opened.keys())
 
-    def _pass_over(self, case: Case, now: float) -> list[Action]:
+    def _pass_over(self, case: CheckedResult, now: float) -> list[Action]:
         """The reducer has not opened: ask the owners of the inputs. Nor have they: a doubt remains."""
         case.overdue = case.by_owners
         if case.overdue:
@@ -202,12 +202,12 @@ class Inspection:
             case.opened[shown.member] = shown
         return self._recompute_owners(case)
 
-    def _recompute(self, case: Case, opened: Mapping[int, OpenedInput]) -> list[Action]:
+    def _recompute(self, case: CheckedResult, opened: Mapping[int, OpenedInput]) -> list[Action]:
         case.working = True
         shown = tuple(one for member, one in opened.items() if member in self._asked_for(case))
         return [inspection_of(self.exchange, case.held, self.core.me, shown, seed=case.seed)]
 
-    def _recompute_owners(self, case: Case) -> list[Action]:
+    def _recompute_owners(self, case: CheckedResult) -> list[Action]:
         """What the owners opened, once all have."""
         if case.working or case.owners_tried or not case.by_owners or self._lacking(case):
             return []

@@ -7,14 +7,14 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.core.lateness import Stage, Tardiness, round_number
+from coordinator.core.lateness import Lateness, Stage, round_number
 from coordinator.core.timeline import PROBATION_SHARE, Timeline
 from coordinator.group.group import Group
 from dht.identity import PeerId
 
 
 @dataclass(slots=True)
-class Patience:
+class StageWaits:
     """Of one stage: everybody has until its end, who is `hurried` or `late` only a moment more than the others take.
 
     Keys cost nothing; if each could hold a stage up until its end by silence, new ones would slow every round down.
@@ -65,9 +65,9 @@ class Waits:
     """All stages of one group at which we wait for members, and what we learn there about who is tardy."""
 
     me: PeerId
-    tardiness: Tardiness
+    tardiness: Lateness
     group: Group
-    stages: dict[tuple[Stage, int], Patience] = field(default_factory=dict)
+    stages: dict[tuple[Stage, int], StageWaits] = field(default_factory=dict)
     spent: set[PeerId] = field(default_factory=set)
     given_by: dict[PeerId, bytes] = field(default_factory=dict)  # the last result that each reducer gave us itself
 
@@ -76,13 +76,13 @@ class Waits:
         number = round_number(self.group.key.fragment, self.group.key.version)
         return self.tardiness.hurried(frozenset(self.group.members) - {self.me}, stage, number)
 
-    def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> Patience:
+    def at(self, stage: Stage, timeline: Timeline, partition: int = 0) -> StageWaits:
         """Our patience at a stage, from when we first ask for it."""
         if (stage, partition) not in self.stages:
             hurried = self.group.probation | self.hurried(stage)
             late = frozenset[PeerId]() if stage[0] == "part" else self.spent  # whose part does not count loses work
             tell_late = partial(self._miss_in_turn, stage)
-            self.stages[stage, partition] = Patience(timeline, hurried, tell_late, self.spent, late)
+            self.stages[stage, partition] = StageWaits(timeline, hurried, tell_late, self.spent, late)
         return self.stages[stage, partition]
 
     def give_up(self, peers: Set[PeerId]) -> None:

@@ -23,7 +23,7 @@ from coordinator.round.outcome import (
     read_proposal,
 )
 from coordinator.round.own_check import OwnCheck
-from coordinator.round.spot_checks import Inspection
+from coordinator.round.spot_checks import SpotChecks
 from coordinator.wire.messages import Abstain, NeedNote, Proposal, Redo
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -33,14 +33,14 @@ SHOWN_MAX = 3  # times that roster and bundle are handed on with a proposal: mes
 
 
 @dataclass(slots=True)
-class Verdict:
+class Voting:
     """What we have checked, accepted and signed. Votes at most once, and never after abstaining."""
 
     core: Core
     group: Group
     timeline: Timeline
     exchange: Exchange
-    inspection: Inspection
+    inspection: SpotChecks
     ballot: Ballot = field(init=False)
     check: OwnCheck = field(init=False)
     waiting: dict[str, Statement] = field(default_factory=dict)  # a redo or proposal whose refutations we lack yet

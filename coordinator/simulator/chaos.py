@@ -24,7 +24,7 @@ VERSIONS_MIN = 10  # a seed is not over before this many were certified
 
 
 @dataclass(frozen=True, slots=True)
-class ChaosReport:
+class SeedReport:
     """What one seed did."""
 
     seed: int
@@ -112,7 +112,7 @@ def _are_borne(world: World, hostile: list[VirtualPeer]) -> bool:
     return few_founders and few_voters and len(set(honest) - world.witnesses) >= world.pace.min_group
 
 
-def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
+def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> SeedReport:
     """Run one seed to its end; raises InvariantError if a promise of the protocol is broken.
 
     If `attacked`, some peers are hostile. When the faults end versions must go on with them; then they leave for good.
@@ -136,7 +136,7 @@ def run_seed(seed: int, real_keys: bool = False, attacked: bool = False, strange
     world.settle(SETTLE_SECONDS, VERSIONS_MIN)
     living = [peer.engine for peer in world.peers if peer.engine is not None]
     banned = sum(all(peer.me in engine.core.bans for engine in living) for peer in hostile)
-    return ChaosReport(
+    return SeedReport(
         seed,
         len(world.peers),
         world.versions(),

@@ -39,7 +39,7 @@ from coordinator.group.own_joins import JOINS_KEPT_MAX
 from coordinator.group.roster_building import JOINS_MAX
 from coordinator.round.early_messages import EARLY_MESSAGES_MAX
 from coordinator.simulator.lasting import Lasting
-from coordinator.simulator.observer import Observer
+from coordinator.simulator.observer import EventCounter
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.trust.bans import BANS_MAX
 from coordinator.trust.equivocation import STATEMENTS_KEPT, VERSIONS_KEPT
@@ -66,7 +66,7 @@ class CastVote:
 
 
 @dataclass(slots=True)
-class Watcher(Observer):
+class Watcher(EventCounter):
     """Sees every action of every virtual peer, and judges it."""
 
     min_share: float = 0.5
@@ -87,7 +87,7 @@ class Watcher(Observer):
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Judge one action before it is carried out."""
-        Observer.acts(self, peer, action)
+        EventCounter.acts(self, peer, action)
         if isinstance(action, Send):
             message = action.message
             honest = peer.me not in self.hostile  # whose other face comes back to it, and is shown to whoever asks
@@ -181,7 +181,7 @@ class Watcher(Observer):
         """(1a) Two full certificates for one parent only by hostile keys, or voters cut off for three deadlines."""
         self.lasting.meet(certificate)
         forks, known = self.forks, self.full.get((certificate.fragment, certificate.outcome.parent))
-        if not Observer.meet(self, certificate):
+        if not EventCounter.meet(self, certificate):
             return False
         outcome = certificate.outcome
         electors, votes = self._electors(outcome), len(self._counted_votes(certificate))

@@ -17,7 +17,7 @@ from dht.identity import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BranchChange:
     """Of one fragment's lineage: what was left after the fork, and what was taken instead."""
 
     active: frozenset[PeerId]  # at the fork
@@ -25,7 +25,7 @@ class Change:
     taken: tuple[Certificate, ...]
 
     @classmethod
-    def between(cls, before: Chain, now: Chain) -> Change:
+    def between(cls, before: Chain, now: Chain) -> BranchChange:
         """From one chain to another; raises ValueError if they share nothing that is kept."""
         fork = last_shared(before, now)
         if fork is None:
@@ -40,7 +40,7 @@ class Lasting:
 
     newest: dict[tuple[int, PeerId], Certificate] = field(default_factory=dict)  # by fragment and voter
     chains: dict[tuple[PeerId, int], Chain] = field(default_factory=dict)
-    changes: dict[PeerId, list[Change]] = field(default_factory=dict)
+    changes: dict[PeerId, list[BranchChange]] = field(default_factory=dict)
 
     def meet(self, certificate: Certificate) -> None:
         """Note who signed it; copies of one certificate may hold other votes."""
@@ -51,7 +51,7 @@ class Lasting:
 
     def leave(self, peer: PeerId, machine: FragmentMachine) -> None:
         """A peer changes lineage in one fragment; it may do so in others at the same moment."""
-        change = Change.between(self.chains[peer, machine.index], machine.chain)
+        change = BranchChange.between(self.chains[peer, machine.index], machine.chain)
         self.changes.setdefault(peer, []).append(change)
         for certificate in (*change.left, *change.taken):
             self.meet(certificate)

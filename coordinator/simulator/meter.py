@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from coordinator.core.actions import Action, Adopt, Encode, Send
-from coordinator.simulator.observer import Observer
+from coordinator.simulator.observer import EventCounter
 from coordinator.wire.messages import Message, PartNote
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Meter(Observer):
+class Meter(EventCounter):
     """Per peer: messages, their bytes without payloads, fragments as payloads, signatures checked."""
 
     sent: Counter[PeerId] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class Meter(Observer):
 
     def acts(self, peer: VirtualPeer, action: Action) -> None:
         """Count one action."""
-        Observer.acts(self, peer, action)
+        EventCounter.acts(self, peer, action)
         if isinstance(action, Encode):
             self._shares[action.key.roster_id] = 1 / action.partitions
         elif isinstance(action, Adopt):

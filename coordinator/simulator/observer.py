@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Observer:
+class EventCounter:
     """Counts, and judges nothing; `coordinator.simulator.invariants.Watcher` also judges."""
 
     full: dict[tuple[int, bytes], Certificate] = field(default_factory=dict)  # by fragment and parent

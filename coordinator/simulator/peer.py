@@ -12,7 +12,7 @@ from typing import Protocol
 from coordinator.adversary.mischief import Mischief, MischievousCore
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT, Chain
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.core.actions import (
     Action,
     Adopt,
@@ -59,7 +59,7 @@ VOTES_KEPT = 64
 class Disk:
     """What survives a crash: a checkpoint of one moment, and the votes."""
 
-    certificates: list[History]  # up to the state of each fragment
+    certificates: list[PackedHistory]  # up to the state of each fragment
     states: list[bytes]
     counted: list[int]
     births: list[tuple[int, int]] = field(default_factory=list)
@@ -129,7 +129,7 @@ class VirtualPeer:
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
-        self.disk = Disk([History() for _ in genesis], list(genesis), [0] * len(genesis))
+        self.disk = Disk([PackedHistory() for _ in genesis], list(genesis), [0] * len(genesis))
 
     @property
     def me(self) -> PeerId:

@@ -78,7 +78,7 @@ class BoardPeer(VirtualPeer):
 
 
 @dataclass(slots=True, repr=False)  # it would be that of every engine
-class Crowd:
+class ScaleRun:
     """Very many peers of one fragment. `knew_at`: when peers heard of each version; `opened`: when each was due."""
 
     count: int
@@ -249,7 +249,7 @@ def main() -> int:
         round_seconds=20.0,
         cells=not arguments.one_level,
     )
-    crowd = Crowd(arguments.peers, arguments.seed, arguments.deaths, pace)
+    crowd = ScaleRun(arguments.peers, arguments.seed, arguments.deaths, pace)
     started = time.process_time()
     crowd.run(arguments.versions)
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

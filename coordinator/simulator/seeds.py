@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from coordinator.simulator.chaos import ChaosReport, run_seed
+from coordinator.simulator.chaos import SeedReport, run_seed
 
 SEEDS_PER_TASK = 10
 
@@ -41,7 +41,7 @@ class SeedOutcome:
     """A seed, its report or what broke, and the processor time that it took."""
 
     seed: int
-    report: ChaosReport | str
+    report: SeedReport | str
     cpu_seconds: float
 
 
@@ -58,7 +58,7 @@ def outcomes(seeds: Sequence[int], kind: Kind, processes: int) -> Iterator[SeedO
 def _run(seed: int, kind: Kind, verbose: bool) -> SeedOutcome:
     started = time.process_time()
     try:
-        report: ChaosReport | str = run_seed(seed, kind.real_keys, kind.attacked, kind.strangers)
+        report: SeedReport | str = run_seed(seed, kind.real_keys, kind.attacked, kind.strangers)
     except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be named
         report = traceback.format_exc() if verbose else f"{type(error).__name__}: {error}"
     return SeedOutcome(seed, report, time.process_time() - started)

@@ -22,7 +22,7 @@ from coordinator.simulator.invariants import InvariantError, Watcher
 from coordinator.simulator.judgement import check_converged, check_messages, check_work
 from coordinator.simulator.keys import KeyedSigner, KeyedVerifier, virtual_peer_id
 from coordinator.simulator.network import LinkFaults, VirtualNetwork
-from coordinator.simulator.observer import Observer
+from coordinator.simulator.observer import EventCounter
 from coordinator.simulator.peer import Surroundings, TensorsMaker, VirtualPeer, make_virtual_tensors
 from dht.identity import Identity, KeyVerifier, PeerId, Signer, Verifier
 from dht.statement import digest_of
@@ -58,7 +58,7 @@ def make_manifest(
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class VirtualRun:
     """What virtual peers train, if not nothing: their run, and who owns their tensors."""
 
     describe: Callable[[Sequence[PeerId]], Manifest]  # the manifest, given the founders
@@ -76,7 +76,7 @@ class World:
     faults: LinkFaults = CALM
     witnesses: frozenset[int] = frozenset()
     real_keys: bool = False
-    setting: Setting | None = None
+    setting: VirtualRun | None = None
     chain_kept: int = CHAIN_KEPT
     carries: bool = True
     trust: TrustSpec = EVERYBODY_AT_ONCE
@@ -84,7 +84,7 @@ class World:
     random: random.Random = field(init=False)
     manifest: Manifest = field(init=False)
     network: VirtualNetwork = field(init=False)
-    watcher: Observer = field(init=False)
+    watcher: EventCounter = field(init=False)
     peers: list[VirtualPeer] = field(init=False)
     traps: dict[PeerId, Callable[[Action], bool]] = field(default_factory=dict)  # a peer dies at such an action
     outcasts: set[PeerId] = field(default_factory=set)  # once dead, nobody starts them again
@@ -101,7 +101,7 @@ class World:
         )
         make_tensors = make_virtual_tensors if self.setting is None else self.setting.make_tensors
         self.network = VirtualNetwork(self.clock, self.random, self.faults)
-        self.watcher = Watcher(min_share=self.pace.min_share) if self.setting is None else Observer()
+        self.watcher = Watcher(min_share=self.pace.min_share) if self.setting is None else EventCounter()
         directory: dict[PeerId, VirtualPeer] = {}
         world = Surroundings(
             self.manifest,

@@ -53,7 +53,7 @@ def nowhere(statement: Statement) -> bool:
 
 
 @dataclass(slots=True)
-class Hearsay:
+class Equivocations:
     """Of one fragment, by version."""
 
     verifier: Verifier

@@ -27,17 +27,17 @@ class Appraisal:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberScore:
     """Running means over the contributions of one member that we have looked into."""
 
     rounds: int = 0
     assigned: float = 0.0
     other: float = 0.0
 
-    def after(self, found: Appraisal) -> Standing:
+    def after(self, found: Appraisal) -> MemberScore:
         """With one finding more: a plain mean of the first few, then the newest ones count most."""
         weight = max(NEWEST_WEIGHT, 1 / (self.rounds + 1))
-        return Standing(
+        return MemberScore(
             self.rounds + 1,
             self.assigned + weight * (found.assigned - self.assigned),
             self.other + weight * (found.other - self.other),

@@ -4,18 +4,18 @@ Two statements of one key in one place that differ are a contradiction (`coordin
 something that a later life of the same peer does not share:
 
 * A *join* holds the boot nonce of the life that says it, and its context the base. Within a life `OwnJoins.said` keeps
-  what was said; an attempt forgotten there is used up, also if we leave the base and come back (`Bonds`).
+  what was said; an attempt forgotten there is used up, also if we leave the base and come back (`VoteLocks`).
 * A *roster* counts as said by the life whose join of the leader it holds; without one it convicts nobody. A life issues
   each revision once, only for attempts that it has joined, and takes no join of an earlier life of its own for its own
-  (`Gathering.add`).
+  (`RosterBuilder.add`).
 * *What is said in a group* (commit, bundle, vote, abstention) names the roster, whose digest covers the boot nonce of
-  every member. A peer only speaks under a roster that names its present life (`Rounds._on_roster`), once in each kind;
-  what it has left or declined it does not enter later (`OwnJoins.is_behind`).
+  every member. A peer only speaks under a roster that names its present life (`VersionRound._on_roster`), once in
+  each kind; what it has left or declined it does not enter later (`OwnJoins.is_behind`).
 * *What is said in a cell* names its roster, which holds a nonce of every member, its leader included. A member draws
   one for each stay at a base, and enters no cell without it (`CellRounds.nonce`): each stay deals the wards out anew.
 * *What is said about an input set* (result, check, redo, proposal) names the bundle, whose digest covers the roster's:
   one result for each partition and turn, one check for each phase, one redo, one proposal.
-* *A vote and an abstention* share a place: who gave one never gives the other (`Verdict.abstain`, `Rounds._decline`).
+* *A vote and an abstention* share a place: a peer never gives both (`Voting.abstain`, `VersionRound._decline`).
 
 Kinds that are not listed (presence, whatever comes later) may be said as often as one likes. The simulator holds
 every honest peer to this over all of its lives (`coordinator.simulator.invariants`).

@@ -64,7 +64,7 @@ class Contributed(Wire):
     versions: int = Field(ge=1)
 
 
-class Reach(Wire):
+class CreditRange(Wire):
     """Which versions of a fragment a record counts: `first` to `last`, whose digest is `head`; 0 for none yet."""
 
     first: int = Field(0, ge=0)
@@ -76,13 +76,13 @@ class Reach(Wire):
 class CreditRecord(Wire):
     """What certificates add up to; contributors by id."""
 
-    reaches: tuple[Reach, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
+    reaches: tuple[CreditRange, ...] = Field(min_length=1, max_length=FRAGMENTS_MAX)
     contributors: tuple[Contributed, ...] = Field((), max_length=CONTRIBUTORS_MAX)
 
     @classmethod
     def empty(cls, fragments: int) -> CreditRecord:
         """Nothing counted yet."""
-        return cls(reaches=(Reach(),) * fragments)
+        return cls(reaches=(CreditRange(),) * fragments)
 
     @property
     def digest(self) -> bytes:
@@ -113,7 +113,7 @@ class CreditRecord(Wire):
             if new:
                 first, last = new[0].version, new[-1]
                 missed = reach.missed + (first - reach.last - 1 if reach.last else 0)
-                reach = Reach(first=reach.first or first, last=last.version, head=last.digest, missed=missed)
+                reach = CreditRange(first=reach.first or first, last=last.version, head=last.digest, missed=missed)
             reaches.append(reach)
         kept = sorted(credit.ranked()[:CONTRIBUTORS_MAX])
         return CreditRecord(
@@ -133,7 +133,7 @@ class CreditRecord(Wire):
         return self.extended(chains, [chain.version - UNSETTLED_VERSIONS for chain in chains])
 
 
-def _continues(chain: Chain, reach: Reach) -> bool:
+def _continues(chain: Chain, reach: CreditRange) -> bool:
     """Whether a chain is that of which a record counts the first part, as far as can be told."""
     held = chain.digest_at(reach.last)
     if held is None and (oldest := chain.between(reach.last, reach.last + 1)):
@@ -142,7 +142,7 @@ def _continues(chain: Chain, reach: Reach) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ContributorName:
     """What a contributor calls itself and its team: untrusted text, and nobody checks who belongs to a team."""
 
     name: str = ""
@@ -170,7 +170,7 @@ class CreditReport(BaseModel):
 
 
 def report_of(
-    run_id: bytes, settled: CreditRecord, chains: Sequence[Chain], claims: Mapping[str, Claim]
+    run_id: bytes, settled: CreditRecord, chains: Sequence[Chain], claims: Mapping[str, ContributorName]
 ) -> CreditReport:
     """The sums up to the newest versions of these chains."""
     versions = [chain.version for chain in chains]
@@ -192,10 +192,13 @@ def report_of(
 
 
 def credit_views(
-    credit: Credit, ranked: Iterable[str], claims: Mapping[str, Claim], last_at: Mapping[str, float] | None = None
+    credit: Credit,
+    ranked: Iterable[str],
+    claims: Mapping[str, ContributorName],
+    last_at: Mapping[str, float] | None = None,
 ) -> tuple[CreditView, ...]:
     """These contributors with what they call themselves; `last_at`: Unix time of the last version with their work."""
-    nameless = Claim()
+    nameless = ContributorName()
     return tuple(
         CreditView(
             peer_id=one,

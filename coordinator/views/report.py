@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Ban(BaseModel):
+class ReportedBan(BaseModel):
     """A key that lost its place, why, and at how many peers."""
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class SwarmReport(BaseModel):
     bytes_received_per_peer: int
     agreement: bool
     state_digests: dict[str, dict[str, tuple[int, str]]]
-    bans: tuple[Ban, ...] = ()
+    bans: tuple[ReportedBan, ...] = ()
     hostile: tuple[str, ...] = ()  # who was told to attack; all else but tokens, steps and bytes is of the others
     events: dict[str, int]
     group_size_mean: float

@@ -244,7 +244,7 @@ class ChainNote(Wire):
 
 
 class HeardNote(Wire):
-    """What the sender heard about a version: for each place, short digests of place and statement (`Hearsay`)."""
+    """What the sender heard about a version: for each place, short digests of place and statement (`Equivocations`)."""
 
     fragment: FragmentIndex
     version: Count

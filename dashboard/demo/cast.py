@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from coordinator.views.network_view import PEER_HISTORY_MAX, PHASE_WORDS, PeerPoint, PeerView, RoundView
-from dashboard.demo.crowd import Crowd, Extra
-from dashboard.demo.ledger import TOKENS_PER_STEP, Ledger, loss_after
+from dashboard.demo.crowd import DemoCrowd, Extra
+from dashboard.demo.ledger import TOKENS_PER_STEP, DemoLedger, loss_after
 from dashboard.demo.people import Person
 from dashboard.demo.story import HOST, PACE, Story
 
@@ -17,7 +17,7 @@ POINT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Speeds:
+class TotalSpeeds:
     """Sums over everybody: inner steps per second of a device of speed 1, and heads."""
 
     training: float
@@ -42,8 +42,8 @@ class Cast:
     """Watches the story once a second."""
 
     story: Story
-    crowd: Crowd
-    ledger: Ledger
+    crowd: DemoCrowd
+    ledger: DemoLedger
     sights: dict[int, Sight] = field(default_factory=dict)
 
     def look(self, now: float) -> None:
@@ -69,12 +69,12 @@ class Cast:
         """Inner steps per second of a simulated peer; a host makes none, nor does a banned one."""
         return 0.0 if number == HOST or self.is_banned(number) else self.story.world.rates[number]
 
-    def speeds(self, now: float) -> Speeds:
+    def speeds(self, now: float) -> TotalSpeeds:
         """Of everybody who is known and not banned."""
         core = [number for number in self.sights if not self.is_banned(number)]
         live = [number for number in core if self.is_live(number, now)]
         shown = [(one, one.appearance(now)) for one in self.crowd.extras]
-        return Speeds(
+        return TotalSpeeds(
             sum(map(self.rate, live)) + sum(one.steps_per_second for one, seen in shown if seen.trains),
             sum(map(self.rate, core)) + sum(one.steps_per_second for one, _ in shown),
             len(live) + sum(seen.live for _, seen in shown),

@@ -66,7 +66,7 @@ class Extra:
 
 
 @dataclass
-class Crowd:
+class DemoCrowd:
     """Everybody who is not simulated, and the groups that they were in."""
 
     extras: tuple[Extra, ...]
@@ -98,9 +98,9 @@ class Crowd:
         return int(PACE.steps_per_version * turns * extra.person.speed)
 
 
-def make_crowd(people: Sequence[Person], seed: int) -> Crowd:
+def make_crowd(people: Sequence[Person], seed: int) -> DemoCrowd:
     """The crowd of these people."""
-    return Crowd(tuple(_extra(number, person, seed) for number, person in enumerate(people)), seed)
+    return DemoCrowd(tuple(_extra(number, person, seed) for number, person in enumerate(people)), seed)
 
 
 def _extra(number: int, person: Person, seed: int) -> Extra:

@@ -10,8 +10,8 @@ from random import Random
 
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import CERTIFICATES_MAX, CertificateView, ContributorView
-from dashboard.demo.crowd import Crowd
-from dashboard.demo.recorder import Heard
+from dashboard.demo.crowd import DemoCrowd
+from dashboard.demo.recorder import HeardCertificate
 from dashboard.demo.story import PACE
 from dht.identity import PeerId
 
@@ -28,11 +28,11 @@ def loss_after(tokens: float, draw: Random) -> float:
 
 
 @dataclass
-class Ledger:
+class DemoLedger:
     """What certificates add up to. `names`: whom each simulated key stands for."""
 
     names: Mapping[PeerId, PeerId]
-    crowd: Crowd
+    crowd: DemoCrowd
     epoch: float
     certificates: deque[CertificateView] = field(default_factory=lambda: deque(maxlen=CERTIFICATES_MAX))
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Ledger:
         recent = sum(one.tokens for one in self.certificates if one.unix_seconds >= start)
         return recent / PACE.fragments / max(1.0, min(at, RATE_WINDOW_SECONDS))
 
-    def add(self, heard: Heard, leader: PeerId) -> None:
+    def add(self, heard: HeardCertificate, leader: PeerId) -> None:
         """Count one certificate."""
         view = self._view(heard, leader)
         self.certificates.append(view)
@@ -80,7 +80,7 @@ class Ledger:
                 Evaluation(versions=self.versions, tokens_certified=self.tokens, wall_seconds=heard.at, loss=loss)
             )
 
-    def _view(self, heard: Heard, leader: PeerId) -> CertificateView:
+    def _view(self, heard: HeardCertificate, leader: PeerId) -> CertificateView:
         outcome = heard.certificate.outcome
         extras = self.crowd.members(outcome.fragment, outcome.version)
         more = tuple(one.person.peer_id for one in extras)

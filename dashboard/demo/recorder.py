@@ -16,7 +16,7 @@ from dht.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardCertificate:
     """A certificate and when it was first heard of (virtual seconds)."""
 
     certificate: Certificate
@@ -39,11 +39,11 @@ class Happened:
 class Recorder:
     """Certificates, rounds and events, as far as they reach the host's side of the network."""
 
-    heard: deque[Heard] = field(default_factory=lambda: deque(maxlen=CERTIFICATES_MAX))
+    heard: deque[HeardCertificate] = field(default_factory=lambda: deque(maxlen=CERTIFICATES_MAX))
     tape: deque[Happened] = field(default_factory=lambda: deque(maxlen=TAPE_MAX))
     events: Counter[str] = field(default_factory=Counter)
     commits: dict[PeerId, Statement] = field(default_factory=dict)  # the newest of everybody
-    new: list[Heard] = field(default_factory=list)  # not yet taken by `take_new`
+    new: list[HeardCertificate] = field(default_factory=list)  # not yet taken by `take_new`
     _seen: set[bytes] = field(default_factory=set)
     _traces: dict[PeerId, RoundTraces] = field(default_factory=dict)
     _actions: list[Action] = field(default_factory=list)  # of the event that is being handled
@@ -78,7 +78,7 @@ class Recorder:
             if isinstance(action, Adopt):
                 trace.adopted(action.certificate.fragment, action.certificate.version, now)
 
-    def take_new(self) -> list[Heard]:
+    def take_new(self) -> list[HeardCertificate]:
         """Certificates heard of since the last call."""
         new, self.new = self.new, []
         return new
@@ -97,7 +97,7 @@ class Recorder:
         if certificate.digest in self._seen:
             return
         self._seen.add(certificate.digest)
-        heard = Heard(certificate, now)
+        heard = HeardCertificate(certificate, now)
         self.heard.append(heard)
         self.new.append(heard)
         detail = f"members={len(certificate.outcome.roster)} tokens={certificate.outcome.tokens}"

@@ -9,7 +9,7 @@ from random import Random
 
 from coordinator.run.manifest import PaceSpec
 from coordinator.simulator.network import LinkFaults
-from coordinator.simulator.observer import Observer
+from coordinator.simulator.observer import EventCounter
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.wire.messages import Commit
 from dashboard.demo.people import Person
@@ -57,7 +57,7 @@ class Story:
         rates = [STEPS_PER_SECOND * one.speed for one in self.people]
         founders = range(min(FOUNDERS + 1, len(self.people)))
         self.world = RecordedWorld(PACE, rates, founders, self.seed, LINKS, frozenset({HOST}))
-        self.world.watcher = Observer()  # nothing is judged here
+        self.world.watcher = EventCounter()  # nothing is judged here
         self.world.recorder = self.recorder
         for number in range(len(self.people)):
             late = max(0, number - FOUNDERS)

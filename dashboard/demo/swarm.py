@@ -20,8 +20,8 @@ from coordinator.views.network_view import (
     TapeEvent,
 )
 from dashboard.demo.cast import Cast
-from dashboard.demo.crowd import Crowd, make_crowd
-from dashboard.demo.ledger import PARAMETERS, TOKENS_PER_STEP, Ledger
+from dashboard.demo.crowd import DemoCrowd, make_crowd
+from dashboard.demo.ledger import PARAMETERS, TOKENS_PER_STEP, DemoLedger
 from dashboard.demo.people import Person, make_people
 from dashboard.demo.story import BAN_REASON, CORE_PEERS_MAX, CORE_PEERS_MIN, PACE, Story
 from dht.errors import UsageError
@@ -44,8 +44,8 @@ class DemoSwarm:
     epoch: float
     people: tuple[Person, ...] = field(init=False)
     story: Story = field(init=False)
-    crowd: Crowd = field(init=False)
-    ledger: Ledger = field(init=False)
+    crowd: DemoCrowd = field(init=False)
+    ledger: DemoLedger = field(init=False)
     cast: Cast = field(init=False)
     history: deque[HistoryPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
     _ticks: int = 0
@@ -58,7 +58,7 @@ class DemoSwarm:
         self.story = Story(core, self.seed)
         self.crowd = make_crowd(self.people[len(core) :], self.seed)
         names = {peer.me: one.peer_id for peer, one in zip(self.story.world.peers, core, strict=True)}
-        self.ledger = Ledger(names, self.crowd, self.epoch)
+        self.ledger = DemoLedger(names, self.crowd, self.epoch)
         self.cast = Cast(self.story, self.crowd, self.ledger)
         self._tick()
 

@@ -94,7 +94,7 @@ class WatchdogCore:
 
 
 class Watched(Protocol):
-    """What the watchdog looks after (`dht.node.Node`)."""
+    """What the watchdog looks after (`dht.node.DhtNode`)."""
 
     @property
     def alive(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from peer.attacks.attack import Attack, Scene
+from peer import Attack, Scene
 
 
 class HalfHearted(Attack):

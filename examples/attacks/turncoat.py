@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.adversary.mischief import Mischief
-from coordinator.core.actions import Send
-from dht.statement import Statement
+from peer import Mischief, Send, Statement
 
 HONEST_VERSIONS = 3  # of each fragment, so that it has a good name by then
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
-from peer import Place, Session
+from peer import DataSpec, PaceSpec, Place, RunConfig, Session
 
 CONTEXT, SEQUENCES = 64, 8
 RUN = RunConfig(

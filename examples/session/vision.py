@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
-from peer import Place, Session
+from peer import DataSpec, PaceSpec, Place, RunConfig, Session
 
 SIDE, IMAGES = 16, 64
 RUN = RunConfig(

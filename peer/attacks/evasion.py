@@ -12,8 +12,8 @@ from coordinator.core.events import Opened, Reduced
 from coordinator.run.manifest import RunConfig
 from peer.attacks.forgery import falsified
 from peer.numerics.leaves import Leaves
-from peer.rounds.spot_checks import Inspector
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.spot_checks import SpotChecker
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 
@@ -21,7 +21,7 @@ EVASIVE = "evasive_results"
 FALSE_SHARE = 0.1  # of a result's leaves, at least one: its first
 
 
-class EvasiveWork(RoundWork):
+class EvasiveWork(TensorWorker):
     """Contributes honestly; a tenth of each merge is the negative of what it should be."""
 
     def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
@@ -44,7 +44,7 @@ class EvasiveWork(RoundWork):
         self._evader.reduced = {place for place in self._evader.reduced if place[0] != key}
 
 
-class _Evader(Inspector):
+class _Evader(SpotChecker):
     """Opens neither the others' inputs nor its own where a drawn leaf would show what it has made up."""
 
     reduced: set[tuple[RoundKey, int]]  # rounds, and the partitions that it makes up there

@@ -49,7 +49,7 @@ KEPT_BYTES_MAX = 32 << 20
 ByteStream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Line(Protocol):
+class AttackLine(Protocol):
     """What an attack needs of the network: also what honest peers never use."""
 
     def post(self, peer: PeerId, header: bytes, payload: bytes) -> None:
@@ -97,7 +97,7 @@ class MessageAttack:
 
     pause_seconds: ClassVar[float] = 0.05  # between two goes at everybody
 
-    def __init__(self, line: Line, peers: Collection[PeerId], draw: random.Random) -> None:
+    def __init__(self, line: AttackLine, peers: Collection[PeerId], draw: random.Random) -> None:
         self.line = line
         self.peers = sorted(peers)
         self.draw = draw
@@ -131,7 +131,7 @@ class Oversized(MessageAttack):
 
     pause_seconds = 0.5
 
-    def __init__(self, line: Line, peers: Collection[PeerId], draw: random.Random) -> None:
+    def __init__(self, line: AttackLine, peers: Collection[PeerId], draw: random.Random) -> None:
         super().__init__(line, peers, draw)
         self._ways: tuple[Callable[[PeerId], Awaitable[None]], ...] = (
             self._announced,
@@ -189,7 +189,7 @@ class SlowLoris(MessageAttack):
     pause_seconds = 1.0
     streams: ClassVar[int] = 4  # for each handler of each peer
 
-    def __init__(self, line: Line, peers: Collection[PeerId], draw: random.Random) -> None:
+    def __init__(self, line: AttackLine, peers: Collection[PeerId], draw: random.Random) -> None:
         super().__init__(line, peers, draw)
         self._open: dict[tuple[PeerId, str, int], ByteStream] = {}
 

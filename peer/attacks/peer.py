@@ -36,8 +36,8 @@ from peer.net.frames import Transfer, encode_header
 from peer.net.hivemind_transport import HivemindTransport, handler_name
 from peer.net.network import Network
 from peer.net.transport import Lane, Payload
-from peer.rounds.driver import Pump
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.driver import RoundDriver
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 
@@ -61,7 +61,7 @@ def _is_in(host: str, network: str) -> bool:
 
 
 @dataclass
-class HostilePump(Pump):
+class HostileDriver(RoundDriver):
     """Sends what its mischief makes of every message, and of the bytes beside it."""
 
     mischief: Mischief = field(kw_only=True)
@@ -110,7 +110,7 @@ class OpenLine:
 
 
 @dataclass
-class NoisyPump(Pump):
+class NoisyDriver(RoundDriver):
     """An honest pump, and an attack that hears what it sends and receives."""
 
     attack: type[MessageAttack] = field(kw_only=True)
@@ -147,17 +147,17 @@ def core_kind(name: str, manifest: Manifest, signer: Signer) -> Callable[..., Co
 
 def disguise(
     name: str, core: Core, anchors: Anchors, blobs: BlobStore, worker: Executor
-) -> tuple[RoundWork, Callable[..., Pump]]:
+) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """The tensor work and the pump of a peer that attacks its run; raises UsageError if there is no such attack."""
     config = core.manifest.config
     own = MESSAGE_ATTACKS.get(name) or own_attack(name)
     if own is not None and issubclass(own, MessageAttack):
-        return RoundWork(config, anchors, blobs, worker), partial(NoisyPump, attack=own)
+        return TensorWorker(config, anchors, blobs, worker), partial(NoisyDriver, attack=own)
     if name == EVASIVE:
-        return EvasiveWork(config, anchors, blobs, worker), Pump
+        return EvasiveWork(config, anchors, blobs, worker), RoundDriver
     if name in FORGERIES:
-        return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), Pump
+        return ForgingWork(FORGERIES[name], config, anchors, blobs, worker), RoundDriver
     mischief = core.mischief() if isinstance(core, MischievousCore) else None
     if mischief is None:
-        return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), Pump
-    return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostilePump, mischief=mischief)
+        return HostileWork(AttackChoice.parse(name).make(), config, anchors, blobs, worker), RoundDriver
+    return MischievousWork(mischief, config, anchors, blobs, worker), partial(HostileDriver, mischief=mischief)

@@ -23,15 +23,15 @@ from peer.attacks.forgery import Forgery, Merged, falsified
 from peer.attacks.plain import NotANumber
 from peer.learner.work_counters import Counters
 from peer.numerics.reduction import measure, segment_inputs
-from peer.rounds.spot_checks import Inspector
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.spot_checks import SpotChecker
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 
 SEED_ELEMENTS = 64  # of its own work, which no two peers have alike
 
 
-class HostileWork(RoundWork):
+class HostileWork(TensorWorker):
     """Sends what the attack makes of its outer gradient; everything else is done as it should be."""
 
     def __init__(self, attack: Attack, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
@@ -64,7 +64,7 @@ class HostileWork(RoundWork):
         )
 
 
-class MischievousWork(RoundWork):
+class MischievousWork(TensorWorker):
     """Commits, merges and inspects as its mischief has it."""
 
     def __init__(
@@ -93,7 +93,7 @@ class MischievousWork(RoundWork):
         return falsified(reduced, elements, self._result_codec, self._blobs)
 
 
-class ForgingWork(RoundWork):
+class ForgingWork(TensorWorker):
     """Contributes honestly; signs what `forgery` makes of each merge."""
 
     def __init__(
@@ -143,7 +143,7 @@ class ForgingWork(RoundWork):
         )
 
 
-class _Complainer(Inspector):
+class _Complainer(SpotChecker):
     mischief: Mischief
 
     def inspect(self, action: Inspect) -> Inspected:

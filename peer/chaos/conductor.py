@@ -9,7 +9,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from dht.errors import LocalError
-from peer.chaos.executor import MACHINE_KINDS, Breaker, Link
+from peer.chaos.executor import MACHINE_KINDS, Breaker, LinkFault
 from peer.chaos.plan import LINK_VALUES, UNDONE_BY, Event, Kind, Plan, number_of
 from peer.chaos.record import Happening
 
@@ -197,10 +197,10 @@ def _place_of(event: Event) -> tuple[Kind, str]:
     return UNDONE_BY.get(event.do, event.do), event.target
 
 
-def link(faults: Iterable[Event]) -> Link:
+def link(faults: Iterable[Event]) -> LinkFault:
     """What these faults make of a connection; of two of one kind the later one counts."""
     values = {LINK_VALUES[one.do]: getattr(one, LINK_VALUES[one.do]) for one in faults}
-    return Link(**values)
+    return LinkFault(**values)
 
 
 def cut(partitions: Sequence[Event], names: Iterable[str]) -> tuple[frozenset[str], ...]:

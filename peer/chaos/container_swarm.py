@@ -20,7 +20,7 @@ from coordinator.views.report import ChaosReport
 from dht.errors import LocalError, MusterError
 from peer.chaos.conductor import Conductor
 from peer.chaos.containers import Containers
-from peer.chaos.measure import Pace, chaos_report
+from peer.chaos.measure import UndisturbedPace, chaos_report
 from peer.chaos.plan import HOST, Plan, name_of
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
@@ -70,7 +70,7 @@ class ContainerSwarm:
                 await asyncio.gather(*followers, return_exceptions=True)
                 self._place.close()
         report = report_of(self.watch, os.cpu_count() or 1, time.monotonic() - self._started_at)
-        pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
+        pace = UndisturbedPace(self._options.config.tokens_per_step, self._options.step_seconds)
         return chaos_report(report, self.watch, window, pace)
 
     def _stop(self, _: signal.Signals) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dht.errors import LocalError, UsageError
 from peer.chaos.engine import ContainerEngine
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.plan import HOST, Event, name_of
 from peer.chaos.user_link import UserLink
 
@@ -47,7 +47,7 @@ class Containers:
         self._away: set[str] = set()  # whom this life has paused or killed, and not brought back yet
         self._islands: dict[str, str] = {}  # networks of this life's partitions, by name
         self._side_of: dict[str, str] = {}
-        self._links: dict[str, tuple[Link, UserLink]] = {}
+        self._links: dict[str, tuple[LinkFault, UserLink]] = {}
         self._data: dict[str, Path] = {}
 
     @property
@@ -81,8 +81,8 @@ class Containers:
     def restart(self, name: str) -> None:
         """With a bad link, if it has one: its cable is another one in each life."""
         self._data.pop(name, None)
-        shaped, _ = self._links.get(name, (Link(), None))
-        self.shape(name, Link())
+        shaped, _ = self._links.get(name, (LinkFault(), None))
+        self.shape(name, LinkFault())
         self._engine.post(f"/containers/{self._of[name].id}/start")
         self._away.discard(name)
         self.shape(name, shaped)
@@ -91,7 +91,7 @@ class Containers:
         """Put everything back that was changed, whatever of it fails; raises LocalError with all that did."""
         away = sorted(self._away)
         undoing: list[Callable[[], None]] = [
-            *(partial(self.shape, name, Link()) for name in self._links),
+            *(partial(self.shape, name, LinkFault()) for name in self._links),
             *(partial(self._wake, name) for name in away),
             *(partial(self._move, name, self._home) for name in self._of),
             self._remove_islands,
@@ -158,10 +158,10 @@ class Containers:
         if not sides:
             self._remove_islands()
 
-    def shape(self, name: str, link: Link) -> None:
+    def shape(self, name: str, link: LinkFault) -> None:
         """By a process that every frame of the container passes through; a good link needs none."""
         _, process = self._links.pop(name, (None, None))
-        if link == Link():
+        if link == LinkFault():
             if process is not None:
                 process.end()
             return
@@ -193,8 +193,8 @@ class Containers:
         if before == network:
             return
         container = self._of[name]
-        shaped, _ = self._links.get(name, (Link(), None))
-        self.shape(name, Link())  # the cable goes
+        shaped, _ = self._links.get(name, (LinkFault(), None))
+        self.shape(name, LinkFault())  # the cable goes
         own_names = {"Container": container.id, "EndpointConfig": {"Aliases": [container.service]}}
         self._engine.post(f"/networks/{network}/connect", own_names)
         self._engine.post(f"/networks/{before}/disconnect", {"Container": container.id, "Force": True})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from peer.chaos.plan import HOST, Event, Kind, Plan, PlanFile, Repeated
+from peer.chaos.plan import HOST, ChaosPlanFile, Event, Kind, Plan, Repeated
 
 KILL_EVERY_SECONDS, KILL_FOR_SECONDS = 40.0, 15.0
 STOP_EVERY_SECONDS, STOP_FOR_SECONDS = 90.0, 10.0
@@ -21,7 +21,7 @@ HOW: dict[Kind, dict[str, float]] = {"clock_skew": {"skew_seconds": SKEW_SECONDS
 """What else the events need that are drawn again and again."""
 
 
-def plan_of(file: PlanFile, peers: int, minutes: float, seed: int | None = None) -> Plan:
+def plan_of(file: ChaosPlanFile, peers: int, minutes: float, seed: int | None = None) -> Plan:
     """A file's plan for so many peers and minutes, what it repeats drawn by this seed, or by its own.
 
     Raises UsageError if it does not fit.

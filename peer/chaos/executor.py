@@ -28,7 +28,7 @@ WAKE_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkFault:
     """What is wrong with a peer's connection, each way."""
 
     delay_seconds: float = 0.0
@@ -63,7 +63,7 @@ class Breaker(Protocol[Target_contra]):
         """Cut the network; whoever is on no side is on the first. No sides: everybody reaches everybody."""
         ...
 
-    def shape(self, name: str, link: Link) -> None: ...
+    def shape(self, name: str, link: LinkFault) -> None: ...
 
 
 def refused(events: Collection[Event], place: Breaker[Any]) -> str:
@@ -140,7 +140,7 @@ class Loopback:
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         raise LocalError("there is no network to cut on loopback")
 
-    def shape(self, name: str, link: Link) -> None:
+    def shape(self, name: str, link: LinkFault) -> None:
         raise LocalError("there is no network to shape on loopback")
 
     def _wake(self, peer: PeerProcess) -> None:

@@ -38,7 +38,7 @@ SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33  # asm-generic/socket.h
 
 
 @dataclass(slots=True)
-class Line:
+class LinkDirection:
     """One direction: frames leave one after the other at its speed, and arrive a delay later."""
 
     draw: random.Random
@@ -107,7 +107,7 @@ def _replug(control: socket.socket, old: str, new: str) -> None:
 
 def _pass_frames(cable: int, tap: int) -> None:
     draw = random.Random(SEED)
-    ways = ((cable, tap, Line(draw)), (tap, cable, Line(draw)))
+    ways = ((cable, tap, LinkDirection(draw)), (tap, cable, LinkDirection(draw)))
     orders = sys.stdin.fileno()
     while True:
         due = [at for _, _, line in ways if (at := line.next_due()) is not None]
@@ -123,14 +123,14 @@ def _pass_frames(cable: int, tap: int) -> None:
                     os.write(sink, frame)
 
 
-def _take_in(source: int, line: Line) -> None:
+def _take_in(source: int, line: LinkDirection) -> None:
     with suppress(BlockingIOError):
         for _ in range(FRAMES_AT_ONCE):
             frame = os.read(source, FRAME_BYTES_MAX)
             line.take(frame, time.monotonic())
 
 
-def _obey(order: bytes, lines: list[Line]) -> bool:
+def _obey(order: bytes, lines: list[LinkDirection]) -> bool:
     """Change the link as told; False at the end of all orders."""
     if not order:
         return False

@@ -19,7 +19,7 @@ DIED = "died"  # in a timeline: a process ended, and nobody had planned it
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class UndisturbedPace:
     """What a learner does undisturbed; `step_seconds` is 0 if it is held to no pace."""
 
     tokens_per_step: int
@@ -30,7 +30,7 @@ class Pace:
         return seconds / self.step_seconds * self.tokens_per_step if self.step_seconds else 0.0
 
 
-class Baseline(BaseModel):
+class FaultFreeReport(BaseModel):
     """What of a chaos report without faults others are compared with."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True)
@@ -42,7 +42,7 @@ class Baseline(BaseModel):
     measured_tokens_certified: int
 
 
-def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Pace) -> ChaosReport:
+def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: UndisturbedPace) -> ChaosReport:
     """Everything but goodput, which needs a run without faults (`against`)."""
     lineage = watch.certificates.lineage(watch.heads())
     fragments = max(1, len(watch.heads()))
@@ -78,17 +78,17 @@ def chaos_report(swarm: SwarmReport, watch: ChaosWatch, window: Window, pace: Pa
     )
 
 
-def against(report: ChaosReport, baseline: Baseline) -> ChaosReport:
+def against(report: ChaosReport, baseline: FaultFreeReport) -> ChaosReport:
     """The report with its goodput: certified tokens per second over those of a run without faults."""
     usual = baseline.measured_tokens_certified / baseline.measured_seconds
     own = report.measured_tokens_certified / report.measured_seconds
     return report.model_copy(update={"goodput": own / usual if usual else None})
 
 
-def load_baseline(path: Path, peers: int, step_seconds: float) -> Baseline:
+def load_baseline(path: Path, peers: int, step_seconds: float) -> FaultFreeReport:
     """From the report of a run without faults of as many peers at the same pace; raises UsageError."""
     try:
-        report = Baseline.model_validate_json(path.read_bytes())
+        report = FaultFreeReport.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"there is no report at {path}") from None
     except (OSError, ValidationError):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dht.errors import LocalError, UsageError
-from peer.chaos.executor import NETWORK_KINDS, Link, Loopback
+from peer.chaos.executor import NETWORK_KINDS, LinkFault, Loopback
 from peer.chaos.plan import Event
 from peer.chaos.user_link import UserLink
 from peer.swarm.processes import PeerProcess
@@ -94,7 +94,7 @@ class Namespaces(Loopback):
             plugged = self._tap(name) if name in self._user_links else port
             self._switch("ip", "link", "set", plugged, "master", f"side{side}")
 
-    def shape(self, name: str, link: Link) -> None:
+    def shape(self, name: str, link: LinkFault) -> None:
         """By the kernel if it has what this takes, else by a process that every frame passes through."""
         words = discipline(link)
         in_kernel = not words or words[0] in self._disciplines
@@ -111,7 +111,7 @@ class Namespaces(Loopback):
         if not in_kernel:
             self._shape_here(name, link)
 
-    def _shape_here(self, name: str, link: Link) -> None:
+    def _shape_here(self, name: str, link: LinkFault) -> None:
         process = self._user_links.pop(name, None)
         if process is None:
             link_here = self.inside("switch", sys.executable, "-m", "peer.chaos.link")
@@ -144,7 +144,7 @@ class Namespaces(Loopback):
         for interface in ("lo", UPLINK):
             _run("ip", "-n", space, "link", "set", interface, "up")
 
-    def _knows(self, link: Link) -> bool:
+    def _knows(self, link: LinkFault) -> bool:
         """Whether this kernel has the discipline for such a link, tried out where it hurts nobody."""
         try:
             self._switch("tc", "qdisc", "add", "dev", "lo", "root", *discipline(link))
@@ -154,10 +154,10 @@ class Namespaces(Loopback):
         return True
 
 
-_PROBES = {"netem": Link(delay_seconds=0.001), "tbf": Link(bits_per_second=1e6)}
+_PROBES = {"netem": LinkFault(delay_seconds=0.001), "tbf": LinkFault(bits_per_second=1e6)}
 
 
-def discipline(link: Link) -> tuple[str, ...]:
+def discipline(link: LinkFault) -> tuple[str, ...]:
     """What makes an interface send as badly as this, in the words of tc(8); empty for a good link."""
     words: list[str] = []
     if link.delay_seconds:

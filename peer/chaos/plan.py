@@ -157,7 +157,7 @@ class Repeated(_Strict):
     for_seconds: float = Field(ge=REPEATED_SECONDS_MIN, le=SECONDS_MAX)
 
 
-class PlanFile(_Strict):
+class ChaosPlanFile(_Strict):
     """A plan as somebody writes it. The command line may choose other numbers of peers and minutes."""
 
     peers: int | None = Field(None, ge=1, le=PEERS_MAX)
@@ -168,12 +168,12 @@ class PlanFile(_Strict):
     event: tuple[Event, ...] = Field((), strict=False, max_length=EVENTS_MAX)
 
     @classmethod
-    def load(cls, path: Path) -> PlanFile:
+    def load(cls, path: Path) -> ChaosPlanFile:
         """Read a plan; raises UsageError with one sentence that names what is wrong."""
         return cls.parse(read_text(path, "plan"), str(path))
 
     @classmethod
-    def parse(cls, text: str, source: str) -> PlanFile:
+    def parse(cls, text: str, source: str) -> ChaosPlanFile:
         """Read TOML text; `source` names it in errors."""
         try:
             return cls.model_validate(parse_toml(text, source))

@@ -16,7 +16,7 @@ from coordinator.views.report import ChaosReport
 from dht.errors import LocalError
 from peer.chaos.conductor import Conductor
 from peer.chaos.executor import Executor
-from peer.chaos.measure import Pace, chaos_report
+from peer.chaos.measure import UndisturbedPace, chaos_report
 from peer.chaos.plan import Plan
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
@@ -65,7 +65,7 @@ class ChaosSwarm(Swarm):
             self._executor.close()
         if self._window is None:
             raise LocalError("the swarm ended before every peer trained, so nothing was measured")
-        pace = Pace(self._options.config.tokens_per_step, self._options.step_seconds)
+        pace = UndisturbedPace(self._options.config.tokens_per_step, self._options.step_seconds)
         return chaos_report(report, self.watch, self._window, pace)
 
     async def _train(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from dht.errors import LocalError
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 
 START_SECONDS_MAX = 60.0  # in a container, say, on busy cores
 END_SECONDS_MAX = 10.0
@@ -37,7 +37,7 @@ class UserLink:
             raise LocalError(f"{command[0]} cannot be started: {error.strerror}") from None
         return cls(process)
 
-    def shape(self, link: Link) -> None:
+    def shape(self, link: LinkFault) -> None:
         """Returns once the link is like that; raises LocalError, and is ended, if it cannot be."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None

@@ -14,7 +14,7 @@ import typer
 
 from dht.errors import LocalError, UsageError
 from peer.chaos.draw import draw_plan, plan_of
-from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, SECONDS_MAX, Plan, PlanFile
+from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, SECONDS_MAX, ChaosPlanFile, Plan
 from peer.cli import arguments
 from peer.cli.common import StepSeconds
 from peer.machine import paths
@@ -54,7 +54,7 @@ def chaos(
 ) -> None:
     """Break a real swarm on this machine on purpose, and measure what that costs."""
     from peer.chaos.executor import Loopback, refused
-    from peer.chaos.measure import Baseline, against, load_baseline
+    from peer.chaos.measure import FaultFreeReport, against, load_baseline
     from peer.chaos.namespaces import Namespaces
     from peer.chaos.swarm import ChaosOptions
     from peer.swarm.report import check_writable, write_report
@@ -84,7 +84,7 @@ def chaos(
     if with_baseline:
         calm = replace(swarm, data_directory=paths.swarm_directory(None if data is None else data / "baseline"))
         without = Plan.of(chosen.peers, chosen.seconds, ())
-        usual = Baseline.model_validate(_run(ChaosOptions(calm, without, place()), plain)[1])
+        usual = FaultFreeReport.model_validate(_run(ChaosOptions(calm, without, place()), plain)[1])
     if containers is None:
         done, found = _run(ChaosOptions(swarm, chosen, place()), plain)
     else:
@@ -104,7 +104,7 @@ def _plan(path: Path | None, seed: int | None, peers: int | None, minutes: float
         raise UsageError(f"--minutes must be at most {SECONDS_MAX / 60:.0f}, which is a week")
     if path is None:
         return draw_plan(seed or 0, peers or PEERS_DEFAULT, minutes or MINUTES_DEFAULT)
-    file = PlanFile.load(path)
+    file = ChaosPlanFile.load(path)
     return plan_of(file, peers or file.peers or PEERS_DEFAULT, minutes or file.minutes or MINUTES_DEFAULT, seed)
 
 

@@ -24,7 +24,7 @@ SECONDS_PER_DAY = 86400
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnosisLine:
     """One line of the doctor's: `bad` is what keeps this machine from taking part."""
 
     grade: Grade
@@ -48,54 +48,56 @@ class Probed:
     upload_bytes_per_second: float | None = None
 
 
-def memory(config: RunConfig, machine: Machine) -> Finding:
+def memory(config: RunConfig, machine: Machine) -> DiagnosisLine:
     """Whether a learner of this run fits."""
     needed = memory_bytes(config, machine)
     text = f"{quantity.size(needed)} needed for {config.name}, {quantity.size(machine.memory_bytes)} free"
     if needed > machine.memory_bytes:
-        return Finding("bad", "memory", text, "close other programs, or join a run with a smaller model")
-    return Finding("ok", "memory", text)
+        return DiagnosisLine("bad", "memory", text, "close other programs, or join a run with a smaller model")
+    return DiagnosisLine("ok", "memory", text)
 
 
-def gpu_memory(config: RunConfig, machine: Machine) -> list[Finding]:
+def gpu_memory(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
     """Whether that learner has room on the GPU, where there is one."""
     if not machine.gpu_bytes:
         return []
     needed, free = quantity.size(least_bytes(config)), quantity.size(machine.gpu_bytes)
     text = f"{needed} needed on one card for {config.name}, {free} free or allowed"
     if uses_gpu(config, machine):
-        return [Finding("ok", "GPU memory", text)]
+        return [DiagnosisLine("ok", "GPU memory", text)]
     advice = "it trains on the processor; end what else runs on the GPU, or raise gpu_memory_share"
-    return [Finding("note", "GPU memory", text, advice)]
+    return [DiagnosisLine("note", "GPU memory", text, advice)]
 
 
-def disk(config: RunConfig, machine: Machine, limits: Limits) -> Finding:
+def disk(config: RunConfig, machine: Machine, limits: Limits) -> DiagnosisLine:
     """Whether its checkpoints fit, also within what the owner allows."""
     needed = disk_bytes(config)
     text = f"{quantity.size(needed)} needed for checkpoints of {config.name}, {quantity.size(machine.disk_bytes)} free"
     if needed > machine.disk_bytes:
-        return Finding("bad", "disk", text, "make room, or choose another folder with --data")
+        return DiagnosisLine("bad", "disk", text, "make room, or choose another folder with --data")
     if limits.disk_gigabytes and needed > limits.disk_gigabytes * 1e9:
-        return Finding("bad", "disk", text, f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; raise it")
-    return Finding("ok", "disk", text)
+        return DiagnosisLine(
+            "bad", "disk", text, f"disk_gigabytes = {limits.disk_gigabytes:g} does not allow it; raise it"
+        )
+    return DiagnosisLine("ok", "disk", text)
 
 
-def steps(config: RunConfig, machine: Machine) -> list[Finding]:
+def steps(config: RunConfig, machine: Machine) -> list[DiagnosisLine]:
     """Whether its processor, if that trains, is fast enough for the run's rounds."""
     seconds = step_seconds_known(config, machine)
     if seconds is None:
         return []
     text = f"estimated: {step_words(seconds, config.pace)}"
     if seconds > step_seconds_max(config.pace):
-        return [Finding("note", "steps", f"{text}, {TOO_LATE}", ADVICE_SLOW_STEPS)]
-    return [Finding("ok", "steps", text)]
+        return [DiagnosisLine("note", "steps", f"{text}, {TOO_LATE}", ADVICE_SLOW_STEPS)]
+    return [DiagnosisLine("ok", "steps", text)]
 
 
-def data(manifest: Manifest, digest: bytes) -> Finding:
+def data(manifest: Manifest, digest: bytes) -> DiagnosisLine:
     """Whether this machine reads the run's text."""
     if digest == manifest.data_digest:
-        return Finding("ok", "data", "the same text as the run's")
-    return Finding(
+        return DiagnosisLine("ok", "data", "the same text as the run's")
+    return DiagnosisLine(
         "note",
         "data",
         f"another text than the run's (Python {platform.python_version()})",
@@ -103,26 +105,26 @@ def data(manifest: Manifest, digest: bytes) -> Finding:
     )
 
 
-def clock(probed: Probed) -> Finding:
+def clock(probed: Probed) -> DiagnosisLine:
     """Whether records that we date are believed."""
     if not probed.clock_seconds:
-        return Finding("note", "clock", "compared with nobody", "give an invite to compare it with peers")
+        return DiagnosisLine("note", "clock", "compared with nobody", "give an invite to compare it with peers")
     offset = median(probed.clock_seconds)
     text = clock_words(offset)
     if is_wrong(offset):
-        return Finding("bad", "clock", text, ADVICE_WRONG_CLOCK)
+        return DiagnosisLine("bad", "clock", text, ADVICE_WRONG_CLOCK)
     if abs(offset) > CLOCK_TOLERANCE_SECONDS / 3:
-        return Finding("note", "clock", text, "keep it right: timedatectl set-ntp true")
-    return Finding("ok", "clock", text)
+        return DiagnosisLine("note", "clock", text, "keep it right: timedatectl set-ntp true")
+    return DiagnosisLine("ok", "clock", text)
 
 
-def reachability(probed: Probed, listen: str, port: int) -> Finding:
+def reachability(probed: Probed, listen: str, port: int) -> DiagnosisLine:
     """Whether others can call us, as they have tried."""
     where = f"{' and '.join(sorted(set(probed.hosts)))} port {port}" if probed.hosts else f"port {port}"
     if not probed.reachable:
-        return Finding("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
+        return DiagnosisLine("note", "reachable", "nobody has tried to call this machine", "give an invite, and --port")
     if gets_through(probed.reachable, len(probed.reachable)):  # as `peer.node.reachability` will judge
-        return Finding("ok", "reachable", f"others get through to {where}")
+        return DiagnosisLine("ok", "reachable", f"others get through to {where}")
     advice = (
         "listen for others: --listen 0.0.0.0"
         if listen.startswith("127.")
@@ -130,22 +132,22 @@ def reachability(probed: Probed, listen: str, port: int) -> Finding:
         "or join with --relay, if the run's host passes on what others say (muster host --relay)"
     )
     text = f"most others do not get through to {where}; it calls them, and takes part without reducing"
-    return Finding("note", "reachable", text, advice)
+    return DiagnosisLine("note", "reachable", text, advice)
 
 
-def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> Finding:
+def upload(config: RunConfig, machine: Machine, probed: Probed, limits: Limits) -> DiagnosisLine:
     """Whether the line carries what this machine would send."""
     needed = upload_bytes_per_day(config, machine.flops, 0.0) / SECONDS_PER_DAY
     if probed.upload_bytes_per_second is None:
-        return Finding("note", "upload", f"about {needed / MBIT:.1f} Mbit/s will be sent; not measured")
+        return DiagnosisLine("note", "upload", f"about {needed / MBIT:.1f} Mbit/s will be sent; not measured")
     able = min(probed.upload_bytes_per_second, limits.upload_bytes_per_second)
     text = f"about {needed / MBIT:.1f} Mbit/s will be sent, {able / MBIT:.1f} Mbit/s go through"
     if able < needed:
-        return Finding("note", "upload", text, "it may be late for rounds; its steps count in a later one")
-    return Finding("ok", "upload", text)
+        return DiagnosisLine("note", "upload", text, "it may be late for rounds; its steps count in a later one")
+    return DiagnosisLine("ok", "upload", text)
 
 
-def manners(limits: Limits, seen: Conditions) -> list[Finding]:
+def manners(limits: Limits, seen: Conditions) -> list[DiagnosisLine]:
     """What the owner's limits can see here."""
     untouched = seen.untouched_seconds
     rows = (
@@ -155,9 +157,9 @@ def manners(limits: Limits, seen: Conditions) -> list[Finding]:
         ("owner", limits.pause_while_used_minutes, "" if untouched is None else f"{untouched / 60:.0f} minutes away"),
     )
     return [
-        Finding("ok", name, text)
+        DiagnosisLine("ok", name, text)
         if text
-        else Finding("note", name, "cannot be seen on this machine, so never pauses it")
+        else DiagnosisLine("note", name, "cannot be seen on this machine, so never pauses it")
         for name, wanted, text in rows
         if wanted
     ]

@@ -19,7 +19,7 @@ from dht.identity import PeerId
 from dht.invite import Invite
 from peer.cli import diagnosis
 from peer.cli.consent import this_machine
-from peer.cli.diagnosis import Finding, Probed
+from peer.cli.diagnosis import DiagnosisLine, Probed
 from peer.data.windows import load_tokens
 from peer.machine.clock import unix_seconds
 from peer.machine.sensors import MachineSensors
@@ -37,7 +37,7 @@ UPLOAD_FRAMES = 8
 UPLOAD_FRAME_BYTES = 256 << 10
 
 
-def check_machine(options: NodeOptions, config: RunConfig) -> list[Finding]:
+def check_machine(options: NodeOptions, config: RunConfig) -> list[DiagnosisLine]:
     """Everything that needs nobody else."""
     machine = this_machine(options)
     return [
@@ -53,7 +53,7 @@ def check_machine(options: NodeOptions, config: RunConfig) -> list[Finding]:
     ]
 
 
-def check_run(options: NodeOptions, invite: Invite) -> list[Finding]:
+def check_run(options: NodeOptions, invite: Invite) -> list[DiagnosisLine]:
     """What only the run's peers can say; the machine itself is checked for that run."""
     names = {address.host for address in invite.addresses if not _is_number(address.host)}
     found = [_name(name) for name in sorted(names)]
@@ -61,10 +61,10 @@ def check_run(options: NodeOptions, invite: Invite) -> list[Finding]:
         manifest, probed, port = asyncio.run(Probe(options, invite).run())
     except MusterError as error:
         advice = "is the host running? Try its addresses from here, or ask for a fresh invite"
-        return [*found, Finding("bad", "network", str(error), advice), *check_machine(options, RunConfig())]
+        return [*found, DiagnosisLine("bad", "network", str(error), advice), *check_machine(options, RunConfig())]
     config, machine = manifest.config, this_machine(options)
     found += [
-        Finding("ok", "network", f"run {config.name}, {probed.peers} peers of its invite answer"),
+        DiagnosisLine("ok", "network", f"run {config.name}, {probed.peers} peers of its invite answer"),
         diagnosis.clock(probed),
         diagnosis.reachability(probed, options.listen_host, port),
         diagnosis.upload(config, machine, probed, options.limits),
@@ -74,7 +74,7 @@ def check_run(options: NodeOptions, invite: Invite) -> list[Finding]:
     try:
         found.append(diagnosis.data(manifest, load_tokens(config.data).digest))
     except MusterError as error:
-        found.append(Finding("bad", "data", str(error)))
+        found.append(DiagnosisLine("bad", "data", str(error)))
     return found + check_machine(options, config)
 
 
@@ -141,7 +141,7 @@ class Probe:
             self._news.set()
 
 
-def _versions() -> Finding:
+def _versions() -> DiagnosisLine:
     found = []
     for package in PACKAGES:
         try:
@@ -150,50 +150,50 @@ def _versions() -> Finding:
             found.append(f"{package} not installed")
     missing = [text for text in found if text.endswith("not installed") and not text.startswith(DISTRIBUTION)]
     text = f"Python {platform.python_version()}, {', '.join(found)}"
-    return Finding("bad" if missing else "ok", "versions", text, "make install" if missing else "")
+    return DiagnosisLine("bad" if missing else "ok", "versions", text, "make install" if missing else "")
 
 
-def _arithmetic() -> Finding:
+def _arithmetic() -> DiagnosisLine:
     difference = self_check()
     if difference is None:
-        return Finding("ok", "arithmetic", "the same bits as everywhere")
-    return Finding("bad", "arithmetic", difference, "install the versions of constraints.txt")
+        return DiagnosisLine("ok", "arithmetic", "the same bits as everywhere")
+    return DiagnosisLine("bad", "arithmetic", difference, "install the versions of constraints.txt")
 
 
-def _gpu() -> Finding:
+def _gpu() -> DiagnosisLine:
     if not torch.cuda.is_available():
         missing = (
             "its driver and the CUDA build of torch" if torch.version.cuda is None else "a driver that is new enough"
         )
         advice = f"with an NVIDIA GPU: install {missing}"
-        return Finding("note", "GPU", "none that torch can use; it trains on the processor", advice)
+        return DiagnosisLine("note", "GPU", "none that torch can use; it trains on the processor", advice)
     gpu = torch.cuda.get_device_properties(0)
     bfloat = "with" if torch.cuda.is_bf16_supported(False) else "without"
-    return Finding(
+    return DiagnosisLine(
         "ok", "GPU", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, {bfloat} bf16"
     )
 
 
-def _port(options: NodeOptions) -> Finding:
+def _port(options: NodeOptions) -> DiagnosisLine:
     try:
         check_ports_free((_endpoint(options),))
     except MusterError as error:
-        return Finding("bad", "port", str(error), "stop the peer here first, or choose another --port")
-    return Finding("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}")
+        return DiagnosisLine("bad", "port", str(error), "stop the peer here first, or choose another --port")
+    return DiagnosisLine("ok", "port", f"{options.port or 'any free one'} on {options.listen_host}")
 
 
 def _endpoint(options: NodeOptions) -> str:
     return tcp_endpoint(options.listen_host, options.port or 0)
 
 
-def _name(name: str) -> Finding:
+def _name(name: str) -> DiagnosisLine:
     try:
         places = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError as error:
-        return Finding(
+        return DiagnosisLine(
             "bad", "DNS", f"{name} of the invite is not known here: {error.strerror}", "check the name server"
         )
-    return Finding("ok", "DNS", f"{name} is {', '.join(sorted(places))}")
+    return DiagnosisLine("ok", "DNS", f"{name} is {', '.join(sorted(places))}")
 
 
 def _is_number(host: str) -> bool:

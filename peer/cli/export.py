@@ -84,9 +84,9 @@ def verify(
 
 def _verdict(path: Path, home: Path) -> str:
     from peer.export.source import known_run
-    from peer.rounds.verify_evidence import Case
+    from peer.rounds.verify_evidence import EvidenceCase
 
-    case = Case.read(path)
+    case = EvidenceCase.read(path)
     guilt = case.judge(known_run(home, case.run_id.hex()))
     return f"{guilt.peer} is guilty: {guilt.reason} (proven by what is signed in {path}, run {case.run_id.hex()[:12]})"
 

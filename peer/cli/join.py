@@ -36,7 +36,7 @@ from peer.learner.spawn import AUTO, learner_ahead
 from peer.machine import paths
 from peer.machine.fault_points import Fault
 from peer.machine.limits import PeerSettings
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions
 from peer.service.process import ServiceOptions, Start
 
@@ -98,7 +98,7 @@ def join(
         name=name,
         team=team,
         limits=PeerSettings.load(folder, limit or ()).limits,
-        files=OwnFiles(corpus, tokenizer),
+        files=LocalFiles(corpus, tokenizer),
         fault=fault and str(Fault.parse(fault)),
         chain_kept=chain_kept,
         attack=attack,

@@ -177,8 +177,8 @@ def bandwidth(
         _show_tables(tables.bandwidth_tables(), as_json, plot, log=True)
         return
     _refuse_plot(plot)
-    work = links.Workload(params, step_seconds, bits)
-    lines = links.Link(sites, link.value, latency_seconds, group if method is BandwidthMethod.decoupled else sites)
+    work = links.TrafficWorkload(params, step_seconds, bits)
+    lines = links.SiteLink(sites, link.value, latency_seconds, group if method is BandwidthMethod.decoupled else sites)
     whole = counted = links.data_parallel()
     if method is BandwidthMethod.decoupled:
         parts = links.Fragments(period, fragments, overlap)

@@ -25,7 +25,7 @@ from torch import Tensor
 from coordinator.run.manifest import DataSpec
 from dht.errors import UsageError
 from peer.data.tokens import Encode
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 
 BLOCK_CONTEXTS = 8  # text and tokens without documents of their own are dealt out in blocks of so many sequences
 CHARACTERS_PER_TOKEN = 4  # roughly
@@ -43,7 +43,7 @@ class TokenData:
     digest: bytes
 
 
-def read_corpus(spec: DataSpec, files: OwnFiles, encode: Encode) -> TokenData:
+def read_corpus(spec: DataSpec, files: LocalFiles, encode: Encode) -> TokenData:
     """All documents, each on the side of training or evaluation that its content's hash says; raises UsageError."""
     sides: tuple[list[Tokens], list[Tokens]] = ([], [])
     hasher = hashlib.sha256(b"muster-corpus/1")
@@ -65,7 +65,7 @@ def read_corpus(spec: DataSpec, files: OwnFiles, encode: Encode) -> TokenData:
     return TokenData(train, heldout, hasher.digest())
 
 
-def documents(spec: DataSpec, files: OwnFiles, encode: Encode) -> Iterator[Tokens]:
+def documents(spec: DataSpec, files: LocalFiles, encode: Encode) -> Iterator[Tokens]:
     """Tokens of one document after the other, in a fixed order."""
     if spec.source == "tokens":
         for path in _paths(files):
@@ -87,7 +87,7 @@ def _tensor(parts: list[Tokens]) -> Tensor:
 # -- files
 
 
-def _paths(files: OwnFiles) -> list[Path]:
+def _paths(files: LocalFiles) -> list[Path]:
     found = sorted(
         {Path(name) for pattern in files.corpus.split(",") for name in glob.glob(pattern.strip(), recursive=True)}
     )
@@ -101,7 +101,7 @@ def _paths(files: OwnFiles) -> list[Path]:
     return paths
 
 
-def _file_texts(spec: DataSpec, files: OwnFiles) -> Iterator[str]:
+def _file_texts(spec: DataSpec, files: LocalFiles) -> Iterator[str]:
     read = {"text": _blocks_of_text, "jsonl": _json_lines, "parquet": _parquet_rows}[spec.source]
     for path in _paths(files):
         try:

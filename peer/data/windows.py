@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coordinator.chain.passes import Deal, check_windows
+from coordinator.chain.passes import PassPlan, check_windows
 from coordinator.run.manifest import DataSpec, RunConfig
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.corpus import TokenData, is_heldout_digest, read_corpus
 from peer.data.tokens import encoder, tokenizer_file
-from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.machine.local_files import NO_FILES, LocalFiles
 
 BYTE_VOCABULARY = 256
 FILE_BYTES_MAX = 4 << 20
@@ -37,7 +37,7 @@ _SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "user
 
 
 def load_tokens(
-    spec: DataSpec, vocabulary: int = BYTE_VOCABULARY, files: OwnFiles = NO_FILES, root: Path | None = None
+    spec: DataSpec, vocabulary: int = BYTE_VOCABULARY, files: LocalFiles = NO_FILES, root: Path | None = None
 ) -> TokenData:
     """Read the data set of `spec` with these files of the owner's; `root` replaces the standard library's folder.
 
@@ -51,7 +51,7 @@ def load_tokens(
     return data
 
 
-def _read(spec: DataSpec, vocabulary: int, files: OwnFiles, root: Path | None) -> TokenData:
+def _read(spec: DataSpec, vocabulary: int, files: LocalFiles, root: Path | None) -> TokenData:
     if spec.source == "stdlib":
         return _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
     content = None if spec.source == "tokens" else tokenizer_file(spec, files.tokenizer)
@@ -113,7 +113,7 @@ class PassWindows:
 
     tokens: Tensor
     spec: DataSpec
-    deal: Deal
+    deal: PassPlan
 
     def batch(self, window: int) -> Tensor:
         """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
@@ -129,7 +129,7 @@ def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id:
     spec = config.data
     if not spec.is_in_passes or not peer_id:
         return TrainingWindows(tokens, spec, run_key, peer_id)
-    return PassWindows(tokens, spec, Deal.of(_windows(tokens, spec), config, run_key, peer_id))
+    return PassWindows(tokens, spec, PassPlan.of(_windows(tokens, spec), config, run_key, peer_id))
 
 
 def _windows(tokens: Tensor, spec: DataSpec) -> int:

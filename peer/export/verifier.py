@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from coordinator.chain.proof import PROOF_BYTES_MAX, Proof, Standing, check_fragment
+from coordinator.chain.proof import PROOF_BYTES_MAX, Proof, ProvenFragment, check_fragment
 from coordinator.run.manifest import Manifest
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.identity import PeerId, Verifier
@@ -47,7 +47,7 @@ class Verified:
     exporter: PeerId
     written_unix_seconds: int
     parameters: int
-    fragments: tuple[Standing, ...]
+    fragments: tuple[ProvenFragment, ...]
 
     @property
     def from_founders(self) -> bool:
@@ -124,7 +124,7 @@ def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> No
             raise PeerError(f"{name} does not describe the run's model")
 
 
-def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verifier) -> tuple[Standing, ...]:
+def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verifier) -> tuple[ProvenFragment, ...]:
     layouts = layouts_of(manifest.config)
     if len(proof.fragments) != len(layouts):
         raise PeerError(f"{PROOF} is of a model with another number of fragments")

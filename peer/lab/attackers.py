@@ -12,7 +12,7 @@ from peer.attacks.protocol import is_lab_attack, is_mischief, mischief_named
 from peer.attacks.work import ForgingWork
 from peer.attacks.zoo import AttackChoice
 from peer.lab.workshop import Workshop
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 
 
@@ -21,12 +21,12 @@ def lies_of(choice: AttackChoice | None) -> Attack | None:
     return None if choice is None or is_lab_attack(choice.name) else choice.make()
 
 
-def work_of(choice: AttackChoice | None, shop: Workshop, anchors: Anchors) -> RoundWork:
+def work_of(choice: AttackChoice | None, shop: Workshop, anchors: Anchors) -> TensorWorker:
     """How it merges."""
     shared = (shop.config, anchors, shop.blobs, shop.worker)
     if choice is not None and choice.name in FORGERIES:
         return ForgingWork(FORGERIES[choice.name], *shared)
-    return RoundWork(*shared)
+    return TensorWorker(*shared)
 
 
 def mischief_of(choice: AttackChoice, signer: Signer, peers: Collection[PeerId]) -> Mischief | None:

@@ -13,7 +13,7 @@ from coordinator.wire.inputs import ReduceInput
 from dht.errors import LocalError, UsageError
 from peer.lab.workshop import Workshop
 from peer.numerics.outer_optimizer import OuterState
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 
 
@@ -24,7 +24,7 @@ class Bench:
         """`genesis`: the digests of version 0, which are those of its states."""
         self._shop = shop
         self._anchors = Anchors(shop.layouts, shop.genesis)
-        self._work = RoundWork(shop.config, self._anchors, shop.blobs, shop.worker)
+        self._work = TensorWorker(shop.config, self._anchors, shop.blobs, shop.worker)
         for fragment, (digest, state) in enumerate(zip(genesis, shop.genesis, strict=True)):
             self._anchors.install(fragment, digest, state)
 

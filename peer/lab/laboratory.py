@@ -12,7 +12,7 @@ from coordinator.core.actions import Action, Tell
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest
 from coordinator.simulator.network import LinkFaults
 from coordinator.simulator.peer import VirtualPeer
-from coordinator.simulator.simulation import Setting, World
+from coordinator.simulator.simulation import VirtualRun, World
 from coordinator.wire.messages import Message
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -27,7 +27,7 @@ from peer.lab.options import STEP_SECONDS, LabOptions
 from peer.lab.parting import Parting
 from peer.lab.report import CurvePoint
 from peer.lab.tensors import make_tensors
-from peer.lab.traffic import Traffic
+from peer.lab.traffic import LabTraffic
 from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
 from peer.learner.learner import Batches
@@ -74,13 +74,13 @@ class Laboratory:
             values,
             options.speed_jitter,
         )
-        setting = Setting(self._describe, partial(make_tensors, self.shop))
+        setting = VirtualRun(self._describe, partial(make_tensors, self.shop))
         founders = range(options.learners)
         carries = options.partition is None or options.partition.reunion != "drop"
         self.world = World(config.pace, options.rates(), founders, config.seed, LINKS, setting=setting, carries=carries)
         self._numbers = {peer.me: number for number, peer in enumerate(self.world.peers)}
         self._attack()
-        self.traffic = Traffic(self.shop.blobs)
+        self.traffic = LabTraffic(self.shop.blobs)
         self._record = record
         self.world.listener = self._acts
         if options.late_joins:

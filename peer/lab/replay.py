@@ -34,11 +34,11 @@ from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
 from peer.lab.workshop import Workshop
 from peer.learner.devices import Placement, rounding_key
 from peer.learner.learner import Batches
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 from peer.rounds.tape import TapeLine, keep_no_tape, read_tape
 
 
-def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
+def replay_tape(path: Path, data: TokenData | None = None) -> TapePlayer:
     """Play a whole tape; raises UsageError if it is none or of other text, LocalError if it comes out differently."""
     lines = read_tape(path)
     head = next(lines, None)
@@ -50,17 +50,17 @@ def replay_tape(path: Path, data: TokenData | None = None) -> Replay:
     if head.get("device", "cpu") != "cpu":
         raise UsageError(f"{path} was recorded on {head['device']}; only a processor's steps can be made again")
     if data is None:
-        files = OwnFiles(head.get("corpus", ""), head.get("tokenizer", ""))
+        files = LocalFiles(head.get("corpus", ""), head.get("tokenizer", ""))
         data = load_tokens(manifest.config.data, manifest.config.model.vocabulary, files)
     if data.digest != manifest.data_digest:
         raise UsageError(f"{path} was recorded with other text, or that of another Python; replay it with that one")
     with ExitStack() as stack:
-        replay = Replay(head, manifest, data, stack)
+        replay = TapePlayer(head, manifest, data, stack)
         replay.play(lines)
     return replay
 
 
-class Replay:
+class TapePlayer:
     """One tape being played."""
 
     def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, stack: ExitStack) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from coordinator.chain.certificate import Certificate
-from coordinator.views.report import Ban
+from coordinator.views.report import ReportedBan
 from peer.attacks.data import has_trigger_rate, trigger_rate
 from peer.lab.laboratory import Laboratory
 from peer.lab.report import Baseline, CurvePoint, LabReport
@@ -20,12 +20,12 @@ Seconds = tuple[float, float]
 """Wall time, and processor time of the whole process."""
 
 
-def bans_of(lab: Laboratory) -> tuple[Ban, ...]:
+def bans_of(lab: Laboratory) -> tuple[ReportedBan, ...]:
     """Every key that some believed peer has banned, once."""
     living = [peer.engine for peer in lab.believed if peer.engine is not None]
     guilts = {ban.guilt.peer: ban.guilt for engine in living for ban in engine.core.bans.held.values()}
     return tuple(
-        Ban(peer=one.peer, reason=one.reason, by=sum(one.peer in engine.core.bans for engine in living))
+        ReportedBan(peer=one.peer, reason=one.reason, by=sum(one.peer in engine.core.bans for engine in living))
         for one in guilts.values()
     )
 

@@ -34,7 +34,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.scoring import sides_of
-from peer.rounds.stale_work import LocalWork
+from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape import adoption_line, snapshot_line
 from peer.storage.anchors import Anchors
 
@@ -65,7 +65,7 @@ class LabTensors:
         self._shop = shop
         self._work = work_of(shop.attacks.get(learner.peer), shop, self.anchors)
         self.court = self._work.court
-        self._local_work = LocalWork(len(shop.layouts), shop.config.pace.max_stale)
+        self._local_work = StaleWork(len(shop.layouts), shop.config.pace.max_stale)
         self._open_rounds: set[RoundKey] = set()
         self._snapshot_at: dict[RoundKey, float] = {}
         self._free_at = [0.0] * len(shop.layouts)  # when the last adoption of each fragment is in effect
@@ -193,7 +193,7 @@ class LabTensors:
     def _install(self, action: Adopt, dropped: bool) -> tuple[Tensor | None, tuple[int, int]]:
         """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
 
-        As `Pump` does for a real learner.
+        As `RoundDriver` does for a real learner.
         """
         fragment, state = action.certificate.fragment, action.certificate.state
         kept = self._shop.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer

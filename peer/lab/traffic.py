@@ -11,7 +11,7 @@ from peer.net.frames import encode_header
 from peer.storage.blobs import BlobStore
 
 
-class Traffic:
+class LabTraffic:
     """Listens to a world."""
 
     def __init__(self, blobs: BlobStore) -> None:

@@ -74,7 +74,7 @@ class Workshop:
         self.states: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
         self.appraiser = Appraiser(self.config, self.batches)
         self._recorded: set[bytes] = set()
-        self.worker = ThreadPoolExecutor(1)  # what `RoundWork` would do beside an event loop; here it stays idle
+        self.worker = ThreadPoolExecutor(1)  # what `TensorWorker` would do beside an event loop; here it stays idle
 
     def keep(self, fragment: int, digest: bytes, state: OuterState) -> None:
         """Remember a state for all others that adopt it, or fetch it because they are behind."""

@@ -11,7 +11,7 @@ from dht.errors import LocalError
 
 
 @dataclass(slots=True)
-class SessionEnd:
+class AttachedSession:
     """Stands where a spawned learner would (`peer.learner.spawn.LearnerEnd`); never ends the user's process."""
 
     connection: socket.socket

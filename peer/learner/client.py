@@ -13,22 +13,22 @@ from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
-from peer.learner.attached import SessionEnd
+from peer.learner.attached import AttachedSession
 from peer.learner.messages import (
     LENGTH_BYTES,
-    Adopt,
+    AdoptFragment,
+    CertifiedProgress,
     Command,
     Done,
     Failed,
     LoadAll,
     Message,
     Obeyed,
-    Pace,
-    Pause,
-    Progress,
+    PauseSteps,
     Ready,
     Refused,
     Save,
+    SetPace,
     SnapshotTaken,
     Steps,
     Stop,
@@ -166,7 +166,7 @@ class LearnerClient:
         self._planes.incoming(fragment).copy_(new)
         if reference is not None:
             self._planes.reference(fragment).copy_(reference)
-        command = Adopt(
+        command = AdoptFragment(
             ticket=next(self._tickets),
             fragment=fragment,
             counted_steps=counted_steps,
@@ -194,11 +194,11 @@ class LearnerClient:
 
     def set_progress(self, steps: int, window: int | None = None) -> None:
         """Tell the run's certified progress, which the learning rate follows, and where to read on (`Learner`)."""
-        self._send(Progress(steps=steps, window=window))
+        self._send(CertifiedProgress(steps=steps, window=window))
 
     def set_pace(self, step_seconds: float, compute_share: float = 1.0) -> None:
         """Have steps come this far apart or further, and take so much of the time at most."""
-        self._send(Pace(step_seconds=step_seconds, compute_share=compute_share))
+        self._send(SetPace(step_seconds=step_seconds, compute_share=compute_share))
 
     def set_threads(self, threads: int) -> None:
         """Compute with so many threads."""
@@ -206,11 +206,11 @@ class LearnerClient:
 
     def pause(self) -> None:
         """Make no further steps; snapshots and adoptions go on."""
-        self._send(Pause(paused=True))
+        self._send(PauseSteps(paused=True))
 
     def resume(self) -> None:
         """Make steps again."""
-        self._send(Pause(paused=False))
+        self._send(PauseSteps(paused=False))
 
     async def stop(self) -> None:
         """End after the current step, with a last report; kills the process if that takes too long. Never raises."""
@@ -323,7 +323,7 @@ def _planes_of(learner: LearnerEnd, layout: Sequence[FragmentLayout]) -> SharedP
     try:
         return SharedPlanes.behind(learner.planes_descriptor, layout)
     except LocalError:
-        if not isinstance(learner, SessionEnd):
+        if not isinstance(learner, AttachedSession):
             learner.kill()
             learner.reap()
             learner.close()

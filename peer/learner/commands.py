@@ -18,8 +18,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from peer.learner.channel import Channel
-from peer.learner.device_copies import Arrival, Crossings, at_once
-from peer.learner.messages import TEXT_MAX, Adopt, Command, Done, LoadAll, Refused, Save, SnapshotTaken, TakeSnapshot
+from peer.learner.device_copies import Arrival, DeviceCopies, at_once
+from peer.learner.messages import (
+    TEXT_MAX,
+    AdoptFragment,
+    Command,
+    Done,
+    LoadAll,
+    Refused,
+    Save,
+    SnapshotTaken,
+    TakeSnapshot,
+)
 from peer.learner.shared_memory import SharedPlanes
 from peer.learner.work_counters import Counters
 from peer.machine.heap import give_back_freed
@@ -52,7 +62,7 @@ class _Errand:
     finish: Callable[[], Answer]
 
 
-class Errands:
+class LearnerCommands:
     """Commands that are being carried out, in their order. Whoever calls `begin` also calls `go_on`, between steps."""
 
     def __init__(
@@ -60,7 +70,7 @@ class Errands:
         learner: Replica,
         planes: SharedPlanes,
         channel: Channel,
-        crossings: Crossings = Crossings(),  # noqa: B008 - it has no state
+        crossings: DeviceCopies = DeviceCopies(),  # noqa: B008 - it has no state
     ) -> None:
         self._learner = learner
         self._planes = planes
@@ -73,11 +83,11 @@ class Errands:
 
         Two that concern the same fragment do not overlap.
         """
-        fragment = command.fragment if isinstance(command, TakeSnapshot | Adopt) else None
+        fragment = command.fragment if isinstance(command, TakeSnapshot | AdoptFragment) else None
         if fragment in (None, *(one.fragment for one in self._under_way)):
             self.go_on(wait=True)
         with self._refusing(command.ticket):
-            has_arrived, finish = self._start(command, Crossings() if resting else self._crossings)
+            has_arrived, finish = self._start(command, DeviceCopies() if resting else self._crossings)
             self._under_way.append(_Errand(command.ticket, fragment, has_arrived, finish))
         self.go_on()
 
@@ -97,12 +107,12 @@ class Errands:
         except (ValueError, OSError, SafetensorError) as error:
             self._channel.send(Refused(ticket=ticket, reason=str(error)[:TEXT_MAX]))
 
-    def _start(self, command: Command, crossings: Crossings) -> tuple[Arrival, Callable[[], Answer]]:
-        if isinstance(command, TakeSnapshot | Adopt) and command.fragment >= len(self._learner.fragments):
+    def _start(self, command: Command, crossings: DeviceCopies) -> tuple[Arrival, Callable[[], Answer]]:
+        if isinstance(command, TakeSnapshot | AdoptFragment) and command.fragment >= len(self._learner.fragments):
             raise ValueError(f"there is no fragment {command.fragment}")
         if isinstance(command, TakeSnapshot):
             return self._snapshot(command, crossings)
-        if isinstance(command, Adopt):
+        if isinstance(command, AdoptFragment):
             wanted = (self._planes.incoming(command.fragment), self._planes.reference(command.fragment))
             fetched, arrival = crossings.fetch(*wanted[: 1 if command.overwrite else 2])
             return arrival, lambda: self._adopt(command, *fetched)
@@ -110,14 +120,14 @@ class Errands:
             return at_once, partial(self._load_all, command)
         return at_once, partial(self._save, command)
 
-    def _snapshot(self, command: TakeSnapshot, crossings: Crossings) -> tuple[Arrival, Callable[[], Answer]]:
+    def _snapshot(self, command: TakeSnapshot, crossings: DeviceCopies) -> tuple[Arrival, Callable[[], Answer]]:
         shared = self._planes.outgoing(command.fragment)
         snapshot = crossings.room(shared)
         counters = self._learner.snapshot(command.fragment, snapshot)
         taken = SnapshotTaken(ticket=command.ticket, **asdict(counters))
         return crossings.send(snapshot, shared), lambda: taken
 
-    def _adopt(self, command: Adopt, new: Tensor, reference: Tensor | None = None) -> Done:
+    def _adopt(self, command: AdoptFragment, new: Tensor, reference: Tensor | None = None) -> Done:
         self._learner.adopt(command.fragment, new, reference, command.counted_steps, command.counted_tokens)
         return self._done(command)
 

@@ -20,7 +20,7 @@ def at_once() -> bool:
     return True
 
 
-class Crossings:
+class DeviceCopies:
     """Nothing has to be copied: the device reads and writes shared memory."""
 
     def room(self, shared: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Crossings:
         """Until everything has arrived."""
 
 
-class StreamCrossings(Crossings):
+class StreamCopies(DeviceCopies):
     """Copies beside the steps of a GPU; memory that is not locked makes them slow, not wrong.
 
     What is made in one stream and used in the other is told to the allocator (`record_stream`), which would else give

@@ -7,7 +7,7 @@ import os
 from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
-from peer.learner.attached import SessionEnd
+from peer.learner.attached import AttachedSession
 from peer.learner.shared_memory import SharedPlanes
 from peer.model.description import Description, Named
 from peer.numerics.fragments import gather
@@ -20,7 +20,7 @@ def write_values(planes: SharedPlanes, config: RunConfig, values: Named) -> None
         gather(layout, values, planes.outgoing(layout.index))
 
 
-def session_description(config: RunConfig, session: SessionEnd) -> Description:
+def session_description(config: RunConfig, session: AttachedSession) -> Description:
     """The run that a session begins, with what `write_values` has left."""
     planes = SharedPlanes(os.dup(session.planes_descriptor), layouts_of(config))
     values: dict[str, Tensor] = {}

@@ -20,19 +20,19 @@ from safetensors.torch import load_file
 
 from dht.errors import LocalError
 from peer.learner.channel import Channel
-from peer.learner.commands import Errands, Replica
-from peer.learner.device_copies import Crossings, StreamCrossings
+from peer.learner.commands import LearnerCommands, Replica
+from peer.learner.device_copies import DeviceCopies, StreamCopies
 from peer.learner.devices import devices_name
 from peer.learner.learner import Learner
 from peer.learner.messages import (
     STEPS_PER_REPORT_MAX,
+    CertifiedProgress,
     Command,
     Message,
     Obeyed,
-    Pace,
-    Pause,
-    Progress,
+    PauseSteps,
     Ready,
+    SetPace,
     Start,
     StepEntry,
     Steps,
@@ -66,11 +66,11 @@ def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | 
     gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly
     gc.enable()
     planes = SharedPlanes(planes_descriptor, learner.fragments)
-    crossings = Crossings()
+    crossings = DeviceCopies()
     if settled.placement.is_cuda:
         planes.pin()
-        crossings = StreamCrossings(settled.placement.device)
-    obedience = Obedience(learner, Errands(learner, planes, channel, crossings), channel, start)
+        crossings = StreamCopies(settled.placement.device)
+    obedience = CommandLoop(learner, LearnerCommands(learner, planes, channel, crossings), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),
@@ -95,17 +95,17 @@ def read_state(path: str) -> dict[str, torch.Tensor]:
         raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
 
 
-class Obedience:
+class CommandLoop:
     """What happens between two steps: reports to the peer, and whatever the peer has asked for."""
 
-    def __init__(self, learner: Replica, errands: Errands, channel: Channel, start: Start) -> None:
+    def __init__(self, learner: Replica, commands: LearnerCommands, channel: Channel, start: Start) -> None:
         self.paused = start.paused
         self.stopped = False
         self.step_seconds = start.step_seconds
         self.compute_share = start.compute_share
         self._learner = learner
         self._channel = channel
-        self._errands = errands
+        self._commands = commands
         self._pending: deque[StepEntry] = deque(maxlen=STEPS_PER_REPORT_MAX)
         self._dropped = 0
         self._cpu_seconds_before = cpu_seconds()
@@ -126,13 +126,13 @@ class Obedience:
 
         Raises PeerGoneError when the peer ends, LocalError when it asks for what is none of ours.
         """
-        self._errands.go_on(wait=wait_seconds != 0.0)  # whoever rests can wait for copies
+        self._commands.go_on(wait=wait_seconds != 0.0)  # whoever rests can wait for copies
         for message in self._channel.receive(wait_seconds):
             self.obey(message)
 
     def finish(self) -> None:
         """End what is under way, and report."""
-        self._errands.go_on(wait=True)
+        self._commands.go_on(wait=True)
         self.report()
 
     def report(self) -> None:
@@ -147,16 +147,16 @@ class Obedience:
     def obey(self, message: Message) -> None:
         """Do one thing that the peer has asked for, and answer if it wants to know."""
         if isinstance(message, Command):
-            self._errands.begin(message, self.paused)
-        elif isinstance(message, Progress):
+            self._commands.begin(message, self.paused)
+        elif isinstance(message, CertifiedProgress):
             self._learner.set_progress(message.steps, message.window)
             self._channel.send(Obeyed(at_step=self._learner.step_count, progress=message))
-        elif isinstance(message, Pace):
+        elif isinstance(message, SetPace):
             self.step_seconds, self.compute_share = message.step_seconds, message.compute_share
         elif isinstance(message, Threads):
             torch.set_num_threads(message.threads)
             self._channel.send(Obeyed(at_step=self._learner.step_count, threads=message.threads))
-        elif isinstance(message, Pause):
+        elif isinstance(message, PauseSteps):
             self.paused = message.paused
         elif isinstance(message, Stop):
             self.stopped = True
@@ -164,7 +164,7 @@ class Obedience:
             raise LocalError(f"a learner is not told {type(message).__name__}")
 
 
-def train(learner: Learner, obedience: Obedience, early: Sequence[Message]) -> None:
+def train(learner: Learner, obedience: CommandLoop, early: Sequence[Message]) -> None:
     """Obey `early`, then make steps until told to stop.
 
     Raises PeerGoneError when the peer ends, LocalError when training cannot go on.

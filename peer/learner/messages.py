@@ -60,7 +60,7 @@ class TakeSnapshot(_Ticketed):
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
 
 
-class Adopt(_Ticketed):
+class AdoptFragment(_Ticketed):
     """Take over the incoming plane's fragment, as `Learner.adopt` does; answered by Done."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
@@ -79,14 +79,14 @@ class Save(_Ticketed):
     path: str = Field(max_length=4096)
 
 
-class Progress(Wire):
+class CertifiedProgress(Wire):
     """The run's certified progress, for the learning rate; in a run that reads in passes also where to read on."""
 
     steps: int = Field(ge=0)
     window: int | None = Field(None, ge=0)
 
 
-class Pace(Wire):
+class SetPace(Wire):
     """Steps come this far apart, zero for as fast as the device can, and take so much of the time at most."""
 
     step_seconds: float = Field(ge=0)
@@ -99,7 +99,7 @@ class Threads(Wire):
     threads: int = Field(ge=1, le=1024)
 
 
-class Pause(Wire):
+class PauseSteps(Wire):
     """Make no steps until told otherwise; commands are answered all the same."""
 
     paused: bool
@@ -162,7 +162,7 @@ class Obeyed(Wire):
     """What has no ticket took effect before step `at_step + 1`."""
 
     at_step: int
-    progress: Progress | None = None
+    progress: CertifiedProgress | None = None
     threads: int | None = None
 
 
@@ -180,13 +180,13 @@ class Failed(Wire):
     usage: bool = False
 
 
-Command = TakeSnapshot | Adopt | LoadAll | Save
+Command = TakeSnapshot | AdoptFragment | LoadAll | Save
 Message = (
-    Start | TakeSnapshot | Adopt | LoadAll | Save | Progress | Pace | Pause | Stop
+    Start | TakeSnapshot | AdoptFragment | LoadAll | Save | CertifiedProgress | SetPace | PauseSteps | Stop
     | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
-    Start, TakeSnapshot, Adopt, LoadAll, Save, Progress, Pace, Pause, Stop,
+    Start, TakeSnapshot, AdoptFragment, LoadAll, Save, CertifiedProgress, SetPace, PauseSteps, Stop,
     Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed,
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from peer.learner.work_counters import Counters, LocalCount
 from peer.numerics.fragments import FragmentLayout, fragment_views, gather, scatter
 
 
-class OwnReplica:
+class ModuleAdapter:
     """Trained parameters of a module by name, of whatever device and float type; the optimizer is not touched.
 
     As `Learner` does, but tensor by tensor, because the memory is the user's. Sums are taken in float32, and what is

@@ -18,7 +18,7 @@ from peer.learner.learner import Batches, Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
 from peer.learner.messages import Start
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 
 MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
 
@@ -68,7 +68,7 @@ def settle(start: Start, attack_named: AttackNamed | None = None) -> Settled:
             torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
     if start.compiled:
         allow_compiling()
-    tokens = load_tokens(config.data, config.model.vocabulary, OwnFiles(start.corpus, start.tokenizer))
+    tokens = load_tokens(config.data, config.model.vocabulary, LocalFiles(start.corpus, start.tokenizer))
     windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
     key = rounding_key(start.run_key, start.peer_id)
     placement = Placement(device, tuple(others), compiled=start.compiled, rounding_key=key)

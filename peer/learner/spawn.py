@@ -17,7 +17,7 @@ from typing import IO, Protocol, Self
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from peer.learner.messages import Start
-from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.machine.local_files import NO_FILES, LocalFiles
 
 AUTO = "auto"  # the device: CUDA if that works and has room
 
@@ -42,7 +42,7 @@ class LearnerOptions:
     state_path: Path | None = None
     attack: str | None = None
     program: str = LEARNER_PROGRAM
-    files: OwnFiles = NO_FILES
+    files: LocalFiles = NO_FILES
 
     def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
         """What the learner is told first."""

@@ -13,7 +13,7 @@ KEPT_MAX = 2  # anchor and momentum of one fragment: more than the next step nee
 WASTE_MAX = 1.25  # fragments differ in length; a vector may take so many times its own
 
 
-class Room:
+class BufferPool:
     """Hands out vectors, and keeps the memory of the last `KEPT_MAX` that have become garbage for the next ones.
 
     Any thread may let go of a vector at any moment, so memory is at every moment in one place only.

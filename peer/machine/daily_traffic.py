@@ -17,7 +17,7 @@ class Day(BaseModel):
     received_bytes: int = Field(0, ge=0)
 
 
-class TrafficDay:
+class DailyTraffic:
     """Turns totals of this process into sums of the day."""
 
     def __init__(self, data_directory: Path, day: str) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class OwnFiles:
+class LocalFiles:
     """File patterns separated by commas, and a `tokenizer.json`; empty where the run needs none."""
 
     corpus: str = ""
     tokenizer: str = ""
 
 
-NO_FILES = OwnFiles()
+NO_FILES = LocalFiles()

@@ -55,7 +55,7 @@ class _Concern:
     calm_seconds: float = CALM_SECONDS
 
 
-class Manners:
+class PausePolicy:
     """Remembers which reasons were seen when."""
 
     def __init__(self, limits: Limits) -> None:

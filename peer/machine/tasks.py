@@ -9,7 +9,7 @@ from typing import Any
 Work = Coroutine[Any, Any, None]
 
 
-class Chores:
+class Tasks:
     """Tasks that run until they are done or all are ended; `failed` hears of those that nobody waits for."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:

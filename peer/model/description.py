@@ -25,7 +25,7 @@ from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.hub import HUB, from_hub
 from peer.data.tokens import encoder, tokenizer_file
-from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.build import initial_bound
 from peer.model.families import is_refused, make_config, make_module
 from peer.numerics.merge_plugin import with_rule_digest
@@ -52,7 +52,7 @@ class Description:
 
     config: RunConfig
     values: Named | None = None
-    files: OwnFiles = NO_FILES
+    files: LocalFiles = NO_FILES
 
 
 def describe(config: RunConfig) -> Description:
@@ -62,7 +62,7 @@ def describe(config: RunConfig) -> Description:
     return replace(described, config=fixed, files=files)
 
 
-def _describe_data(config: RunConfig) -> tuple[RunConfig, OwnFiles]:
+def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     data = config.data
     if data.source in ("stdlib", "own"):
         return config, NO_FILES
@@ -78,7 +78,7 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, OwnFiles]:
         "tokenizer_sha256": "" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest(),
     }
     fixed = config.model_copy(update={"data": data.model_copy(update=update)})
-    return fixed, OwnFiles(data.path, data.tokenizer if here else "")
+    return fixed, LocalFiles(data.path, data.tokenizer if here else "")
 
 
 def _describe_model(config: RunConfig) -> Description:

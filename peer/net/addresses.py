@@ -27,8 +27,8 @@ class Visible(Protocol):
     async def visible_addresses(self) -> tuple[PeerAddress, ...]: ...
 
 
-class Place(Protocol):
-    """As much of a peer's network as is needed here; `dht.node.Node` has it."""
+class AddressSource(Protocol):
+    """As much of a peer's network as is needed here; `dht.node.DhtNode` has it."""
 
     @property
     def daemon(self) -> Visible: ...
@@ -38,14 +38,16 @@ class Place(Protocol):
 class OwnAddresses:
     """Our addresses as they are now. `moved` is called when they have changed, with nothing else left to do."""
 
-    def __init__(self, place: Place, core: Core, moved: Callable[[], None], found: tuple[PeerAddress, ...]) -> None:
+    def __init__(
+        self, place: AddressSource, core: Core, moved: Callable[[], None], found: tuple[PeerAddress, ...]
+    ) -> None:
         self._place = place
         self._core = core
         self._moved = moved
         self._take(found)
 
     @classmethod
-    async def start(cls, place: Place, core: Core, moved: Callable[[], None]) -> Self:
+    async def start(cls, place: AddressSource, core: Core, moved: Callable[[], None]) -> Self:
         """Ask for the first time; raises NetworkError if the daemon is silent."""
         own = cls(place, core, moved, await place.daemon.visible_addresses())
         place.after_rebuild(own.look)

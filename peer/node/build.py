@@ -36,11 +36,11 @@ from peer.numerics.golden import self_check
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.plugins import check_packages
 from peer.rounds.counters import Book
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 from peer.rounds.scoring import AppraisalDesk
 from peer.rounds.tape_parts import PART_NAME
-from peer.rounds.tape_recorder import OwnTape
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tape_recorder import TapeRecorder
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states
 from peer.storage.blobs import BlobStore
 from peer.storage.genesis_file import digests_of, save_genesis
@@ -178,23 +178,25 @@ def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Calla
 
 def _work(
     core: Core, anchors: Anchors, blobs: BlobStore, options: NodeOptions
-) -> tuple[RoundWork, Callable[..., Pump]]:
+) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """The tensor work of this peer, and what makes its pump."""
     worker = ThreadPoolExecutor(1, "tensors")
     if options.attack is None:
-        return RoundWork(core.manifest.config, anchors, blobs, worker), Pump
+        return TensorWorker(core.manifest.config, anchors, blobs, worker), RoundDriver
     from peer.attacks.peer import disguise
 
     return disguise(options.attack, core, anchors, blobs, worker)
 
 
-def build_pump(core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions) -> Pump:
+def build_driver(
+    core: Core, held: RunState, transport: Transport, directory: RunDirectory, options: NodeOptions
+) -> RoundDriver:
     """The protocol core with its shell, holding what was saved."""
     config = core.manifest.config
     largest_bytes = 4 * max(layout.elements for layout in held.anchors.layouts)
     blobs = BlobStore(max(BLOB_BYTES_MIN, BLOB_FRAGMENTS * largest_bytes * config.pace.overlap))
     work, make_pump = _work(core, held.anchors, blobs, options)
-    pump = make_pump(
+    driver = make_pump(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
         transport=transport,
         work=work,
@@ -204,21 +206,21 @@ def build_pump(core: Core, held: RunState, transport: Transport, directory: RunD
         book=Book(config.pace.fragments),
         fault=None if options.fault is None else Fault.parse(options.fault, options.data_directory),
     )
-    give_within(options.limits, pump)
+    give_within(options.limits, driver)
     core.court = work.court
     if options.taped:
-        pump.tape = OwnTape.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
+        driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
     if config.trust.score_share:
-        pump.appraisals = AppraisalDesk(core.manifest, options.files)
+        driver.appraisals = AppraisalDesk(core.manifest, options.files)
     if held.learner_state is not None:
-        pump.local_work.doubt(set(range(config.pace.fragments)))
-    return pump
+        driver.local_work.doubt(set(range(config.pace.fragments)))
+    return driver
 
 
-def give_within(limits: Limits, pump: Pump) -> None:
+def give_within(limits: Limits, driver: RoundDriver) -> None:
     """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
     of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
-    pump.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
+    driver.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
 
 
 async def open_network(

@@ -15,8 +15,8 @@ from coordinator.wire.presence import Presence
 from dht.errors import LocalError, MusterError
 from peer.learner.client import LearnerStoppedError
 from peer.machine.heap import give_back_freed
-from peer.node.learner_control import Training
-from peer.rounds.driver import Pump
+from peer.node.learner_control import LearnerControl
+from peer.rounds.driver import RoundDriver
 from peer.storage.credit_book import CreditBook
 from peer.storage.run_directory import Captured, RunDirectory
 
@@ -41,16 +41,16 @@ async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
 class Checkpointer:
     """Writes one checkpoint at a time; a disk that refuses is told to the owner, and training goes on."""
 
-    def __init__(self, directory: RunDirectory, pump: Pump, presence: Callable[[], Presence]) -> None:
+    def __init__(self, directory: RunDirectory, driver: RoundDriver, presence: Callable[[], Presence]) -> None:
         """`presence` is what this peer says of itself."""
-        manifest = pump.engine.core.manifest
+        manifest = driver.engine.core.manifest
         self._directory = directory
-        self._pump = pump
+        self._driver = driver
         self._own_presence = presence
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self._capturing: asyncio.Task[_All] | None = None
-        self.training: Training | None = None
+        self.training: LearnerControl | None = None
         self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
     @property
@@ -94,9 +94,9 @@ class Checkpointer:
         except LearnerStoppedError:
             raise  # the disk has refused nothing
         except MusterError as error:
-            self._pump.book.refuse("checkpoint", str(error))
+            self._driver.book.refuse("checkpoint", str(error))
             raise
-        self._pump.book.take("checkpoint")
+        self._driver.book.take("checkpoint")
         return folder
 
     async def _save(self) -> Path:
@@ -142,12 +142,12 @@ class Checkpointer:
         learner_file = self._directory.learner_file
         # nothing was awaited since `capture`: the learner gets this before any later adoption
         step = await self.training.client.save(learner_file)
-        await self._pump.tape.checkpoint(step, learner_file)
+        await self._driver.tape.checkpoint(step, learner_file)
         return captured, learner_file
 
     async def _capture_rest(self) -> Captured:
         """End the learner, for whose answers adoptions wait."""
-        training, self.training, self._pump.learner = self.training, None, None
+        training, self.training, self._driver.learner = self.training, None, None
         if training is not None:
             await training.client.kill()
         return await self.capture()
@@ -159,16 +159,16 @@ class Checkpointer:
 
     def _follow_credit(self) -> list[Chain]:
         """The chains as they are, for another thread."""
-        engine = self._pump.engine
+        engine = self._driver.engine
         others = ((peer, sighting.presence) for peer, sighting in engine.core.presence.sightings.items())
         self._credit.hear([(engine.core.me, self._own_presence()), *others])
         return [machine.chain.truncated(machine.chain.version) for machine in engine.machines]
 
     async def capture(self) -> Captured:
         """States and certificates of the moment at which this returns."""
-        await self._pump.adoptions.settle()
-        machines = self._pump.engine.machines
+        await self._driver.adoptions.settle()
+        machines = self._driver.engine.machines
         held = tuple(machine.held for machine in machines)
         chains = tuple(machine.held_chain.certificates.copy() for machine in machines)
-        states = tuple(self._pump.anchors.current(fragment) for fragment in range(len(machines)))
+        states = tuple(self._driver.anchors.current(fragment) for fragment in range(len(machines)))
         return Captured(held, states, chains)

@@ -20,7 +20,7 @@ from peer.net.frames import ProbeAnswer, ProbeAsk
 from peer.net.probe import some_of
 
 if TYPE_CHECKING:
-    from peer.rounds.driver import Pump
+    from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ ADVICE_WRONG_CLOCK = "set the clock: timedatectl set-ntp true"
 Post = Callable[[PeerId, ProbeAsk, bytes], None]
 
 
-class ClockWatch:
+class ClockCheck:
     """Asks some of `whom` for the time; `clock` is ours, in Unix seconds."""
 
     def __init__(self, me: PeerId, whom: Callable[[], Iterable[PeerId]], post: Post, clock: Clock) -> None:
@@ -87,18 +87,18 @@ def clock_words(ahead_seconds: float) -> str:
     return f"{abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} other peers"
 
 
-async def watch_clock(clock: Clock, pump: Pump, invited_by: Collection[PeerId]) -> None:
+async def watch_clock(clock: Clock, driver: RoundDriver, invited_by: Collection[PeerId]) -> None:
     """Look until cancelled, note in the book what is found, and say when the clock has turned out wrong or right."""
-    core, book = pump.engine.core, pump.book
+    core, book = driver.engine.core, driver.book
 
     def whom() -> Iterable[PeerId]:
         """Whose clock is wrong sees nobody live any more, or never did."""
-        return core.presence.live(pump.now) or core.presence.sightings.keys() or invited_by
+        return core.presence.live(driver.now) or core.presence.sightings.keys() or invited_by
 
-    watch = ClockWatch(core.me, whom, pump.post, clock)
-    pump.transfers.hear_probes(watch.hear)
+    watch = ClockCheck(core.me, whom, driver.post, clock)
+    driver.transfers.hear_probes(watch.hear)
     while True:
-        core.unix_offset_seconds = clock() - pump.now  # a clock may be set, and monotonic time stands while we sleep
+        core.unix_offset_seconds = clock() - driver.now  # a clock may be set, and monotonic time stands while we sleep
         watch.ask()
         await asyncio.sleep(ANSWER_SECONDS)
         found = watch.ahead_seconds()

@@ -11,39 +11,39 @@ from peer.export.exported import Exported
 from peer.export.options import ExportOptions
 from peer.export.regular import RegularExport
 from peer.node.checkpointer import Checkpointer
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import EvaluationLoop, Mark
 from peer.storage.tokenizer_file import exported_tokenizer
 
 
-class Hosting:
+class HostEvaluator:
     """The loops of one host. `mark` says where the run stands."""
 
     def __init__(
-        self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], pump: Pump
+        self, evaluations: EvaluationLoop, checkpointer: Checkpointer, mark: Callable[[], Mark], driver: RoundDriver
     ) -> None:
         self.sample = ""
         self._evaluations = evaluations
         self._checkpointer = checkpointer
         self._mark = mark
-        self._pump = pump
+        self._driver = driver
         self._exports: RegularExport | None = None
 
     @classmethod
     async def start(
         cls,
-        pump: Pump,
+        driver: RoundDriver,
         checkpointer: Checkpointer,
         data: TokenData,
         exports: ExportOptions | None,
         mark: Callable[[], Mark],
-    ) -> Hosting:
+    ) -> HostEvaluator:
         """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
-        config = pump.engine.core.manifest.config
-        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, pump.anchors.all_anchors)
-        hosting = cls(evaluations, checkpointer, mark, pump)
+        config = driver.engine.core.manifest.config
+        evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors)
+        hosting = cls(evaluations, checkpointer, mark, driver)
         if exports is not None:
-            hosting._exports = RegularExport(exports, pump.engine.core.signer, hosting._gather)
+            hosting._exports = RegularExport(exports, driver.engine.core.signer, hosting._gather)
         return hosting
 
     @property
@@ -72,7 +72,7 @@ class Hosting:
         credit = await self._checkpointer.credit()
         captured = await self._checkpointer.capture()
         loss = await self._evaluations.loss([state.anchor for state in captured.states])
-        manifest = self._pump.engine.core.manifest
+        manifest = self._driver.engine.core.manifest
         tokenizer = exported_tokenizer(self._checkpointer.folder, manifest.config.data)
         return Exported(manifest, captured, credit, self.found, loss, licence, tokenizer)
 

@@ -21,8 +21,8 @@ from dht.identity import PeerId
 from dht.records import evidence_key
 from dht.store import RecordStore, StoredRecord
 from peer.machine.timed_wait import pause
-from peer.rounds.driver import Pump
-from peer.storage.evidence_files import EvidenceShelf
+from peer.rounds.driver import RoundDriver
+from peer.storage.evidence_files import EvidenceFiles
 
 log = structlog.get_logger(__name__)
 
@@ -32,20 +32,20 @@ REFRESH_SECONDS = 600.0
 STRANGERS_READ_MAX = 16  # at a time: a record costs a key, and each may have us write to its sender
 
 
-class TrustDesk:
+class EvidenceExchange:
     """One peer's. Restores earlier bans at once; `run` reads and refreshes heads until cancelled."""
 
-    def __init__(self, pump: Pump, shelf: EvidenceShelf, store: RecordStore) -> None:
-        self._pump = pump
+    def __init__(self, driver: RoundDriver, shelf: EvidenceFiles, store: RecordStore) -> None:
+        self._driver = driver
         self._shelf = shelf
         self._store = store
-        self._key = evidence_key(pump.engine.core.rules.run_id)
+        self._key = evidence_key(driver.engine.core.rules.run_id)
         self._news = asyncio.Event()
-        pump.engine.tribunal.restore(shelf.read())
-        pump.keep = self._keep
+        driver.engine.tribunal.restore(shelf.read())
+        driver.keep = self._keep
 
     def _keep(self, action: KeepEvidence) -> None:
-        self._pump.work.submit(partial(self._write, action))
+        self._driver.work.submit(partial(self._write, action))
         self._news.set()
 
     def _write(self, action: KeepEvidence) -> None:
@@ -66,13 +66,13 @@ class TrustDesk:
             await pause(REFRESH_SECONDS, self._news)
 
     async def _publish(self) -> None:
-        held = list(self._pump.engine.core.bans.held.values())
+        held = list(self._driver.engine.core.bans.held.values())
         if held:
             heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
             await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)
 
     async def _read(self) -> None:
-        engine = self._pump.engine
+        engine = self._driver.engine
         known = active_sets(machine.chain for machine in engine.machines)
         records = [record for record in await self._store.get(self._key) if record.sender != engine.core.me]
         for record in drawn(records, known):
@@ -81,7 +81,7 @@ class TrustDesk:
             except PeerError:
                 continue
             if len(heads.convictions) <= HEADS_MAX:
-                self._pump.feed(Received(record.sender, heads))
+                self._driver.feed(Received(record.sender, heads))
 
 
 def drawn(records: Sequence[StoredRecord], known: Set[PeerId]) -> list[StoredRecord]:

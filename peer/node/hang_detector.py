@@ -31,7 +31,7 @@ def patience_seconds(step_seconds: float | None) -> float:
     return FIRST_STEPS_SECONDS if step_seconds is None else max(PATIENCE_SECONDS, PATIENCE_STEPS * step_seconds)
 
 
-class Standstill:
+class HangDetector:
     """For how long a learner has stood still, and how often that was too long."""
 
     def __init__(self) -> None:

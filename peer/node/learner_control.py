@@ -16,7 +16,7 @@ from peer.node.options import NodeOptions
 from peer.rounds.counters import LearnerProgress
 
 
-class Training:
+class LearnerControl:
     """Wraps one learner process."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Training:
         state: Path | None,
         progress: LearnerProgress,
         on_steps: OnSteps,
-    ) -> Training:
+    ) -> LearnerControl:
         """Spawn the learner, paused; raises UsageError if the model does not fit, LocalError if the process fails.
 
         `progress` goes on with it, where an earlier process has ended.

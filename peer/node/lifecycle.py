@@ -17,8 +17,8 @@ from coordinator.wire.presence import Presence, State
 from dht.identity import PeerId
 from peer.machine.pause_policy import Pause
 from peer.net.presence_loop import PresenceLoop
-from peer.node.learner_control import Training
-from peer.rounds.driver import Pump
+from peer.node.learner_control import LearnerControl
+from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
@@ -108,15 +108,15 @@ def certified_progress(engine: Engine) -> tuple[int, int | None]:
     return versions_certified(engine), window_to_read(engine)
 
 
-class Stage:
+class Lifecycle:
     """One peer's stage. `training` is None on a host, and on a learner until its process is ready."""
 
-    def __init__(self, pump: Pump, presence: PresenceLoop, first: State) -> None:
+    def __init__(self, driver: RoundDriver, presence: PresenceLoop, first: State) -> None:
         self.state: State = first
-        self.training: Training | None = None
+        self.training: LearnerControl | None = None
         self.wanted_paused = False  # by a person
         self._manners: Pause | None = None
-        self._pump = pump
+        self._driver = driver
         self._presence = presence
         self._looks_since: float | None = None  # for whom is ahead
         self._drained_at: float | None = None
@@ -133,8 +133,8 @@ class Stage:
     def obey(self, pause: Pause | None) -> None:
         """The owner's wishes want a pause, or None any more."""
         self._manners = pause
-        self._pump.withdraw(pause is not None and pause.silent)
-        self.advance(self._pump.now)
+        self._driver.withdraw(pause is not None and pause.silent)
+        self.advance(self._driver.now)
 
     def begin_anew(self) -> None:
         """The learner's process is to be replaced."""
@@ -143,19 +143,19 @@ class Stage:
 
     def leave(self) -> None:
         """The owner wants out: open no further rounds, finish those in flight, within a round's deadline."""
-        engine = self._pump.engine
+        engine = self._driver.engine
         engine.drain()
-        self._leaves_by = min(self._leaves_by, self._pump.now + round_deadline_seconds(engine))
+        self._leaves_by = min(self._leaves_by, self._driver.now + round_deadline_seconds(engine))
 
     def drain_at_goal(self) -> None:
         """Open no further rounds once the run has all its versions."""
-        engine = self._pump.engine
+        engine = self._driver.engine
         if versions_certified(engine) >= engine.core.manifest.config.versions:
             engine.drain()
 
     def advance(self, now: float) -> bool:
         """Move on if it is time; True once we are drained, and everyone live agrees, had time to, or goes on."""
-        engine = self._pump.engine
+        engine = self._driver.engine
         self.drain_at_goal()
         if not engine.draining:
             self._advance_training(now)
@@ -187,7 +187,7 @@ class Stage:
             return  # from here on rounds keep us up to date
         elif self._presence.rounds >= ROUNDS_OF_PRESENCE_MIN:
             lagging = self._lagging(now)
-            self._pump.local_work.doubt(lagging | uncertain_fragments(self._pump.engine, now))
+            self._driver.local_work.doubt(lagging | uncertain_fragments(self._driver.engine, now))
             if lagging:
                 self._enter("catching up")
             else:
@@ -196,7 +196,7 @@ class Stage:
                 self._enter("training")
 
     def _lagging(self, now: float) -> set[int]:
-        engine = self._pump.engine
+        engine = self._driver.engine
         self._looks_since = now if self._looks_since is None else self._looks_since
         patience = STRANGERS_LIFETIMES * engine.core.pace.presence_lifetime_seconds
         return lagging_fragments(engine, now, hears_strangers=now <= self._looks_since + patience)

@@ -12,24 +12,24 @@ from peer.machine.limits import Limits
 from peer.machine.settings_file import keep_limits, shown
 from peer.net.network import Network
 from peer.node.build import give_within
-from peer.node.learner_control import Training
+from peer.node.learner_control import LearnerControl
 from peer.node.options import NodeOptions
-from peer.node.pause_loop import MannersLoop
-from peer.rounds.driver import Pump
+from peer.node.pause_loop import PauseLoop
+from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
 
-class LimitsDesk:
+class LiveLimits:
     """Holds what is in force, and has the parts of the peer respect it."""
 
-    def __init__(self, options: NodeOptions, manners: MannersLoop, network: Network, pump: Pump) -> None:
-        self.training: Training | None = None  # on a learner, once its process is ready
+    def __init__(self, options: NodeOptions, manners: PauseLoop, network: Network, driver: RoundDriver) -> None:
+        self.training: LearnerControl | None = None  # on a learner, once its process is ready
         self._data_directory = options.data_directory
         self._limits = options.limits
         self._manners = manners
         self._network = network
-        self._pump = pump
+        self._driver = driver
         self._turn = asyncio.Lock()
 
     @property
@@ -53,7 +53,7 @@ class LimitsDesk:
             self._respect(wanted)
             return self.view()
 
-    def begin_training(self, training: Training) -> None:
+    def begin_training(self, training: LearnerControl) -> None:
         """A learner is ready, which may have been started with earlier limits."""
         self.training = training
         training.respect(self._limits)
@@ -61,6 +61,6 @@ class LimitsDesk:
     def _respect(self, limits: Limits) -> None:
         self._manners.respect(limits)
         self._network.respect(limits)
-        give_within(limits, self._pump)
+        give_within(limits, self._driver)
         if self.training is not None:
             self.training.respect(limits)

@@ -26,7 +26,7 @@ from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
 from peer.data.corpus import TokenData
 from peer.machine.sensors import MachineSensors
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 from peer.net.addresses import OwnAddresses
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.network import Network
@@ -35,7 +35,7 @@ from peer.net.presence_loop import PresenceLoop
 from peer.net.probe import ProbeDesk
 from peer.node.build import (
     begin_at_invite,
-    build_pump,
+    build_driver,
     check_brought,
     core_kind,
     describe_here,
@@ -46,18 +46,18 @@ from peer.node.build import (
 )
 from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
-from peer.node.evaluator import Hosting
-from peer.node.evidence_exchange import TrustDesk
-from peer.node.learner_supervisor import Learning
-from peer.node.lifecycle import Stage
-from peer.node.live_limits import LimitsDesk
+from peer.node.evaluator import HostEvaluator
+from peer.node.evidence_exchange import EvidenceExchange
+from peer.node.learner_supervisor import LearnerSupervisor
+from peer.node.lifecycle import Lifecycle
+from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
-from peer.node.pause_loop import MannersLoop
+from peer.node.pause_loop import PauseLoop
 from peer.node.presence import OwnPresence
 from peer.node.reachability import watch_reach
 from peer.node.status import mark_of, peer_snapshot, told_status
 from peer.rounds.counters import LearnerProgress
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import Mark
 from peer.storage.run_directory import RunDirectory
 from peer.storage.tokenizer_file import keep_tokenizer
@@ -79,21 +79,21 @@ class Node:
         self.role = role
         self.identity = identity
         self.started_at = asyncio.get_running_loop().time()
-        self.learning: Learning | None = None
-        self.hosting: Hosting | None = None
-        self._chores = Chores(self._fail)
+        self.learning: LearnerSupervisor | None = None
+        self.hosting: HostEvaluator | None = None
+        self._tasks = Tasks(self._fail)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopped = False
         self.manifest: Manifest
         self.network: Network
-        self.pump: Pump
+        self.driver: RoundDriver
         self.addresses: OwnAddresses
         self.own_presence: OwnPresence
         self.presence: PresenceLoop
         self.checkpointer: Checkpointer
-        self.stage: Stage
-        self.manners: MannersLoop
-        self.limits: LimitsDesk
+        self.stage: Lifecycle
+        self.manners: PauseLoop
+        self.limits: LiveLimits
 
     # -- starting
 
@@ -132,7 +132,7 @@ class Node:
 
     async def _enter(self, run_id: bytes, met: tuple[PeerAddress, ...]) -> None:
         self.network = await open_network(self.options, run_id, met, self._addresses_of)
-        self._chores.spawn(self.network.watch())
+        self._tasks.spawn(self.network.watch())
 
     async def _start(self, manifest: Manifest, data: TokenData | None, invite: Invite | None) -> None:
         self.manifest = manifest
@@ -149,67 +149,69 @@ class Node:
             chain_kept=self.options.chain_kept or CHAIN_KEPT,
         )
         held = await asyncio.to_thread(directory.load, manifest, core.rules)
-        self.pump = build_pump(core, held, self.network, directory, self.options)
-        self.pump.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
+        self.driver = build_driver(core, held, self.network, directory, self.options)
+        self.driver.engine.bind(held.votes, self._now())  # before anybody can ask us to vote again
         if self.role != "host":
-            self.learning = Learning(self.options, self.identity.peer_id, self.pump, directory, self._chores)
+            self.learning = LearnerSupervisor(self.options, self.identity.peer_id, self.driver, directory, self._tasks)
             self.learning.prepare(held.learner_state, held.learner_behind)  # while we ask others
-        await begin_at_invite(self.pump.engine, invite, self.network)
-        desk = ProbeDesk(self.network.dht.daemon.host_of, self.pump.post, self.options.clock)
-        self.pump.transfers.answer_probes(desk)
-        self.pump.transfers.tell_status(lambda: told_status(self.snapshot(), self.pump))
-        self.checkpointer = Checkpointer(directory, self.pump, self._presence)
+        await begin_at_invite(self.driver.engine, invite, self.network)
+        desk = ProbeDesk(self.network.dht.daemon.host_of, self.driver.post, self.options.clock)
+        self.driver.transfers.answer_probes(desk)
+        self.driver.transfers.tell_status(lambda: told_status(self.snapshot(), self.driver))
+        self.checkpointer = Checkpointer(directory, self.driver, self._presence)
         self.addresses = await OwnAddresses.start(self.network.dht, core, lambda: self.presence.hurry())
-        self._chores.spawn(self.addresses.run())
-        self.own_presence = OwnPresence(self.pump, self.options, self.addresses)
+        self._tasks.spawn(self.addresses.run())
+        self.own_presence = OwnPresence(self.driver, self.options, self.addresses)
         self.presence = PresenceLoop(
             self.network.dht.store,
             self.network.dht.daemon,
             manifest.run_id,
             self._presence,
-            lambda peer, presence: self.pump.feed(PresenceSeen(peer, presence)),
+            lambda peer, presence: self.driver.feed(PresenceSeen(peer, presence)),
         )
-        self.stage = Stage(self.pump, self.presence, "starting" if self.role == "learner" else "hosting")
-        self.pump.failed, self.pump.certified = self._fail, self.stage.drain_at_goal
+        self.stage = Lifecycle(self.driver, self.presence, "starting" if self.role == "learner" else "hosting")
+        self.driver.failed, self.driver.certified = self._fail, self.stage.drain_at_goal
         sensors = partial(MachineSensors, data_directory=self.options.data_directory)
-        self.manners = MannersLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
-        self.limits = LimitsDesk(self.options, self.manners, self.network, self.pump)
+        self.manners = PauseLoop(self.options, sensors, self.network, self.network.throttle, self.stage.obey)
+        self.limits = LiveLimits(self.options, self.manners, self.network, self.driver)
         await self.manners.look()  # before the first step
-        self._chores.spawn(self.manners.run())
-        self.network.expect_payloads(max(self.pump.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
-        await self.network.start(self.pump.on_frame, self.pump.on_gone)
-        self._chores.spawn(watch_reach(self.options, self.pump, self.addresses))
-        self._chores.spawn(watch_clock(self.options.clock, self.pump, () if invite is None else invite.peers))
-        self._chores.spawn(TrustDesk(self.pump, directory.evidence, self.network.dht.store).run())
+        self._tasks.spawn(self.manners.run())
+        self.network.expect_payloads(max(self.driver.work.payload_bytes_max, STATE_PIECE_BYTES_MAX))
+        await self.network.start(self.driver.on_frame, self.driver.on_gone)
+        self._tasks.spawn(watch_reach(self.options, self.driver, self.addresses))
+        self._tasks.spawn(watch_clock(self.options.clock, self.driver, () if invite is None else invite.peers))
+        self._tasks.spawn(EvidenceExchange(self.driver, directory.evidence, self.network.dht.store).run())
         pace = manifest.config.pace
-        self._chores.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
+        self._tasks.spawn(self.presence.run(pace.presence_seconds, pace.presence_lifetime_seconds))
         if manifest.config.trust.network_share < 1:
-            self._chores.spawn(OriginsLoop(self.network.dht.daemon.hosts, self.pump.feed).run(pace.presence_seconds))
+            self._tasks.spawn(OriginsLoop(self.network.dht.daemon.hosts, self.driver.feed).run(pace.presence_seconds))
         if self.learning is not None:
             await self.learning.begin(self.checkpointer, self.stage, self.limits)
         elif data is not None:
-            self.hosting = await Hosting.start(self.pump, self.checkpointer, data, self.options.export, self._mark)
-            self._chores.spawn(self.hosting.run())
-        self._chores.spawn(self._watch())
-        self._chores.spawn(self.checkpointer.run())
+            self.hosting = await HostEvaluator.start(
+                self.driver, self.checkpointer, data, self.options.export, self._mark
+            )
+            self._tasks.spawn(self.hosting.run())
+        self._tasks.spawn(self._watch())
+        self._tasks.spawn(self.checkpointer.run())
 
     # -- what is going on
 
     @property
     def _engine(self) -> Engine:
-        return self.pump.engine
+        return self.driver.engine
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def _mark(self) -> Mark:
-        return mark_of(self.pump, self._now() - self.started_at)
+        return mark_of(self.driver, self._now() - self.started_at)
 
     def _presence(self) -> Presence:
         return self.own_presence.now(self.stage.state, None if self.learning is None else self.learning.progress)
 
     def _addresses_of(self, peer: PeerId) -> list[str]:
-        sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "pump") else None
+        sighting = self._engine.core.presence.sightings.get(peer) if hasattr(self, "driver") else None
         return [] if sighting is None else list(sighting.presence.addresses)
 
     # -- loops
@@ -250,14 +252,14 @@ class Node:
             sample="" if self.hosting is None else self.hosting.sample,
         )
         progress = LearnerProgress() if self.learning is None else self.learning.progress
-        return peer_snapshot(base, self.pump, progress, self.manners.seen, self._now())
+        return peer_snapshot(base, self.driver, progress, self.manners.seen, self._now())
 
     async def final_snapshot(self) -> PeerSnapshot:
         """`snapshot`, with digests hashed from the tensors now; on the host, a last evaluation and a sample too."""
         if self.hosting is not None:
             await self.hosting.look_last()
         snapshot = self.snapshot()  # of the same moment: what is adopted from now on is installed after the hashing
-        digests = await self.pump.work.run(self.pump.anchors.digests)
+        digests = await self.driver.work.run(self.driver.anchors.digests)
         return snapshot.model_copy(update={"digests_from_tensors": tuple(one.hex() for one in digests)})
 
     async def pause(self) -> None:
@@ -279,7 +281,7 @@ class Node:
 
     async def save_last(self) -> None:
         """End all work but the learner's, and save unless that is what failed; as long as the disk takes to write."""
-        await self._chores.end()
+        await self._tasks.end()
         if hasattr(self, "checkpointer") and not self._failed():
             await self.checkpointer.save_last()
 
@@ -288,7 +290,7 @@ class Node:
         if self._stopped:
             return
         self._stopped = True
-        await self._chores.end()
+        await self._tasks.end()
         if not self._over.done():
             self._over.set_result(None)
         async with AsyncExitStack() as last_first:  # each is called, whatever becomes of the others
@@ -297,12 +299,12 @@ class Node:
                 last_first.push_async_callback(self.network.flush, FLUSH_SECONDS)
             if self.hosting is not None:
                 last_first.push_async_callback(asyncio.to_thread, self.hosting.close)
-            if hasattr(self, "pump"):
-                last_first.callback(self.pump.tape.close)
-                last_first.push_async_callback(self.pump.close)
+            if hasattr(self, "driver"):
+                last_first.callback(self.driver.tape.close)
+                last_first.push_async_callback(self.driver.close)
             if self.learning is not None and self.learning.training is not None:
                 last_first.push_async_callback(self.learning.training.client.stop)
-                last_first.callback(setattr, self.pump, "learner", None)
+                last_first.callback(setattr, self.driver, "learner", None)
 
     def _failed(self) -> bool:
         return self._over.done() and self._over.exception() is not None

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dht.daemon.config import Relay
 from peer.export.options import ExportOptions
-from peer.learner.attached import SessionEnd
+from peer.learner.attached import AttachedSession
 from peer.learner.spawn import AUTO, LEARNER_PROGRAM, LearnerSpawn
 from peer.machine.clock import Clock, skewed, unix_seconds
 from peer.machine.limits import Limits
-from peer.machine.local_files import NO_FILES, OwnFiles
+from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.machine.paths import IDENTITY_NAME
 
 HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
@@ -36,8 +36,8 @@ class NodeOptions:
     founders: tuple[str, ...] = ()  # host only; default: the host itself
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
-    files: OwnFiles = NO_FILES  # what a run may read that trains on files of its peers
-    session: SessionEnd | None = None  # whose loop is the learner; default: a learner process of ours
+    files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
+    session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     fault: str | None = None  # tests only: see `peer.machine.fault_points.Fault.parse`
     chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import structlog
 
 from peer.machine.clock import local_day, local_week_minute
-from peer.machine.daily_traffic import TrafficDay
+from peer.machine.daily_traffic import DailyTraffic
 from peer.machine.limits import Limits
-from peer.machine.pause_policy import Conditions, Manners, Pause, Today
+from peer.machine.pause_policy import Conditions, Pause, PausePolicy, Today
 from peer.machine.sensors import Sensors
 from peer.machine.throttle import Throttle
 from peer.net.transport import Transport
@@ -22,7 +22,7 @@ SAVE_LOOKS = 60
 log = structlog.get_logger(__name__)
 
 
-class MannersLoop:
+class PauseLoop:
     """Judges until cancelled. `obey` is called with every new verdict: why to pause, or None to go on.
 
     `sensors` makes what looks at the machine for such limits.
@@ -40,7 +40,7 @@ class MannersLoop:
         self._transport = transport
         self._throttle = throttle
         self._obey = obey
-        self._traffic = TrafficDay(options.data_directory, local_day())
+        self._traffic = DailyTraffic(options.data_directory, local_day())
         self.pause: Pause | None = None
         self.seen = Conditions()
         self.respect(options.limits)
@@ -48,7 +48,7 @@ class MannersLoop:
     def respect(self, limits: Limits) -> None:
         """Judge by these limits from the next look on; what was seen before is no reason any more."""
         self._sensors = self._make_sensors(limits)
-        self._manners = Manners(limits)
+        self._manners = PausePolicy(limits)
 
     async def run(self) -> None:
         """Look, again and again; the first look comes before the first step."""

@@ -17,14 +17,14 @@ from peer.machine.version import DISTRIBUTION, release
 from peer.net.addresses import OwnAddresses
 from peer.node.options import NodeOptions
 from peer.rounds.counters import LearnerProgress
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 
 
 class OwnPresence:
     """Makes our presence again and again, every time another one."""
 
-    def __init__(self, pump: Pump, options: NodeOptions, addresses: OwnAddresses) -> None:
-        self._pump = pump
+    def __init__(self, driver: RoundDriver, options: NodeOptions, addresses: OwnAddresses) -> None:
+        self._driver = driver
         self._addresses = addresses
         self._name = options.name[:NAME_CHARACTERS_MAX]
         self._team = options.team[:NAME_CHARACTERS_MAX]
@@ -33,7 +33,7 @@ class OwnPresence:
 
     def now(self, state: State, progress: LearnerProgress | None) -> Presence:
         """As things are; `progress` is None without a learner."""
-        engine, traffic = self._pump.engine, self._pump.transport.traffic
+        engine, traffic = self._driver.engine, self._driver.transport.traffic
         versions, heads = engine.heads()
         presence = Presence(
             boot=engine.core.boot,
@@ -52,7 +52,7 @@ class OwnPresence:
             device=progress.device[:DEVICE_CHARACTERS_MAX] if progress else "",
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
-            rounds_void=self._pump.book.events["round_void"],
+            rounds_void=self._driver.book.events["round_void"],
             team=self._team,
         )
         return presence.fitting()

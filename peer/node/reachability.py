@@ -20,7 +20,7 @@ from peer.net.addresses import OwnAddresses
 from peer.net.frames import ProbeAnswer, ProbeAsk
 from peer.net.probe import gets_through, some_of
 from peer.node.options import NodeOptions
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
 
@@ -97,15 +97,15 @@ class ReachLoop:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def watch_reach(options: NodeOptions, pump: Pump, addresses: OwnAddresses) -> None:
+async def watch_reach(options: NodeOptions, driver: RoundDriver, addresses: OwnAddresses) -> None:
     """Look until cancelled, unless the owner has said how this peer is called: at what it announces, or by a relay."""
     if options.announce or options.relay is Relay.USE:
         return
-    core = pump.engine.core
+    core = driver.engine.core
 
     def whom() -> Set[PeerId]:
-        return askable(core.presence.live(pump.now), (machine.chain for machine in pump.engine.machines))
+        return askable(core.presence.live(driver.now), (machine.chain for machine in driver.engine.machines))
 
-    loop = ReachLoop(core.me, lambda: addresses.port, whom, pump.post, pump.feed)
-    pump.transfers.hear_probes(loop.hear)
+    loop = ReachLoop(core.me, lambda: addresses.port, whom, driver.post, driver.feed)
+    driver.transfers.hear_probes(loop.hear)
     await loop.run()

@@ -22,7 +22,7 @@ from peer.node.lifecycle import versions_certified
 from peer.node.slow_steps import slow_advice
 from peer.observer.view import ban_view
 from peer.rounds.counters import LearnerProgress
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import Mark
 from peer.rounds.public_status import PublicStatus, public_status
 from peer.sync.introduction import ADVICE_OUT_OF_REACH
@@ -69,36 +69,36 @@ def newest_certificates(machine: FragmentMachine) -> list[CertificateView]:
     ]
 
 
-def advice_of(pump: Pump) -> str:
+def advice_of(driver: RoundDriver) -> str:
     """What somebody has to do; nothing here can."""
-    engine, ahead_seconds = pump.engine, pump.book.clock_ahead_seconds
-    stuck = engine.rivals.out_of_reach(engine.core.presence.live(pump.now))
+    engine, ahead_seconds = driver.engine, driver.book.clock_ahead_seconds
+    stuck = engine.rivals.out_of_reach(engine.core.presence.live(driver.now))
     far = f"the others have gone on too far to be followed; {ADVICE_OUT_OF_REACH}" if stuck else ""
     wrong = f"this machine's clock is {clock_words(ahead_seconds)}; {ADVICE_WRONG_CLOCK}"
-    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(pump.book.refused.items())]
-    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(pump.book), *full)))
+    full = [f"the disk takes no {what}: {reason}" for what, reason in sorted(driver.book.refused.items())]
+    return "; ".join(filter(None, (wrong if is_wrong(ahead_seconds) else "", far, hang_advice(driver.book), *full)))
 
 
-def note_of(reason: str, pump: Pump) -> str:
+def note_of(reason: str, driver: RoundDriver) -> str:
     """What is happening now, in one line: `reason` says why nothing is."""
     if reason:
         return reason
-    lacking = [machine.index for machine in pump.engine.machines if not machine.ready]
-    done_bytes, total_bytes, sources, seconds_left = pump.transfers.states.progress(lacking, pump.now)
+    lacking = [machine.index for machine in driver.engine.machines if not machine.ready]
+    done_bytes, total_bytes, sources, seconds_left = driver.transfers.states.progress(lacking, driver.now)
     if total_bytes:
         left = "" if seconds_left is None else f", about {quantity.rough(seconds_left)} left"
         done = f"{quantity.bar(done_bytes / total_bytes)} {quantity.size(done_bytes)} of {quantity.size(total_bytes)}"
         progress = f"{done} of states from {sources} peers{left}"
-        return f"{progress}; {OUTRUN}" if pump.fetches.outrun else progress
-    if pump.fetches.following:
+        return f"{progress}; {OUTRUN}" if driver.fetches.outrun else progress
+    if driver.fetches.following:
         return (
-            f"fetches the steps of versions that it missed of fragments {', '.join(map(str, pump.fetches.following))}"
+            f"fetches the steps of versions that it missed of fragments {', '.join(map(str, driver.fetches.following))}"
         )
-    busy = [_round(machine) for machine in pump.engine.machines if machine.busy]
+    busy = [_round(machine) for machine in driver.engine.machines if machine.busy]
     rounds = f"rounds in flight for fragments {', '.join(busy)}" if busy else ""
-    core, chains = pump.engine.core, pump.engine.chains
-    lacks = (lack_of_company(core, pump.now), lack_of_founders(core, chains, pump.now))
-    return "; ".join(filter(None, (*lacks, _probation(pump.engine), rounds)))
+    core, chains = driver.engine.core, driver.engine.chains
+    lacks = (lack_of_company(core, driver.now), lack_of_founders(core, chains, driver.now))
+    return "; ".join(filter(None, (*lacks, _probation(driver.engine), rounds)))
 
 
 def lack_of_company(core: Core, now: float) -> str:
@@ -138,16 +138,16 @@ def _probation(engine: Engine) -> str:
 
 
 def peer_snapshot(
-    base: PeerSnapshot, pump: Pump, progress: LearnerProgress, seen: Conditions, now: float
+    base: PeerSnapshot, driver: RoundDriver, progress: LearnerProgress, seen: Conditions, now: float
 ) -> PeerSnapshot:
     """`base` (who and in what state) completed with what the parts know."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    traffic = pump.transport.traffic
-    book, engine = pump.book, pump.engine
+    traffic = driver.transport.traffic
+    book, engine = driver.book, driver.engine
     return base.model_copy(
         update={
-            "note": note_of(base.note, pump),
-            "advice": advice_of(pump),
+            "note": note_of(base.note, driver),
+            "advice": advice_of(driver),
             "late": slow_advice(engine.core.pace, book),
             "device": ": ".join(filter(None, (progress.device, progress.use))),
             "celsius": seen.celsius,
@@ -167,11 +167,11 @@ def peer_snapshot(
             "dialable": engine.core.dialable,
             "rounds_in_flight": engine.in_flight,
             "fragments": tuple(
-                fragment_status(machine, pump.traces.last_void(machine), now) for machine in engine.machines
+                fragment_status(machine, driver.traces.last_void(machine), now) for machine in engine.machines
             ),
             "certified": book.certified,
             "credited_tokens": book.credited_tokens,
-            "rounds": pump.traces.views(ROUNDS_SHOWN),
+            "rounds": driver.traces.views(ROUNDS_SHOWN),
             "certificates": tuple(one for machine in engine.machines for one in newest_certificates(machine)),
             "bans": tuple(map(ban_view, engine.core.bans.held.values())),
             "adoption_delays_steps": tuple(book.delays_steps),
@@ -181,13 +181,13 @@ def peer_snapshot(
     )
 
 
-def told_status(snapshot: PeerSnapshot, pump: Pump) -> PublicStatus:
+def told_status(snapshot: PeerSnapshot, driver: RoundDriver) -> PublicStatus:
     """What everybody who asks is told."""
-    return public_status(snapshot, pump.traces.views(), pump.book.audits, pump.book.scores.values())
+    return public_status(snapshot, driver.traces.views(), driver.book.audits, driver.book.scores.values())
 
 
-def mark_of(pump: Pump, wall_seconds: float) -> Mark:
+def mark_of(driver: RoundDriver, wall_seconds: float) -> Mark:
     """Where the run stands, for an evaluation of the anchors as they are now."""
-    machines = pump.engine.machines
+    machines = driver.engine.machines
     complete = all(machine.ready for machine in machines)
-    return Mark(versions_certified(pump.engine), pump.book.certified.tokens, wall_seconds, complete)
+    return Mark(versions_certified(driver.engine), driver.book.certified.tokens, wall_seconds, complete)

@@ -29,7 +29,7 @@ Weighed = Callable[[Collection[int]], Sequence[Member]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldResult:
+class AgreedResult:
     """A reduced partition as everybody holds it, and the members included."""
 
     admitted: Admitted
@@ -37,7 +37,7 @@ class HeldResult:
 
 
 def merged_gradients(
-    partitioning: Partitioning, results: Sequence[HeldResult | None], weighed: Weighed, rule: MergeRule
+    partitioning: Partitioning, results: Sequence[AgreedResult | None], weighed: Weighed, rule: MergeRule
 ) -> tuple[list[Tensor | None], Singles]:
     """The merged outer gradient by partition, None where it is void, and what each tensor was multiplied by.
 
@@ -124,7 +124,7 @@ def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partiti
 def _tensor_scale(
     tensor: int,
     partitioning: Partitioning,
-    held: tuple[Sequence[HeldResult | None], Sequence[float]],
+    held: tuple[Sequence[AgreedResult | None], Sequence[float]],
     weighed: Weighed,
     rule: MergeRule,
 ) -> np.float32:
@@ -154,7 +154,7 @@ def _tensor_scale(
     return direction_scale(radius, squared_length, share)
 
 
-def _found_norms(partitioning: Partitioning, results: Sequence[HeldResult | None]) -> list[float]:
+def _found_norms(partitioning: Partitioning, results: Sequence[AgreedResult | None]) -> list[float]:
     """Squared norms per segment as this member has found them, 0 where there is no result."""
     found: list[float] = []
     for partition, result in enumerate(results):

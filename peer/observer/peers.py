@@ -21,7 +21,7 @@ Role = Literal["host", "learner", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardPresence:
     """A presence record that was read."""
 
     peer: PeerId
@@ -107,7 +107,7 @@ class KnownPeers:
         self._lifetime_seconds = lifetime_seconds
         self.peers: dict[PeerId, KnownPeer] = {}
 
-    def see(self, heard: Heard, now: float, unix_seconds: float) -> bool:
+    def see(self, heard: HeardPresence, now: float, unix_seconds: float) -> bool:
         """Note a record; False if it is not newer than the one that we know, or there is no room.
 
         What a peer is first heard to say may be as old as it says; later on we know ourselves when it was news.

@@ -29,12 +29,12 @@ from dht.records import presence_key
 from peer.machine import log
 from peer.machine.clock import unix_seconds
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 from peer.net.frames import decode_header, encode_header
 from peer.net.network import Network
 from peer.net.presence_loop import presences
 from peer.observer.chains import Chains
-from peer.observer.peers import Heard
+from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation, Question
 from peer.observer.view import run_facts
 from peer.sync.bootstrap import fetch_chains, fetch_manifest
@@ -59,18 +59,18 @@ class Observer:
         self._observation: Observation | None = None
         self._network: Network | None = None
         self._note = "looking for the network"
-        self._chores = Chores(self._fail)
+        self._tasks = Tasks(self._fail)
         self._broken: asyncio.Future[None]
 
     async def run(self) -> None:
         """Look and show until cancelled; leaves nothing behind. Raises LocalError if this machine cannot do it."""
         self._broken = asyncio.get_running_loop().create_future()
-        self._chores.spawn(self._look())
-        self._chores.spawn(self._view())
+        self._tasks.spawn(self._look())
+        self._tasks.spawn(self._view())
         try:
             await self._broken
         finally:
-            await self._chores.end()
+            await self._tasks.end()
             if self._network is not None:
                 await self._network.close()
 
@@ -99,7 +99,7 @@ class Observer:
         observation = Observation(manifest, run_facts(manifest), chains)
         await network.start(self._on_frame, lambda peer: None)
         self._network, self._observation = network, observation
-        self._chores.spawn(network.watch())
+        self._tasks.spawn(network.watch())
 
     async def _begin(self, network: Network, manifest: Manifest) -> Sequence[Chain]:
         """The chains up to the heads of the invite, if it has any."""
@@ -141,7 +141,7 @@ class Observer:
             except NetworkError as error:
                 records, self._note = [], str(error)
             found = presences(records, network.dht.daemon, await network.dht.daemon.hosts())
-            heard = [Heard(record.sender, one, record.issued_unix_seconds) for record, one in found]
+            heard = [HeardPresence(record.sender, one, record.issued_unix_seconds) for record, one in found]
             self._set_clock(observation.chains)
             observation.read(heard, self._now())
             self._ask(observation.questions(self._now()))

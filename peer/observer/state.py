@@ -23,7 +23,7 @@ from peer.machine.text import plain
 from peer.net.frames import StatusAnswer, StatusAsk
 from peer.observer.chains import Chains
 from peer.observer.history import HeldOut, Thinned
-from peer.observer.peers import Heard, KnownPeers, bounded
+from peer.observer.peers import HeardPresence, KnownPeers, bounded
 from peer.observer.rounds import ToldRounds, doing
 from peer.observer.view import ban_views, certificate_views, fragment_views, seen_credit, told_audits, told_scores
 from peer.rounds.public_status import PublicStatus, decode_status
@@ -66,7 +66,7 @@ class Observation:
 
     # -- in
 
-    def read(self, records: Sequence[Heard], now: float) -> None:
+    def read(self, records: Sequence[HeardPresence], now: float) -> None:
         """Everybody's newest presence, as the record store has it."""
         news = [one for one in records if self.known.see(one, now, self._unix(now))]
         if records:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from coordinator.run.manifest import Manifest
 from coordinator.trust.bans import Ban
-from coordinator.views.credit import Claim, credit_views
+from coordinator.views.credit import ContributorName, credit_views
 from coordinator.views.network_view import (
     AUDITS_MAX,
     SCORES_MAX,
@@ -105,7 +105,7 @@ def seen_credit(credit: SeenCredit, known: KnownPeers) -> tuple[CreditView, ...]
     """Contributors by certified tokens, most first; they may have left long ago."""
     ranked = credit.ranked()[:PEERS_KNOWN_MAX]
     heard = ((one, peer.presence) for one in ranked if (peer := known.peers.get(PeerId(one))) is not None)
-    claims = {one: Claim(plain(said.name), plain(said.team)) for one, said in heard}
+    claims = {one: ContributorName(plain(said.name), plain(said.team)) for one, said in heard}
     return credit_views(credit, ranked, claims, credit.last_unix_seconds)
 
 

@@ -16,7 +16,7 @@ NOBODY = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PlannedAttempt:
     """A roster that is fixed at `start`. `brought`: what its heads bring from their cells; None: everybody its own."""
 
     fragment: int
@@ -68,8 +68,8 @@ class Closing:
 
 
 def in_cells(
-    attempt: Attempt, cells: CellRound, closing: Closing, joined: Peers, newest: Peers, rng: np.random.Generator
-) -> Attempt:
+    attempt: PlannedAttempt, cells: CellRound, closing: Closing, joined: Peers, newest: Peers, rng: np.random.Generator
+) -> PlannedAttempt:
     """Everybody else's work through those of the roster that had a seat before; who is too late drops out.
 
     A new seat's work goes through a head, too, and its peer asks into the group when its cell is over.
@@ -83,7 +83,7 @@ def in_cells(
     return replace(attempt, roster=roster[here], start=start, snapshot_seconds=np.zeros(here.sum()), brought=brought)
 
 
-def round_of(attempt: Attempt, present: Flags, attendance: Attendance) -> Round:
+def round_of(attempt: PlannedAttempt, present: Flags, attendance: Attendance) -> Round:
     """What will be certified of these members of the roster, and of who brought its work through them."""
     members, ahead = attempt.roster[present], attempt.start - attendance.now + attempt.snapshot_seconds[present]
     begun, wards, supplied = attempt.start, NOBODY, np.zeros(0)

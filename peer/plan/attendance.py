@@ -15,7 +15,7 @@ from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timeta
 CHECKPOINT_SECONDS = 30.0  # between two checkpoints of a peer (`peer.node.checkpointer`)
 
 
-class Change(NamedTuple):
+class TimetableChange(NamedTuple):
     """Something in the timetable that happens at one moment."""
 
     at_seconds: float
@@ -45,19 +45,19 @@ class Attendance:
         self.hidden_at, self.back_at = np.full(peers, math.inf), np.full(peers, -math.inf)
         self._absences = [deque() for _ in range(peers)]
 
-    def begin(self, timetable: Timetable) -> list[Change]:
+    def begin(self, timetable: Timetable) -> list[TimetableChange]:
         """The first changes; each `apply` gives those that follow."""
         for one in timetable.absences:
             self._absences[one.peer].append(one)
         changes = [change for peer in range(len(self.population)) for change in self._next_absence(peer)]
         for cut in timetable.cuts:
-            changes += [Change(cut.start_seconds, "cut", cut), Change(cut.end_seconds, "heal", cut)]
+            changes += [TimetableChange(cut.start_seconds, "cut", cut), TimetableChange(cut.end_seconds, "heal", cut)]
         return changes
 
-    def _next_absence(self, peer: int) -> list[Change]:
+    def _next_absence(self, peer: int) -> list[TimetableChange]:
         queue = self._absences[peer]
         self.next_away[peer] = queue[0].start_seconds if queue else math.inf
-        return [Change(queue[0].start_seconds, "away", queue.popleft())] if queue else []
+        return [TimetableChange(queue[0].start_seconds, "away", queue.popleft())] if queue else []
 
     def advance(self, to: float) -> None:
         """Learners step; nothing else takes time."""
@@ -69,7 +69,7 @@ class Attendance:
         here, there = self.alive & ~self.side, self.alive & self.side
         return here if here.sum() >= there.sum() else there
 
-    def apply(self, change: Change) -> list[Change]:
+    def apply(self, change: TimetableChange) -> list[TimetableChange]:
         """Let it happen; what a killed peer loses and who fetches what is the caller's business."""
         if isinstance(change.what, Cut):
             self.side[list(change.what.side)] = change.kind == "cut"
@@ -80,7 +80,7 @@ class Attendance:
         if change.kind == "away":
             self.alive[peer] = False
             self.hidden_at[peer] = math.inf if absence.kills else self.now  # a killed process' connections are reset
-            return [Change(absence.back_seconds, "back", absence)]
+            return [TimetableChange(absence.back_seconds, "back", absence)]
         self.alive[peer], self.hidden_at[peer] = True, math.inf
         self.back_at[peer] = absence.start_seconds + absence.excused_seconds
         return self._next_absence(peer)

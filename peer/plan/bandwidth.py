@@ -29,7 +29,7 @@ def _require(holds: bool, sentence: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SiteLink:
     """The wires between the sites. Rates are of one direction of one site's own line: for a home, its uplink.
 
     `ring` passes every part around all sites twice. `butterfly` has every site reduce one part and send it to all:
@@ -71,7 +71,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class TrafficWorkload:
     """What is trained: parameters, seconds of compute per step, and bits sent per parameter."""
 
     params: float
@@ -128,7 +128,7 @@ def decoupled(fragments: Fragments) -> Rhythm:
     return Rhythm(fragments.period_steps, fragments.count, max(0.0, fragments.overlap_steps - HIDDEN_LESS_STEPS))
 
 
-def gbit_per_second(work: Workload, rhythm: Rhythm, link: Link, utilisation: float) -> float:
+def gbit_per_second(work: TrafficWorkload, rhythm: Rhythm, link: SiteLink, utilisation: float) -> float:
     """The rate of each site's line at which compute is this share of the time; raises UsageError if none is enough."""
     _require(0 < utilisation <= 1, "utilisation lies above 0 and is at most 1")
     waiting_seconds = rhythm.steps * work.step_seconds * (1 / utilisation - 1)
@@ -137,7 +137,7 @@ def gbit_per_second(work: Workload, rhythm: Rhythm, link: Link, utilisation: flo
     return work.params * work.bits * link.traffic_factor / seconds / link.usable_share / BITS_PER_GBIT
 
 
-def utilisation(work: Workload, rhythm: Rhythm, link: Link, gbit: float) -> float:
+def utilisation(work: TrafficWorkload, rhythm: Rhythm, link: SiteLink, gbit: float) -> float:
     """The share of time that is compute when each site's line carries this many Gbit/s: the inverse of the above."""
     _require(0 < gbit < math.inf, "a line carries more than 0 Gbit/s")
     sending_seconds = work.params * work.bits * link.traffic_factor / (gbit * BITS_PER_GBIT * link.usable_share)

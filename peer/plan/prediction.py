@@ -14,7 +14,7 @@ from peer.plan.cost import CODEC_BITS, Workload
 from peer.plan.population import Population
 from peer.plan.risk import Capture, CellCapture, capture, capture_cells
 from peer.plan.scenario import Scenario
-from peer.plan.swarm import Swarm
+from peer.plan.swarm import PlannedSwarm
 
 WARMUP_PERIODS = 3.0  # H-step periods that are not counted: in the first, fragments are not due all at once
 ROUNDS_MAX = 20_000
@@ -71,7 +71,7 @@ def predict(
 ) -> Prediction:
     """Simulate a scenario whose timetable begins after the warm-up."""
     people, end = scenario.population, warmup + scenario.seconds
-    swarm = Swarm(work, people, scenario.timetable, rng)
+    swarm = PlannedSwarm(work, people, scenario.timetable, rng)
     made_before = _steps_possible(people, scenario, warmup)
     seconds = swarm.run(end, warmup, ROUNDS_MAX)
     stop = warmup + seconds

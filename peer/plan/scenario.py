@@ -10,7 +10,7 @@ import numpy as np
 
 from peer.chaos.draw import plan_of
 from peer.chaos.plan import HOST, Event, number_of
-from peer.chaos.plan import PlanFile as ChaosFile
+from peer.chaos.plan import ChaosPlanFile as ChaosFile
 from peer.plan.population import Absence, Crowd, Cut, Population, Timetable
 from peer.plan.presets import LINES, SESSIONS, UNDIALABLE
 from peer.plan.swarm_plan import CrowdPart, LocalPart, PlanFile

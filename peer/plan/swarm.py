@@ -25,8 +25,8 @@ from coordinator.group.joining import VOID_BACKOFF_SHARE
 from coordinator.group.pacing import MINOR_INTERVALS
 from coordinator.group.schedule import SPACING_SHARE
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
-from peer.plan.attempt import Attempt, Closing, Round, Void, in_cells, round_of, slow_reducers
-from peer.plan.attendance import Attendance, Change
+from peer.plan.attempt import Closing, PlannedAttempt, Round, Void, in_cells, round_of, slow_reducers
+from peer.plan.attendance import Attendance, TimetableChange
 from peer.plan.cells import CellRound
 from peer.plan.cost import Members, Peers, Workload, round_cost
 from peer.plan.population import Absence, Cut, Flags, Floats, Population, Timetable
@@ -36,7 +36,7 @@ STATES_SHARE = 0.5  # of all uplinks, for states that others fetch
 
 
 @dataclass(slots=True)
-class Tally:
+class PlanTally:
     """What was counted since the warm-up."""
 
     since: float
@@ -51,13 +51,13 @@ class Tally:
     recovery_seconds: list[float] = field(default_factory=list)
 
 
-class Swarm:
+class PlannedSwarm:
     """One simulation: `run` it, then read `tally`, `sent_bits` and `received_bits`."""
 
     def __init__(self, work: Workload, population: Population, timetable: Timetable, rng: np.random.Generator) -> None:
         peers, fragments = len(population), work.pace.fragments
         self.work, self.population, self.rng = work, population, rng
-        self.attendance, self.tally = Attendance(population, rng), Tally(0.0)
+        self.attendance, self.tally = Attendance(population, rng), PlanTally(0.0)
         self.counted: Floats = np.zeros((fragments, peers))  # steps that some version holds
         self.counted_version = np.zeros((fragments, peers), dtype=np.int64)
         self.ready_at: Floats = np.zeros((fragments, peers))  # has the newest state from then on
@@ -72,7 +72,7 @@ class Swarm:
         self.served_until = 0.0  # states that somebody waits for are on their way until then
         self.estimates = GraceEstimates()
         self.sent_bits, self.received_bits = np.zeros(peers), np.zeros(peers)
-        self._heap: list[tuple[float, int, Change | Round | Void | str]] = []
+        self._heap: list[tuple[float, int, TimetableChange | Round | Void | str]] = []
         self._pushed = 0
         for change in self.attendance.begin(timetable):
             self._push(change.at_seconds, change)
@@ -100,7 +100,7 @@ class Swarm:
             self.attendance.advance(seconds)
         return max(self.now - self.tally.since, 0.0)
 
-    def _push(self, at: float, what: Change | Round | Void | str) -> None:
+    def _push(self, at: float, what: TimetableChange | Round | Void | str) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (at, self._pushed, what))
 
@@ -110,20 +110,20 @@ class Swarm:
             self.wake_at = at
             self._push(at, "wake")
 
-    def _handle(self, what: Change | Round | Void | str) -> None:
+    def _handle(self, what: TimetableChange | Round | Void | str) -> None:
         if isinstance(what, Round):
             self._certify(what)
         elif isinstance(what, Void):
             self._void(what.fragment)
-        elif isinstance(what, Change):
+        elif isinstance(what, TimetableChange):
             self._change(what)
         elif what == "count":
-            self.tally = Tally(self.now)
+            self.tally = PlanTally(self.now)
             self.sent_bits[:] = self.received_bits[:] = 0.0
 
     # -- peers come and go
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: TimetableChange) -> None:
         what = change.what
         for following in self.attendance.apply(change):
             self._push(following.at_seconds, following)
@@ -209,7 +209,7 @@ class Swarm:
         latency, grace = self.population.latency_seconds[roster], self._grace(reach)
         asked = self.now + float(2 * latency.max() + 2 * np.median(latency)) + (grace if hidden.any() else 0.0)
         steps = self.rng.random(len(roster)) / self.population.steps_per_second[roster]
-        attempt = Attempt(fragment, roster, self.now, asked, minor, steps)
+        attempt = PlannedAttempt(fragment, roster, self.now, asked, minor, steps)
         if (
             pace.cells
             and self.version[fragment]
@@ -227,7 +227,7 @@ class Swarm:
         waits = grace_seconds(self.work.pace, step_seconds, self.estimates)
         return min(waits, GRACE_SHARE_MAX * self.work.pace.round_seconds)
 
-    def _play(self, attempt: Attempt) -> None:
+    def _play(self, attempt: PlannedAttempt) -> None:
         """The attempt, from its roster on: who delivers in time, who is gone before the votes, when it is over."""
         fragment, roster, start = attempt.fragment, attempt.roster, attempt.start
         deadline = self.work.pace.round_seconds * 2.0 ** min(int(self.voids[fragment]), DEADLINE_DOUBLINGS_MAX)

@@ -24,7 +24,7 @@ SWEEP_SECONDS_MAX = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class SwarmReport:
+class PlanReport:
     """One plan: as it is configured, and with what we would set."""
 
     name: str
@@ -37,13 +37,13 @@ class SwarmReport:
     advised: Prediction
 
 
-def report_of(plan: PlanFile, path: Path) -> SwarmReport:
+def report_of(plan: PlanFile, path: Path) -> PlanReport:
     """Simulate a plan twice: with its own settings and with the recommended ones. Raises UsageError."""
     work = plan.workload(path)
     scenario, configured = _predicted(plan, path, work)
     advice = advise(work, scenario.population, configured.uptime * len(scenario.population))
     _, advised = _predicted(plan, path, advice.work)
-    return SwarmReport(path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised)
+    return PlanReport(path.stem, work, scenario, plan.seed, plan.hostile_share, configured, advice, advised)
 
 
 def _predicted(plan: PlanFile, path: Path, work: Workload) -> tuple[Scenario, Prediction]:
@@ -55,7 +55,7 @@ def _predicted(plan: PlanFile, path: Path, work: Workload) -> tuple[Scenario, Pr
     return scenario, predict(work, scenario, warmup, plan.hostile_share, rng)
 
 
-def as_json(report: SwarmReport) -> dict[str, Any]:
+def as_json(report: PlanReport) -> dict[str, Any]:
     """One object; `recommended` holds the settings, the reasons and what they lead to."""
     return {
         "plan": report.name,
@@ -89,7 +89,7 @@ def _settings(work: Workload) -> dict[str, Any]:
     }
 
 
-def text(report: SwarmReport) -> str:
+def text(report: PlanReport) -> str:
     """The report for people."""
     people, work = report.scenario.population, report.work
     up = np.quantile(people.up, [0.1, 0.5, 0.9]) / 1e6
@@ -116,7 +116,7 @@ def text(report: SwarmReport) -> str:
     return "\n".join(lines)
 
 
-def _table(report: SwarmReport) -> list[str]:
+def _table(report: PlanReport) -> list[str]:
     rows: list[tuple[str, str, str]] = [("", "as configured", "recommended")]
     shown = (_cells(report.work, report.configured), _cells(report.advice.work, report.advised))
     rows += [(name, one, other) for (name, one), (_, other) in zip(*shown, strict=True)]
@@ -155,7 +155,7 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:,.3g} s"
 
 
-def _verdict(report: SwarmReport) -> str:
+def _verdict(report: PlanReport) -> str:
     found, period = report.configured, report.work.pace.steps_per_version
     if found.steps_per_version is None:
         return "As configured no version would ever be certified: rounds do not end within their deadline."
@@ -172,7 +172,7 @@ def _verdict(report: SwarmReport) -> str:
     return "As configured the swarm keeps up."
 
 
-def _beside(report: SwarmReport) -> list[str]:
+def _beside(report: PlanReport) -> list[str]:
     rows = [("the same peers, other ways", "tokens per day", "GB sent per peer and day", "to be trusted")]
     found = report.configured
     day = 86_400
@@ -185,7 +185,7 @@ def _beside(report: SwarmReport) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def sweep(report: SwarmReport, factors: Sequence[float] = FACTORS) -> list[dict[str, object]]:
+def sweep(report: PlanReport, factors: Sequence[float] = FACTORS) -> list[dict[str, object]]:
     """Useful tokens against what the same peers could make, with lines this many times as fast; one row per method."""
     part = replace(report.scenario, seconds=min(report.scenario.seconds, SWEEP_SECONDS_MAX))
     people = part.population
@@ -241,6 +241,6 @@ def as_markdown(rows: Sequence[dict[str, float]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(f'{value:.4g}' for value in row.values())} |" for row in rows)])
 
 
-def write_plot(report: SwarmReport, path: Path) -> None:
+def write_plot(report: PlanReport, path: Path) -> None:
     """The sweep as a web page or a picture; raises UsageError or LocalError."""
     lines_plot(sweep(report), report.name, path)

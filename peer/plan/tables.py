@@ -15,7 +15,7 @@ STRAGGLER_DAYS = 0.05  # 4,320 steps; a longer time in which nothing fails says 
 AT_ONCE = ExponentiatedWeibull(1e-6, 1.0, 1.0)
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """One number of ours, as text to show, and the paper's, if it prints one."""
 
     row: str
@@ -30,7 +30,7 @@ class Table:
 
     title: str
     across: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
     def markdown(self) -> str:
         """The table as Markdown; every cell says `ours (paper)`."""
@@ -56,12 +56,12 @@ def availability_tables(days: float, seed: int) -> tuple[Table, ...]:
     """Table 1 a and b, in percent."""
     simulated = availability(days, seed)
 
-    def cells(field: str) -> Iterable[Cell]:
+    def cells(field: str) -> Iterable[TableCell]:
         for (method, learners), row in simulated.items():
             name = f"{method}, {learners} learners" if method == "decoupled" else f"{method} data-parallel"
             printed = getattr(paper.AVAILABILITY[method, learners], field)
             for chips, ours, theirs in zip(paper.CHIPS, row, printed, strict=True):
-                yield Cell(name, f"{chips:,} chips", f"{100 * getattr(ours, field):.0f}", str(theirs))
+                yield TableCell(name, f"{chips:,} chips", f"{100 * getattr(ours, field):.0f}", str(theirs))
 
     return tuple(Table(f"{field}, %", "chips in the cluster", tuple(cells(field))) for field in ("goodput", "uptime"))
 
@@ -88,7 +88,7 @@ def straggler_tables(seed: int) -> tuple[Table, ...]:
         for column, sync in syncs.items():
             grace = min(sync.grace_steps, overlap)
             ours = straggler(slow, Sync(sync.quorum, overlap, grace), jitter, seed).goodput
-            cells.append(Cell(row, column, f"{100 * ours:.0f}", str(paper.STRAGGLER_GOODPUT[column])))
+            cells.append(TableCell(row, column, f"{100 * ours:.0f}", str(paper.STRAGGLER_GOODPUT[column])))
     return (Table("goodput, %", "whom a round waits for", tuple(cells)),)
 
 
@@ -98,7 +98,7 @@ def scavenging_tables() -> tuple[Table, ...]:
     for method, printed in paper.SCAVENGING.items():
         for extra, theirs in zip(paper.EXTRA_LEARNERS, printed, strict=True):
             cells.append(
-                Cell(
+                TableCell(
                     f"bound (paper: {method})", f"+{100 * extra:.0f} %", f"{scavenged_time(extra):.3f}", f"{theirs:.2f}"
                 )
             )
@@ -122,9 +122,9 @@ def bandwidth_tables() -> tuple[Table, ...]:
         row = f"{setting.step_seconds} s, {setting.sites} sites, {setting.method}, {setting.bits} bit"
         for utilisation, theirs in zip(paper.UTILISATIONS, printed, strict=True):
             column = f"{100 * utilisation:.0f} %"
-            counted.append(Cell(row, column, f"{table_13(setting, utilisation):.3g}", theirs))
+            counted.append(TableCell(row, column, f"{table_13(setting, utilisation):.3g}", theirs))
             if setting.method == "decoupled":
-                whole.append(Cell(row, column, f"{_needed(setting, honest, utilisation):.3g}", None))
+                whole.append(TableCell(row, column, f"{_needed(setting, honest, utilisation):.3g}", None))
     across = "utilisation of compute"
     return (
         Table("Gbit/s, as the paper counts", across, tuple(counted)),
@@ -133,9 +133,9 @@ def bandwidth_tables() -> tuple[Table, ...]:
 
 
 def _needed(setting: paper.Setting, rhythm: bandwidth.Rhythm, utilisation: float) -> float:
-    work = bandwidth.Workload(paper.MODEL_PARAMS, setting.step_seconds, setting.bits)
-    return bandwidth.gbit_per_second(work, rhythm, bandwidth.Link(setting.sites), utilisation)
+    work = bandwidth.TrafficWorkload(paper.MODEL_PARAMS, setting.step_seconds, setting.bits)
+    return bandwidth.gbit_per_second(work, rhythm, bandwidth.SiteLink(setting.sites), utilisation)
 
 
-def _shown(cell: Cell) -> str:
+def _shown(cell: TableCell) -> str:
     return cell.ours if cell.paper is None else f"{cell.ours} ({cell.paper})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from peer.rounds.stale_work import LocalWork
+from peer.rounds.stale_work import StaleWork
 
 
 class AdoptionQueue:
@@ -14,7 +14,7 @@ class AdoptionQueue:
     the next one takes the fragment over as it is certified, as after `max_stale` versions that came without us.
     """
 
-    def __init__(self, fragments: int, waiting_max: int, local_work: LocalWork) -> None:
+    def __init__(self, fragments: int, waiting_max: int, local_work: StaleWork) -> None:
         self.turns = [asyncio.Lock() for _ in range(fragments)]  # of whoever asks the learner about this fragment
         self._waiting: list[list[asyncio.Task[None]]] = [[] for _ in range(fragments)]
         self._waiting_max = waiting_max

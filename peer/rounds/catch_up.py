@@ -21,9 +21,9 @@ from coordinator.core.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.replay_steps import follow_steps, missed_versions
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import HeldState
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 
 log = structlog.get_logger(__name__)
 
@@ -32,13 +32,13 @@ OUTRUN_MIN = 2  # whole states in a row that were too old when they were here: n
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-class Fetches:
+class CatchUp:
     """One task per fragment; `run` starts it, `feed` tells the core how it ended, `chains` are the core's."""
 
     def __init__(
         self,
-        states: StateTransfer,
-        work: RoundWork,
+        states: StateClient,
+        work: TensorWorker,
         chains: Callable[[], Sequence[Chain]],
         run: Run,
         feed: Callable[[Event], None],

@@ -46,13 +46,13 @@ from peer.machine.fault_points import Fault
 from peer.net.frames import Transfer, decode_header, encode_header
 from peer.net.transport import Payload, Transport
 from peer.rounds.adoption_queue import AdoptionQueue
-from peer.rounds.catch_up import Fetches
+from peer.rounds.catch_up import CatchUp
 from peer.rounds.counters import Book
-from peer.rounds.requests import Transfers
+from peer.rounds.requests import StateRequests
 from peer.rounds.scoring import AppraisalDesk, sides_of
-from peer.rounds.stale_work import LocalWork
-from peer.rounds.tape_recorder import OwnTape
-from peer.rounds.tensor_worker import Adoption, RoundWork
+from peer.rounds.stale_work import StaleWork
+from peer.rounds.tape_recorder import TapeRecorder
+from peer.rounds.tensor_worker import Adoption, TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 from peer.storage.checkpoint import VoteLog
@@ -61,7 +61,7 @@ from peer.storage.vote_log import encode_vote
 log = structlog.get_logger(__name__)
 
 CLOCK_EPSILON_SECONDS = 0.001
-NO_TAPE = OwnTape(PeerId(""))
+NO_TAPE = TapeRecorder(PeerId(""))
 
 
 def _raise(error: BaseException) -> None:
@@ -74,12 +74,12 @@ def _log(told: Tell) -> None:
     log.log(level, told.event, fragment=told.fragment, version=told.version, **told.details)
 
 
-def _tell(pump: Pump, told: Tell) -> None:
-    pump.book.tell(told, pump.engine.core.unix_seconds(pump.now))
+def _tell(driver: RoundDriver, told: Tell) -> None:
+    driver.book.tell(told, driver.engine.core.unix_seconds(driver.now))
     _log(told)
 
 
-def _leaf_bytes(message: Message, work: RoundWork) -> int | None:
+def _leaf_bytes(message: Message, work: TensorWorker) -> int | None:
     """Merkle leaf size of what comes beside this message; None if nothing belongs there."""
     contribution_leaf, result_leaf = work.leaf_bytes
     if isinstance(message, PartNote):
@@ -96,12 +96,12 @@ def _go_on() -> None:
 
 
 @dataclass
-class Pump:
+class RoundDriver:
     """One engine with its surroundings. `failed` is called with whatever must end this peer."""
 
     engine: Engine
     transport: Transport
-    work: RoundWork
+    work: TensorWorker
     anchors: Anchors
     blobs: BlobStore
     votes: VoteLog
@@ -112,20 +112,20 @@ class Pump:
     learner: LearnerClient | None = None
     fault: Fault | None = None
     appraisals: AppraisalDesk | None = None  # None: contributions are not scored here
-    tape: OwnTape = NO_TAPE
+    tape: TapeRecorder = NO_TAPE
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         core = self.engine.core
-        self.transfers = Transfers(
+        self.transfers = StateRequests(
             self.anchors, core.manifest.to_wire(), lambda: self.engine.chains, self.post, core.answering
         )
         self.traces = RoundTraces(self.engine)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._open_rounds: set[RoundKey] = set()
-        self.fetches = Fetches(self.transfers.states, self.work, lambda: self.engine.chains, self._start, self.feed)
-        self.local_work = LocalWork(len(self.engine.machines), core.pace.max_stale)
+        self.fetches = CatchUp(self.transfers.states, self.work, lambda: self.engine.chains, self._start, self.feed)
+        self.local_work = StaleWork(len(self.engine.machines), core.pace.max_stale)
         self.book.follow(self.engine.machines)
         self.adoptions = AdoptionQueue(len(self.engine.machines), core.pace.max_stale + 1, self.local_work)
         self._closed = False
@@ -339,7 +339,7 @@ class Pump:
         self.work.close()
 
 
-def _job(work: RoundWork, action: Reduce | Open | Inspect | Apply) -> Callable[[], Event | None]:
+def _job(work: TensorWorker, action: Reduce | Open | Inspect | Apply) -> Callable[[], Event | None]:
     match action:
         case Reduce():
             return partial(work.reduce, action)
@@ -351,7 +351,7 @@ def _job(work: RoundWork, action: Reduce | Open | Inspect | Apply) -> Callable[[
             return partial(work.apply, action)
 
 
-async def _appraise(pump: Pump, action: Appraise) -> Appraised:
-    sides = await pump.work.run(partial(sides_of, action, pump.work.inspector, pump.anchors))
-    found = None if sides is None or pump.appraisals is None else await pump.appraisals.appraise(sides, action)
+async def _appraise(driver: RoundDriver, action: Appraise) -> Appraised:
+    sides = await driver.work.run(partial(sides_of, action, driver.work.inspector, driver.anchors))
+    found = None if sides is None or driver.appraisals is None else await driver.appraisals.appraise(sides, action)
     return Appraised(action.key, found)

@@ -8,14 +8,14 @@ from functools import partial
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from dht.identity import PeerId
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import HeldState
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 
 TRIES_MAX = 4  # that took time, before the whole state is fetched; to say "I do not know" takes none
 
 
-def missed_versions(chain: Chain, digest: bytes, work: RoundWork, most_bytes: int) -> list[Certificate]:
+def missed_versions(chain: Chain, digest: bytes, work: TensorWorker, most_bytes: int) -> list[Certificate]:
     """What led from this version to the newest one, oldest first; none where the steps are longer than this."""
     missed: list[Certificate] = []
     for certificate in reversed(chain.certificates):
@@ -29,7 +29,7 @@ def missed_versions(chain: Chain, digest: bytes, work: RoundWork, most_bytes: in
 
 
 async def follow_steps(
-    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+    held: HeldState, missed: Sequence[Certificate], holders: Sequence[PeerId], work: TensorWorker, transfer: StateClient
 ) -> HeldState:
     """The newest certified state to which somebody tells us the steps from the one that we hold."""
     for certificate in missed:
@@ -41,7 +41,7 @@ async def follow_steps(
 
 
 async def _follow_step(
-    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: RoundWork, transfer: StateTransfer
+    held: HeldState, certificate: Certificate, holders: Sequence[PeerId], work: TensorWorker, transfer: StateClient
 ) -> HeldState | None:
     length_bytes, tries = work.step_bytes(certificate), 0
     for holder in sorted(holders, key=transfer.has_stalled):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from coordinator.chain.chain import Chain
-from coordinator.core.answer_budget import Answering
+from coordinator.core.answer_budget import AnswerBudget
 from dht.identity import PeerId
 from peer.net.frames import (
     HeadsAnswer,
@@ -25,13 +25,13 @@ from peer.net.probe import ProbeDesk
 from peer.rounds.public_status import PublicStatus, StatusDesk
 from peer.storage.anchors import Anchors
 from peer.sync.introduction import answer_heads, answer_tail
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 
 Post = Callable[[PeerId, Transfer, bytes | memoryview], None]
 HearProbe = Callable[[PeerId, ProbeAnswer], None]
 
 
-class Transfers:
+class StateRequests:
     """Both ends of state transfer, and the answering end of the rest."""
 
     def __init__(
@@ -40,13 +40,13 @@ class Transfers:
         manifest: bytes,
         chains: Callable[[], Sequence[Chain]],
         post: Post,
-        answering: Answering | None = None,
+        answering: AnswerBudget | None = None,
     ) -> None:
-        self.states = StateTransfer(anchors, post)
+        self.states = StateClient(anchors, post)
         self._manifest = manifest
         self._chains = chains
         self._post = post
-        self._answering = answering or Answering()
+        self._answering = answering or AnswerBudget()
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
         self._hear_probe: list[HearProbe] = []

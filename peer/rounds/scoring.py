@@ -26,9 +26,9 @@ from dht.statement import digest_of
 from peer.data.windows import load_tokens, training_windows
 from peer.learner.evaluation import FlatModel, heldout_loss
 from peer.learner.learner import Batches
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 from peer.rounds.evaluation_loop import nice_worker
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.anchors import Anchors
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ Sides = tuple[list[Tensor], list[Tensor]]
 """Parameters before and after: float32[elements] per fragment, in order."""
 
 
-def sides_of(action: Appraise, inspector: Inspector, anchors: Anchors) -> Sides | None:
+def sides_of(action: Appraise, inspector: SpotChecker, anchors: Anchors) -> Sides | None:
     """Anchors as a contribution was made from them, and as it alone would leave them; None if something is gone."""
     gradient, base = inspector.contribution(action), anchors.served(action.key.fragment, action.base)
     if gradient is None or base is None:
@@ -98,7 +98,7 @@ class Appraiser:
 class AppraisalDesk:
     """Appraises for a real peer, one contribution after the other."""
 
-    def __init__(self, manifest: Manifest, files: OwnFiles) -> None:
+    def __init__(self, manifest: Manifest, files: LocalFiles) -> None:
         self._manifest = manifest
         self._files = files
         self._appraiser: Appraiser | None = None

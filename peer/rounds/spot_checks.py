@@ -38,7 +38,7 @@ from peer.storage.blobs import BlobStore
 AUDITED_AT_ONCE = 64  # leaves of a result, and up to 16 times as many of each input
 
 
-class Inspector:
+class SpotChecker:
     """Opens and inspects for one peer, from the bytes in its store."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class LocalWork:
+class StaleWork:
     """Per fragment: versions since our work was last in one, and whether the next adoption has to drop it."""
 
     def __init__(self, fragments: int, max_stale: int) -> None:

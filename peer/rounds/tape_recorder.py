@@ -18,12 +18,12 @@ from coordinator.core.actions import Adopt, Encode
 from coordinator.run.manifest import Manifest
 from dht.identity import PeerId
 from peer.learner.messages import Obeyed, Ready
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 from peer.model.flat_parameters import parameters_digest
 from peer.rounds.tape import TapeLine, TapeWriter, adoption_line, snapshot_line, version_line
 
 
-class OwnTape:
+class TapeRecorder:
     """Without a writer it keeps nothing. Writing raises LocalError if the disk refuses."""
 
     def __init__(
@@ -34,7 +34,7 @@ class OwnTape:
         self._clock = clock
 
     @classmethod
-    def begin(cls, path: Path, manifest: Manifest, me: PeerId, files: OwnFiles) -> OwnTape:
+    def begin(cls, path: Path, manifest: Manifest, me: PeerId, files: LocalFiles) -> TapeRecorder:
         """An empty part with its head; raises UsageError."""
         writer = TapeWriter(path)
         writer.write(

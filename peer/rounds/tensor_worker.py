@@ -27,12 +27,12 @@ from coordinator.trust.evidence import OpenedLeaf
 from coordinator.wire.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.learner.work_counters import Counters
-from peer.machine.buffer_pool import Room
+from peer.machine.buffer_pool import BufferPool
 from peer.numerics.codec import CODECS, Codec
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule
 from peer.numerics.outer_optimizer import OuterState, state_digest
-from peer.numerics.outer_step import HeldResult, apply_merged, joined, merged_gradients, step_bytes, told_gradients
+from peer.numerics.outer_step import AgreedResult, apply_merged, joined, merged_gradients, step_bytes, told_gradients
 from peer.numerics.reduction import (
     Contribution,
     ReducedPartition,
@@ -42,7 +42,7 @@ from peer.numerics.reduction import (
     reduce_partition,
 )
 from peer.numerics.robust.brought import RuleError
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.rounds.tensor_proofs import TensorCourt
 from peer.storage.anchors import Anchors, HeldState
 from peer.storage.blobs import BlobStore
@@ -89,7 +89,7 @@ class Adoption:
         return (0, 0) if self.returned is None or reference is None else (-self.returned.steps, -self.returned.tokens)
 
 
-class RoundWork:
+class TensorWorker:
     """Snapshots and applied states by round; anchors; bytes by root."""
 
     def __init__(self, config: RunConfig, anchors: Anchors, blobs: BlobStore, worker: Executor) -> None:
@@ -106,10 +106,10 @@ class RoundWork:
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
         self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
-        self._room = Room()
+        self._room = BufferPool()
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
-        self.inspector = Inspector(self._partitioning, codecs, self.rule, blobs)
+        self.inspector = SpotChecker(self._partitioning, codecs, self.rule, blobs)
 
     @property
     def leaf_bytes(self) -> tuple[int, int]:
@@ -240,7 +240,7 @@ class RoundWork:
         if any(len(action.inputs[member].squared_norms) != len(partitioning.segments) for member in included):
             return None
         parts = [b"" if result is None else self._blobs.get(result.root) for result in action.results]
-        held: list[HeldResult | None] = []
+        held: list[AgreedResult | None] = []
         for partition, (result, part) in enumerate(zip(action.results, parts, strict=True)):
             held.append(None if result is None else self._held(result, part, partitioning, partition))
             if held[-1] is None and result is not None:
@@ -250,9 +250,9 @@ class RoundWork:
 
     def _held(
         self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
-    ) -> HeldResult | None:
+    ) -> AgreedResult | None:
         measured = "gone" if data is None else measure(data, partitioning, partition, self._result_codec)
-        return None if isinstance(measured, str) else HeldResult(measured, result.included)
+        return None if isinstance(measured, str) else AgreedResult(measured, result.included)
 
     # -- rounds that we missed
 

@@ -16,14 +16,14 @@ from peer.storage.evidence_files import FILE_BYTES_MAX, KeptEvidence
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EvidenceCase:
     """Evidence that has been read, and the run that it is from."""
 
     evidence: Evidence
     run_id: bytes
 
     @classmethod
-    def read(cls, path: Path) -> Case:
+    def read(cls, path: Path) -> EvidenceCase:
         """Raises LocalError if the file cannot be read or holds no evidence."""
         try:
             kept = KeptEvidence.from_wire(path.read_bytes(), FILE_BYTES_MAX)

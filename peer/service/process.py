@@ -32,7 +32,7 @@ from peer.service.status_text import status_line
 
 if TYPE_CHECKING:
     from peer.node.checkpointer import Checkpointer
-    from peer.node.live_limits import LimitsDesk
+    from peer.node.live_limits import LiveLimits
 
 STOP_SECONDS_MAX = 20.0
 SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
@@ -59,7 +59,7 @@ class Served(Protocol):
     @property
     def checkpointer(self) -> Checkpointer: ...
     @property
-    def limits(self) -> LimitsDesk: ...
+    def limits(self) -> LiveLimits: ...
     async def wait(self) -> None: ...
     async def save_last(self) -> None: ...
     async def stop(self) -> None: ...
@@ -83,7 +83,7 @@ class ServiceOptions:
 
 
 @dataclass(slots=True)
-class Wishes:
+class ShutdownRequests:
     """What signals and commands have asked for so far."""
 
     tethered: bool = False  # to a parent, whose death is a SIGTERM
@@ -111,7 +111,7 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
 
     Raises whatever starting or running the node raises.
     """
-    wishes = Wishes(tethered=options.parent is not None)
+    requests = ShutdownRequests(tethered=options.parent is not None)
     log.info("peer_begins", process=os.getpid())
 
     def try_to_say(line: str) -> None:
@@ -122,11 +122,11 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
         with _interruptible(options.parent):
             start = prepare()
     except KeyboardInterrupt:
-        wishes.abandoned = wishes.tethered
+        requests.abandoned = requests.tethered
     else:
-        asyncio.run(_serve(start, options, wishes, try_to_say))
+        asyncio.run(_serve(start, options, requests, try_to_say))
     finally:
-        if options.parent is not None and wishes.abandoned:
+        if options.parent is not None and requests.abandoned:
             _ignore_signals()
             _wait_for_end(options.parent)
             remove_abandoned(Path(tempfile.gettempdir()))
@@ -166,20 +166,22 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _serve(start: Start, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
+async def _serve(start: Start, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]) -> None:
     try:
-        with on_signals(_SIGNALS, wishes.on_signal):
-            node = await _start_unless_told_to_leave(start, wishes)
+        with on_signals(_SIGNALS, requests.on_signal):
+            node = await _start_unless_told_to_leave(start, requests)
             if node is not None:
-                await _serve_started(node, options, wishes, say)
+                await _serve_started(node, options, requests, say)
     finally:
-        if wishes.abandoned:
+        if requests.abandoned:
             _ignore_signals()
 
 
-async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, say: Callable[[str], None]) -> None:
+async def _serve_started(
+    node: Served, options: ServiceOptions, requests: ShutdownRequests, say: Callable[[str], None]
+) -> None:
     try:
-        control = await ControlServer.start(options.data_directory, lambda request: _obey(node, wishes, request))
+        control = await ControlServer.start(options.data_directory, lambda request: _obey(node, requests, request))
         try:
             if device := node.snapshot().device:
                 say(f"it trains on {device}")
@@ -187,15 +189,15 @@ async def _serve_started(node: Served, options: ServiceOptions, wishes: Wishes, 
             if options.show_invite:
                 say(f"invite: {node.invite()}")
             async with _metrics(node, options), _pages(options, say):
-                await _live(node, wishes, options, say)
+                await _live(node, requests, options, say)
         finally:
             await control.close()
     finally:
         try:
-            if not wishes.abandoned:  # its folder may be gone already
-                await _save_last(node, wishes, say)
+            if not requests.abandoned:  # its folder may be gone already
+                await _save_last(node, requests, say)
         finally:
-            if wishes.hurried:
+            if requests.hurried:
                 signal.alarm(ALARM_SECONDS)
             await _stop(node)
 
@@ -221,8 +223,8 @@ def _pages(options: ServiceOptions, say: Callable[[str], None]) -> AbstractAsync
     return dashboard_beside(options.data_directory, options.pages, say)
 
 
-async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | None:
-    starting, leaving = asyncio.ensure_future(start()), asyncio.create_task(wishes.leave.wait())
+async def _start_unless_told_to_leave(start: Start, requests: ShutdownRequests) -> Served | None:
+    starting, leaving = asyncio.ensure_future(start()), asyncio.create_task(requests.leave.wait())
     try:
         await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -236,10 +238,10 @@ async def _start_unless_told_to_leave(start: Start, wishes: Wishes) -> Served | 
         leaving.cancel()
 
 
-async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Callable[[str], None]) -> None:
+async def _live(node: Served, requests: ShutdownRequests, options: ServiceOptions, say: Callable[[str], None]) -> None:
     """Until the run is over or somebody asks for the end; raises what made the node fail."""
     over = asyncio.create_task(node.wait())
-    leaving, stopping = asyncio.create_task(wishes.leave.wait()), asyncio.create_task(wishes.stop.wait())
+    leaving, stopping = asyncio.create_task(requests.leave.wait()), asyncio.create_task(requests.stop.wait())
     awaited = {over, leaving, stopping}
     try:
         while True:
@@ -247,10 +249,10 @@ async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Call
             awaited -= done
             if over in done:
                 over.result()
-                left = wishes.leave.is_set() or wishes.drained
+                left = requests.leave.is_set() or requests.drained
                 end = "this peer has left the run" if left else "the run is over"
                 say(f"{end}: {status_line(node.snapshot())}")
-            if wishes.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
+            if requests.stop.is_set() or (over.done() and (leaving.done() or not options.stay)):
                 return
             if leaving in done:
                 node.drain()
@@ -263,15 +265,15 @@ async def _live(node: Served, wishes: Wishes, options: ServiceOptions, say: Call
         await asyncio.wait((over, leaving, stopping))
 
 
-async def _save_last(node: Served, wishes: Wishes, say: Callable[[str], None]) -> None:
+async def _save_last(node: Served, requests: ShutdownRequests, say: Callable[[str], None]) -> None:
     """Not within the time of stopping: a large model on a slow disk may take longer than all else together."""
-    if wishes.hurried:
+    if requests.hurried:
         signal.alarm(0)
-    wishes.again.clear()
-    saving, again = asyncio.ensure_future(node.save_last()), asyncio.create_task(wishes.again.wait())
+    requests.again.clear()
+    saving, again = asyncio.ensure_future(node.save_last()), asyncio.create_task(requests.again.wait())
     await asyncio.wait({saving, again}, timeout=SAVE_SECONDS_QUIET, return_when=asyncio.FIRST_COMPLETED)
     if not saving.done() and not again.done():
-        presses = "again" if wishes.leave.is_set() else "twice"
+        presses = "again" if requests.leave.is_set() else "twice"
         say(f"still writing the last checkpoint; press Ctrl-C {presses} to leave without it")
         await asyncio.wait({saving, again}, return_when=asyncio.FIRST_COMPLETED)
     again.cancel()
@@ -289,17 +291,17 @@ async def _stop(node: Served) -> None:
         raise LocalError(f"this peer could not be stopped in order within {STOP_SECONDS_MAX:g} seconds") from None
 
 
-async def _obey(node: Served, wishes: Wishes, request: Request) -> Answer:
+async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> Answer:
     command = request.command
     if command == "pause":
         await node.pause()
     elif command == "resume":
         await node.resume()
     elif command == "drain":
-        wishes.drained = True
+        requests.drained = True
         node.drain()
     elif command == "stop":
-        wishes.stop.set()
+        requests.stop.set()
     elif command == "save":
         return {"folder": str(await node.checkpointer.save_now())}
     elif command == "limits" and request.changes:

@@ -25,11 +25,11 @@ from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, MusterError, UsageError
 from dht.invite import Invite
 from peer.learner.channel import Channel, PeerGoneError
-from peer.learner.commands import Errands
+from peer.learner.commands import LearnerCommands
 from peer.learner.handover import write_values
-from peer.learner.loop import Obedience, cpu_seconds, read_state
+from peer.learner.loop import CommandLoop, cpu_seconds, read_state
 from peer.learner.messages import Failed, Message, Ready, SessionStart, Start, StepEntry
-from peer.learner.module_adapter import OwnReplica
+from peer.learner.module_adapter import ModuleAdapter
 from peer.learner.shared_memory import SharedPlanes
 from peer.learner.spawn import start_child
 from peer.machine.log import LOG_NAME
@@ -97,12 +97,12 @@ class Session:
             raise LocalError("the peer says first what is trained")
         self.config = first.config
         layouts = layouts_of(first.config)
-        self._replica = OwnReplica(self._module, layouts, first.config)
+        self._replica = ModuleAdapter(self._module, layouts, first.config)
         if first.state_path is not None:
             self._replica.import_state(read_state(first.state_path))
         self._planes = SharedPlanes(os.dup(descriptor), layouts)
-        self._obedience = Obedience(
-            self._replica, Errands(self._replica, self._planes, self._channel), self._channel, first
+        self._obedience = CommandLoop(
+            self._replica, LearnerCommands(self._replica, self._planes, self._channel), self._channel, first
         )
         self._begun = True
         self._channel.send(

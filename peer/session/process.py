@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from dht.errors import LocalError, MusterError, UsageError
-from peer.learner.attached import SessionEnd
+from peer.learner.attached import AttachedSession
 from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.messages import TEXT_MAX, Failed, Message, SessionStart
 from peer.machine import log as cli_log
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
             announce=start.announce,
             name=start.name,
             limits=PeerSettings.load(folder).limits,
-            session=SessionEnd(ours, planes),
+            session=AttachedSession(ours, planes),
         )
         process.run(lambda: _start(start, options), process.ServiceOptions(folder, parent=parent), _log_line)
     except PeerGoneError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from dht.errors import LocalError
 from peer.storage.checkpoint import VoteLog
 
@@ -47,7 +47,7 @@ class CertificateLog:
         self._remember(len(records), (one.digest for one in found))
         return found
 
-    def add(self, certificates: History) -> None:
+    def add(self, certificates: PackedHistory) -> None:
         """Write those that are not there yet; they are on disk when this returns. Raises LocalError.
 
         Nothing makes room for them: a checkpoint that cannot be written leaves the one before, which needs its own.

@@ -12,7 +12,14 @@ import structlog
 from pydantic import BaseModel, Field, ValidationError
 
 from coordinator.chain.chain import Chain
-from coordinator.views.credit import CONTRIBUTORS_MAX, RECORD_BYTES_MAX, Claim, CreditRecord, CreditReport, report_of
+from coordinator.views.credit import (
+    CONTRIBUTORS_MAX,
+    RECORD_BYTES_MAX,
+    ContributorName,
+    CreditRecord,
+    CreditReport,
+    report_of,
+)
 from coordinator.wire.presence import NAME_CHARACTERS_MAX, Presence
 from dht.errors import LocalError, PeerError, UsageError
 from dht.files import write_whole
@@ -39,7 +46,7 @@ class CreditBook:
         self._path = folder / CREDIT_FILE
         self._run_id = run_id
         self._record = CreditRecord.empty(fragments)
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, ContributorName] = {}
         self._contributors: frozenset[str] = frozenset()  # as of the newest report on disk
         try:
             self._load(fragments)
@@ -54,7 +61,7 @@ class CreditBook:
         if saved.report.run_id != self._run_id.hex() or len(record.reaches) != fragments:
             raise LocalError(f"{self._path} is of another run")
         self._record = record
-        self._claims = {peer: Claim(name, team) for peer, (name, team) in saved.claims.items()}
+        self._claims = {peer: ContributorName(name, team) for peer, (name, team) in saved.claims.items()}
         self._contributors = frozenset(self._claims)
 
     def hear(self, said: Iterable[tuple[PeerId, Presence]]) -> None:
@@ -63,7 +70,7 @@ class CreditBook:
         for peer, presence in said:
             name, team = (plain(text)[:NAME_CHARACTERS_MAX] for text in (presence.name, presence.team))
             if name or team:
-                self._claims[peer] = Claim(name, team)
+                self._claims[peer] = ContributorName(name, team)
 
     def report(self, chains: Sequence[Chain]) -> CreditReport:
         """Credit up to the newest versions of these chains."""

@@ -26,7 +26,7 @@ class KeptEvidence(Wire):
     learnt_unix_milliseconds: int = Field(ge=0, le=2**53)
 
 
-class EvidenceShelf:
+class EvidenceFiles:
     """The folder of a run's evidence. One process writes it."""
 
     def __init__(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordinator.chain.chain import Chain, Rules
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.core.actions import VoteRecord
 from coordinator.run.compatibility import read_manifest
 from coordinator.run.manifest import Manifest, run_id_of
@@ -38,7 +38,7 @@ from peer.storage.checkpoint import (
     load_latest,
     save_checkpoint,
 )
-from peer.storage.evidence_files import EvidenceShelf
+from peer.storage.evidence_files import EvidenceFiles
 from peer.storage.genesis_file import load_genesis
 from peer.storage.vote_log import decode_vote
 
@@ -77,7 +77,7 @@ class Captured:
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
-    chains: tuple[History, ...]  # that end at the held version
+    chains: tuple[PackedHistory, ...]  # that end at the held version
     learner_behind: bool = False  # the learner's part is of an earlier moment
 
 
@@ -129,7 +129,7 @@ class RunDirectory:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be created: {error.strerror}; choose another --data folder") from None
         self.vote_log = VoteLog(self.path / "votes")
-        self.evidence = EvidenceShelf(self.path / "evidence")
+        self.evidence = EvidenceFiles(self.path / "evidence")
         self._run_id = run_id
         self._logs: dict[int, CertificateLog] = {}
         self._unpacking = threading.Lock()  # whoever replaces a learner may be cancelled, and its thread goes on

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from coordinator.views.report import Ban, SwarmReport
+from coordinator.views.report import ReportedBan, SwarmReport
 from coordinator.views.snapshot import CertifiedWork, PeerSnapshot
 from dht.errors import LocalError, UsageError
 from peer.swarm.watch import SwarmWatch, same_heads
@@ -131,11 +131,11 @@ def _events(watch: SwarmWatch) -> dict[str, int]:
     return dict(total)
 
 
-def _bans(lives: Sequence[PeerSnapshot]) -> tuple[Ban, ...]:
+def _bans(lives: Sequence[PeerSnapshot]) -> tuple[ReportedBan, ...]:
     """Every banned key once, with how many say so."""
     found = {one.peer_id: one for snapshot in lives for one in snapshot.bans}
     by = Counter(one.peer_id for snapshot in lives for one in snapshot.bans)
-    return tuple(Ban(peer=one.peer_id, reason=one.reason, by=by[one.peer_id]) for one in found.values())
+    return tuple(ReportedBan(peer=one.peer_id, reason=one.reason, by=by[one.peer_id]) for one in found.values())
 
 
 def _hostile(watch: SwarmWatch, lives: Sequence[PeerSnapshot]) -> tuple[str, ...]:

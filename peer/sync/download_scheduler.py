@@ -16,15 +16,15 @@ from statistics import median_low
 
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import OuterState
-from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, Holder, Wish
-from peer.sync.state_assembly import Download, Piece
+from peer.sync.source import ANSWER_SECONDS, STALL_SECONDS, StateSource, Wish
+from peer.sync.state_assembly import Piece, StateAssembly
 
 HOLDERS_ASKED_MAX = 4  # at once; the others are in reserve
 HOLDERS_KNOWN_MAX = 64  # with those that are asked for nothing at the moment
 TURN_SECONDS = 10.0  # after so long it is the turn of somebody in reserve: a slow holder keeps no place for good
 TAKE_OVER = 2.0  # so much sooner must a holder be expected to answer to be asked for what another one owes
 
-Owing = dict[Wish, list[tuple[Holder, int]]]
+Owing = dict[Wish, list[tuple[StateSource, int]]]
 """Who owes a piece, and at which place of its line."""
 
 
@@ -48,13 +48,13 @@ class Ask:
     piece: Piece
 
 
-class Downloads:
+class DownloadScheduler:
     """At most one per fragment, the first that began first."""
 
     def __init__(self) -> None:
-        self._downloads: dict[int, Download] = {}  # with those that wait for another try
+        self._downloads: dict[int, StateAssembly] = {}  # with those that wait for another try
         self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
-        self._holders: OrderedDict[PeerId, Holder] = OrderedDict()  # those in reserve last
+        self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve last
 
     # -- what to get, and from whom
 
@@ -67,14 +67,14 @@ class Downloads:
         if download is None or download.name != wanted.name:
             if download is not None:
                 self._forgive_all(download)
-            download = self._downloads[wanted.fragment] = Download(wanted.name, wanted.state, elements)
+            download = self._downloads[wanted.fragment] = StateAssembly(wanted.name, wanted.state, elements)
         download.running = True
         self.offer(wanted.fragment, holders)
 
     def offer(self, fragment: int, holders: Sequence[PeerId]) -> None:
         """These are said to hold the state; those that failed before get another chance."""
         for peer in holders:
-            self._holders.setdefault(peer, Holder()).serves.add(self._downloads[fragment].name)
+            self._holders.setdefault(peer, StateSource()).serves.add(self._downloads[fragment].name)
         idle = [peer for peer, holder in self._holders.items() if not holder.serves and not holder.owed]
         for peer in idle[: max(0, len(self._holders) - HOLDERS_KNOWN_MAX)]:
             del self._holders[peer]
@@ -151,10 +151,10 @@ class Downloads:
         times = [time for one in self._holders.values() for time in (one.overdue_at(), one.leave_at()) if time > now]
         return min(times, default=math.inf)
 
-    def _running(self) -> Iterator[Download]:
+    def _running(self) -> Iterator[StateAssembly]:
         return (one for one in self._downloads.values() if one.running and not one.done)
 
-    def _take_turns(self, able: dict[PeerId, Holder], now: float) -> None:
+    def _take_turns(self, able: dict[PeerId, StateSource], now: float) -> None:
         """Whose turn is over goes behind those in reserve; it still owes what it was asked for."""
         if len(able) > HOLDERS_ASKED_MAX:
             for peer in [peer for peer, holder in able.items() if now >= holder.turn_ends_at]:
@@ -168,7 +168,7 @@ class Downloads:
                 owing.setdefault(wish, []).append((holder, place))
         return owing
 
-    def _choose(self, holder: Holder, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
+    def _choose(self, holder: StateSource, owing: Owing, now: float) -> Iterator[tuple[int, bytes, Piece]]:
         """What this holder has room for."""
         served = {
             fragment: one
@@ -184,7 +184,9 @@ class Downloads:
             holder.ask(wish, now)
             yield chosen[0], *wish
 
-    def _next(self, holder: Holder, served: dict[int, Download], owing: Owing, now: float) -> tuple[int, Piece] | None:
+    def _next(
+        self, holder: StateSource, served: dict[int, StateAssembly], owing: Owing, now: float
+    ) -> tuple[int, Piece] | None:
         """State by state what nobody was asked for, then what is long in coming; after all of them what is a little."""
         soon = TAKE_OVER * holder.seconds_until(len(holder.owed), now)
         for fragment, download in served.items():
@@ -236,29 +238,29 @@ class Downloads:
         if holder is not None:
             self._leave(holder)
 
-    def _leave(self, holder: Holder, *more: Wish) -> None:
+    def _leave(self, holder: StateSource, *more: Wish) -> None:
         """Ask this holder for nothing more, and others for what it owes us, and for these."""
         holder.serves.clear()
         self._forgive(holder, [*holder.owed, *more])
 
-    def _forgive_all(self, download: Download) -> None:
+    def _forgive_all(self, download: StateAssembly) -> None:
         """Nobody is asked for this state any more."""
         for holder in self._holders.values():
             holder.serves.discard(download.name)
             self._forgive(holder, [wish for wish in holder.owed if wish[0] == download.name])
 
-    def _forgive(self, holder: Holder, wishes: Sequence[Wish]) -> None:
+    def _forgive(self, holder: StateSource, requests: Sequence[Wish]) -> None:
         """It does not owe us these any more; whoever else does still does."""
-        for wish in wishes:
+        for wish in requests:
             holder.owed.pop(wish, None)
-        others = {wish for other in self._holders.values() for wish in other.owed} if wishes else set()
+        others = {wish for other in self._holders.values() for wish in other.owed} if requests else set()
         for download in self._downloads.values():
-            for name, piece in wishes:
+            for name, piece in requests:
                 if name == download.name and (name, piece) not in others:
                     download.give_back(piece)
 
 
-def _owed_longer(download: Download, holder: Holder, owing: Owing, seconds: float, now: float) -> int | None:
+def _owed_longer(download: StateAssembly, holder: StateSource, owing: Owing, seconds: float, now: float) -> int | None:
     """A piece of this state that all who owe it will, as far as we can tell, not give for so long."""
     for (name, piece), debtors in owing.items():
         if name != download.name or piece is None or piece not in download.missing:

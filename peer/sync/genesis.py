@@ -19,7 +19,7 @@ from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, layouts_of
 from peer.storage.genesis_file import has_genesis, save_genesis
 from peer.sync.download_scheduler import Wanted
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 
 TRIES_MAX = 5  # per fragment; what has arrived is kept between them
 
@@ -32,7 +32,7 @@ async def ensure_genesis(folder: Path, manifest: Manifest, holders: Collection[P
 
 async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transport: Transport) -> list[OuterState]:
     """Version 0 of every fragment from these holders, before anything else is delivered here; raises NetworkError."""
-    transfer = StateTransfer(
+    transfer = StateClient(
         Anchors(layouts_of(manifest.config), ()),
         lambda peer, message, payload: transport.post(peer, encode_header(message), payload),
     )
@@ -51,7 +51,7 @@ async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transpo
     ]
 
 
-async def _fetch(transfer: StateTransfer, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
+async def _fetch(transfer: StateClient, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
     for _ in range(TRIES_MAX):
         with suppress(NetworkError):
             return await transfer.get(wanted, holders)

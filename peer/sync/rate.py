@@ -9,7 +9,7 @@ SLICE_SECONDS = 0.1  # what comes together is counted together, so that there ar
 RATE_SECONDS_MIN = 1.0  # before that, a rate says more about one piece than about the line
 
 
-class Inflow:
+class TransferRate:
     """Bytes that have come lately, in slices of time, oldest first."""
 
     def __init__(self) -> None:

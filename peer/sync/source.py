@@ -28,7 +28,7 @@ def patience_seconds(answer_seconds: float) -> float:
 
 
 @dataclass(slots=True)
-class Holder:
+class StateSource:
     """Somebody who may hold states."""
 
     serves: set[bytes] = field(default_factory=set)  # the names of those that we may ask it for

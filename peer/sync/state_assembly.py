@@ -19,7 +19,7 @@ Piece = int | None
 """Index of a piece, the anchor's before the momentum's; None stands for the leaf digests."""
 
 
-class Download:
+class StateAssembly:
     """A state of `elements` values per half whose digest is `state`, and which holders know by `name`."""
 
     def __init__(self, name: bytes, state: bytes, elements: int) -> None:

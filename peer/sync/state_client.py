@@ -15,10 +15,10 @@ from dht.identity import PeerId
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState
 from peer.storage.anchors import Anchors
-from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, HOLDERS_KNOWN_MAX, Downloads, Wanted
-from peer.sync.rate import Inflow
+from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, HOLDERS_KNOWN_MAX, DownloadScheduler, Wanted
+from peer.sync.rate import TransferRate
 from peer.sync.source import ANSWER_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS, patience_seconds
-from peer.sync.state_server import Giving, first_of_step
+from peer.sync.state_server import StateServer, first_of_step
 
 STEP_BYTES_PER_SECOND_MIN = 128 << 10  # from whoever tells a step more slowly we take none, where others are quicker
 
@@ -50,14 +50,14 @@ class _Steps:
         self.come.set()
 
 
-class StateTransfer:
+class StateClient:
     """Both ends of state transfer at one peer."""
 
     def __init__(self, anchors: Anchors, post: Post) -> None:
         self.anchors = anchors
         self._post = post
-        self._giving = Giving(anchors, post)
-        self._downloads = Downloads()
+        self._giving = StateServer(anchors, post)
+        self._downloads = DownloadScheduler()
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by fragment, until its state is here or nobody has it
         self._timer: asyncio.TimerHandle | None = None
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate
@@ -65,7 +65,7 @@ class StateTransfer:
         self._telling = 0  # steps that come at the moment
         self._step_stalled = False  # the last one did
         self._stalled: OrderedDict[PeerId, None] = OrderedDict()  # who was too slow with a step, the latest last
-        self._inflow = Inflow()
+        self._inflow = TransferRate()
 
     def give_at_most(self, bytes_per_second: float, bytes_per_day: float = math.inf) -> None:
         """Give states no faster than this, nor than is usual; so many bytes at once, and as many in a day."""

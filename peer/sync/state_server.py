@@ -13,7 +13,7 @@ from dht.identity import PeerId
 from peer.net.frames import StateAsk, StatePiece
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
 from peer.storage.anchors import STATES_SERVED, Anchors
-from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, Donations
+from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, UploadScheduler
 
 DAY_SECONDS = 86_400.0
 SERVED_MAX = STATES_SERVED + 2  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
@@ -26,14 +26,14 @@ def first_of_step(anchors: Anchors, fragment: int) -> int:
     return 2 * leaf_count(4 * anchors.layouts[fragment].elements, STATE_PIECE_BYTES)
 
 
-class Giving:
+class StateServer:
     """The giving end of state transfer at one peer."""
 
     def __init__(self, anchors: Anchors, post: Give) -> None:
         self._anchors = anchors
         self._post = post
         self._leaves: OrderedDict[bytes, bytes] = OrderedDict()
-        self._donations = Donations()
+        self._donations = UploadScheduler()
         self._of_day = Allowance(math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
 

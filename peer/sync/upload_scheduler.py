@@ -18,7 +18,7 @@ WAIT_SECONDS_MIN = 0.01
 ASKS_PER_ASKER_MAX = 16  # twice what an honest asker has in flight
 
 
-class Donations:
+class UploadScheduler:
     """The lines of askers, and how much may be given now."""
 
     def __init__(self, bytes_per_second: float = GIVEN_BYTES_PER_SECOND) -> None:

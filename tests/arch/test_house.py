@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,18 @@ FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 6
 FOLDER_MODULES_MAX = 25
 SWARM_TESTS_MAX = 12
+
+# File names that occur in several rooms on purpose, each for its room's own side of one thing.
+SHARED_FILE_NAMES = frozenset(
+    {
+        *("__main__.py", "options.py", "process.py", "report.py", "view.py", "text.py", "source.py"),
+        *("credit.py", "chaos.py", "dashboard.py", "evaluation.py", "network.py", "plan.py", "presence.py", "swarm.py"),
+        *("run.py", "rounds.py", "trust.py", "spot_checks.py"),  # shown, decided and done: screen, frame, core, shell
+        *("clock.py", "faults.py", "peer.py", "tensors.py", "events.py"),  # real, and virtual or planned
+        *("addresses.py", "attempt.py", "build.py", "commands.py", "data.py", "engine.py", "hub.py", "learner.py"),
+        *("messages.py", "node.py", "rows.py"),
+    }
+)
 
 # A name bans everything below it: `pickle` also means `pickle.loads`.
 BANNED = {
@@ -175,6 +187,20 @@ def test_no_decision_follows_from_a_line_for_people() -> None:
 def test_reading_a_line_is_noticed(source: str) -> None:
     assert reads_told_lines(source)
     assert not reads_told_lines(source.replace("Tell", "Adopt"))
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in syntax_of(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(relative(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_file_names_are_shared_on_purpose_only() -> None:
+    names = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    assert {name for name, count in names.items() if count > 1} == SHARED_FILE_NAMES
 
 
 @pytest.mark.parametrize("package", PACKAGES)

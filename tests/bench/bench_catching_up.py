@@ -33,8 +33,8 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import OuterState, state_digest
 from peer.numerics.outer_step import apply_merged, told_gradients
-from peer.rounds.catch_up import Fetches
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.catch_up import CatchUp
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import HeldState, genesis_states, layouts_of
 from tests.bench.bench_donors import CONFIG, DONORS, LINE, NEWCOMER, Peer
 from tests.peer.memory_transport import MemoryNetwork
@@ -94,7 +94,7 @@ class Catching:
     outrun: int  # how many newcomers say at the end that they cannot catch up
 
 
-class InlineWork(RoundWork):
+class InlineWork(TensorWorker):
     """Tensor work takes no time here."""
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
@@ -141,7 +141,7 @@ class Newcomer:
         work = InlineWork(config, self.peer.anchors, Any, Any)  # type: ignore[arg-type]
         chains: Any = [course.chain for course in courses]
         loop = self._loop = asyncio.get_running_loop()
-        self.fetches = Fetches(self.peer.states, work, lambda: chains, loop.create_task, self._hear)
+        self.fetches = CatchUp(self.peer.states, work, lambda: chains, loop.create_task, self._hear)
         self._began_at = math.inf
         self._held = set[int]()
         self.seconds = math.inf  # until it had been at the newest version of every fragment

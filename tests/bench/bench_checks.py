@@ -38,7 +38,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec, split_fragments
 from peer.numerics.merge import MERGES
 from peer.numerics.reduction import ReducedPartition
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.blobs import BlobStore
 from tests.bench.allreduce.gradients import model_of
 from tests.coordinator.builders import Club
@@ -71,7 +71,7 @@ def traffic(members: int, codec_name: str, encoded_bytes: int = ENCODED_BYTES) -
     elements = int(encoded_bytes * codec.leaf_elements / codec.leaf_bytes)
     layout = layout_of(elements)
     cut, blobs = Partitioning.of(layout, members), BlobStore(1 << 32)
-    inspector = Inspector(lambda *_: cut, (codec, codec), MERGES["robust_rda"], blobs)
+    inspector = SpotChecker(lambda *_: cut, (codec, codec), MERGES["robust_rda"], blobs)
     made = Made.of(torch.randn(layout.elements), cut, codec)
     plain = openings = 0.0
     for partition, (root, part) in enumerate(zip(made.part_roots, made.parts, strict=True)):

@@ -33,7 +33,7 @@ from peer.net.frames import StateAsk, StatePiece, decode_header, encode_header
 from peer.numerics.outer_optimizer import OuterState, state_digest
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.sync.download_scheduler import Wanted
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
 
@@ -171,7 +171,7 @@ class Peer:
             self.anchors.install(fragment, name, state)
         self._transport = network.transport(me)
         self._spoil = spoil
-        self.states = StateTransfer(self.anchors, self._post)
+        self.states = StateClient(self.anchors, self._post)
 
     async def start(self) -> None:
         await self._transport.start(self._on_frame, self.states.gone)

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from coordinator.views.snapshot import PeerSnapshot
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.user_link import UserLink
 from peer.swarm.watch import at_rest, same_heads
 from tests.checkout import ROOT
@@ -244,7 +244,7 @@ def bad_link(project: Project, container: Container, megabits: float, delay: flo
         )
     )
     try:
-        process.shape(Link(delay, loss, megabits * 1e6))
+        process.shape(LinkFault(delay, loss, megabits * 1e6))
         yield
     finally:
         process.end()

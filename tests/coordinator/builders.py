@@ -18,7 +18,7 @@ from coordinator.chain.certificate import (
     is_minor,
 )
 from coordinator.chain.chain import Chain, Rules
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.core.context import Core
 from coordinator.group.group import Group, InputSet, leader_of, read_group, read_input_set
 from coordinator.round.outcome import Checked, nonce_hash, read_check
@@ -110,7 +110,7 @@ class Club:
         return Core(self.manifest, self.signers[number], self.verifier, source, unix_offset_seconds=0.0, **changes)
 
     def chain(self, fragment: int = 0, certificates: Sequence[Certificate] = ()) -> Chain:
-        return Chain(self.rules, fragment, self.manifest.genesis[fragment], History(certificates))
+        return Chain(self.rules, fragment, self.manifest.genesis[fragment], PackedHistory(certificates))
 
     # -- certificates
 

@@ -10,7 +10,7 @@ from functools import partial
 from coordinator.simulator.invariants import Watcher
 from coordinator.simulator.network import Deliver
 from coordinator.simulator.peer import VirtualPeer
-from coordinator.simulator.scale import Crowd
+from coordinator.simulator.scale import ScaleRun
 from coordinator.simulator.simulation import World
 from coordinator.wire.messages import Message
 from dht.errors import PeerError
@@ -35,7 +35,7 @@ class Mangler:
     changes is told in so many `copies`, every one changed otherwise, for a swarm's own rounds cost far more than these.
     """
 
-    world: World | Crowd
+    world: World | ScaleRun
     hostile: VirtualPeer
     source: random.Random
     signs: bool

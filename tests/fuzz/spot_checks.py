@@ -15,13 +15,13 @@ from coordinator.core.events import Finding, Inspected
 from coordinator.core.timeline import Timeline
 from coordinator.round.exchange import Exchange, HeldResult
 from coordinator.round.refutations import Refutations, inspection_of
-from coordinator.round.spot_checks import Inspection
+from coordinator.round.spot_checks import SpotChecks
 from coordinator.wire.merkle import merkle_tree
 from coordinator.wire.messages import Commit, Result
 from coordinator.wire.openings import OpeningNote, Refutation
 from dht.errors import PeerError
 from dht.wire import Wire
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.blobs import BlobStore
 from tests.fuzz.courtroom import CASES
 from tests.fuzz.target import Target
@@ -62,12 +62,12 @@ class Looker:
         self.blobs.add(said.data, reduction.result.leaf_bytes)
         codecs = (reduction.contribution, reduction.result)
         self.inspector, self.auditor = (
-            Inspector(lambda *_: reduction.cut, codecs, reduction.rule, blobs) for blobs in (self.blobs, self.all)
+            SpotChecker(lambda *_: reduction.cut, codecs, reduction.rule, blobs) for blobs in (self.blobs, self.all)
         )
         self.timeline = Timeline(0.0, 8.0)
         self.exchange = Exchange(self.member, of.club.chain(), of.group, self.timeline)
         self.refutations = Refutations(self.member, of.group, self.exchange)
-        self.inspection = Inspection(self.member, of.group, self.timeline, self.exchange, self.refutations)
+        self.inspection = SpotChecks(self.member, of.group, self.timeline, self.exchange, self.refutations)
 
     @cached_property
     def honest(self) -> bool:

@@ -45,14 +45,14 @@ from peer.net.probe import ProbeDesk
 from peer.net.transport import Payload, frame_prefix
 from peer.numerics.outer_optimizer import OuterState, state_bytes, state_digest, state_tree
 from peer.observer.chains import Chains
-from peer.observer.peers import Heard
+from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation
 from peer.observer.view import run_facts
 from peer.rounds.public_status import ASKERS_KEPT, PublicStatus, StatusDesk, encode_status
-from peer.rounds.requests import Transfers
+from peer.rounds.requests import StateRequests
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.pins import ASKERS_MAX
-from peer.sync.download_scheduler import Downloads, Wanted
+from peer.sync.download_scheduler import DownloadScheduler, Wanted
 from peer.sync.introduction import Introduction
 from peer.sync.state_server import SERVED_MAX
 from tests.coordinator.rigs import PEERS, VERIFIER, chain_of, core, grown, presence, say
@@ -103,7 +103,7 @@ class Donor:
     def __init__(self) -> None:
         anchors = Anchors(LAYOUTS, [STATE])
         anchors.install(0, STATE_NAME, STATE, bytes(64))
-        self.transfers = Transfers(anchors, CORE.manifest.to_wire(), lambda: [CHAIN], self._post)
+        self.transfers = StateRequests(anchors, CORE.manifest.to_wire(), lambda: [CHAIN], self._post)
         self.probes = ProbeDesk(self._host_of, self._post, lambda: UNIX_SECONDS)
         self.transfers.answer_probes(self.probes)
         self.desk = StatusDesk(lambda: PublicStatus(role="host"))
@@ -183,7 +183,7 @@ PIECES = (
 def download(data: bytes) -> OuterState:
     """One of two holders sends this and nothing else; raises PeerError if it is left for that."""
     changed = Arrived.from_wire(data)
-    running, name = Downloads(), state_digest(STATE.anchor, STATE.momentum)
+    running, name = DownloadScheduler(), state_digest(STATE.anchor, STATE.momentum)
     running.begin(Wanted(0, 0, name, name), len(STATE.anchor), [PEERS[1], PEERS[2]])
     for good in PIECES:
         running.asks(0.0)
@@ -203,7 +203,7 @@ def observe(data: bytes) -> None:
     chains = Chains(CORE.manifest, PEERS[9], VERIFIER)
     chains.set_clock(UNIX_SECONDS)
     observation = Observation(CORE.manifest, run_facts(CORE.manifest), chains)
-    observation.read([Heard(PEERS[1], presence("training", 9, 1.0, [CHAIN]), UNIX_SECONDS)], 0.0)
+    observation.read([HeardPresence(PEERS[1], presence("training", 9, 1.0, [CHAIN]), UNIX_SECONDS)], 0.0)
     observation.questions(0.0)
     observation.hear(PEERS[1], message, 0.1)
     observation.notice(0.2)

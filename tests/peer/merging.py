@@ -12,7 +12,7 @@ from peer.numerics import outer_step
 from peer.numerics.codec import CODECS, Codec
 from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MergeRule
-from peer.numerics.outer_step import HeldResult, joined
+from peer.numerics.outer_step import AgreedResult, joined
 from peer.numerics.reduction import Contribution, Member, ReducedPartition, admit, encode_contribution, reduce_partition
 
 FP32 = CODECS["fp32"]
@@ -95,11 +95,11 @@ def merged_gradients(
     codec: Codec = FP32,
 ) -> list[Tensor | None]:
     """What every member makes of the results, by partition; None is void."""
-    held: list[HeldResult | None] = []
+    held: list[AgreedResult | None] = []
     for partition, result in enumerate(results):
         admitted = None if result is None else admit(result.data, result.squared_norms, cut, partition, codec)
         assert not isinstance(admitted, str), admitted
-        held.append(None if result is None or admitted is None else HeldResult(admitted, result.included))
+        held.append(None if result is None or admitted is None else AgreedResult(admitted, result.included))
     return outer_step.merged_gradients(cut, held, lambda merged: [members[one] for one in sorted(merged)], rule)[0]
 
 

@@ -15,7 +15,7 @@ from coordinator.wire.messages import AskChainNote, AskEvidenceNote, Message
 from dht.identity import Identity, PeerId
 from dht.statement import digest_of
 from peer.observer.chains import Chains
-from peer.observer.peers import Heard
+from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation, Question
 from peer.observer.view import ban_view, run_facts
 from peer.rounds.public_status import PublicStatus, encode_status
@@ -53,7 +53,7 @@ class Observed:
         chains.set_clock(self.unix_offset_seconds)
         self.observation = Observation(manifest, run_facts(manifest), chains)
         self.world.network.inboxes[ME] = self._hear
-        self._said: dict[PeerId, tuple[float, Heard]] = {}
+        self._said: dict[PeerId, tuple[float, HeardPresence]] = {}
 
     @property
     def now(self) -> float:
@@ -84,7 +84,9 @@ class Observed:
             if peer.alive and self.now >= due:
                 presence = peer.presence(peer.tensors.learner.steps(self.now))
                 name = self.names.get(peer.me, "")
-                said = Heard(peer.me, presence.model_copy(update={"name": name}), self.unix_offset_seconds + self.now)
+                said = HeardPresence(
+                    peer.me, presence.model_copy(update={"name": name}), self.unix_offset_seconds + self.now
+                )
                 self._said[peer.me] = (self.now, said)
         records = [
             said

@@ -24,7 +24,7 @@ from peer.numerics.fragments import FragmentLayout, Partitioning
 from peer.numerics.leaves import Leaves
 from peer.numerics.merge import MERGES, MergeRule
 from peer.numerics.reduction import ReducedPartition, reduce_partition, segment_inputs
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.blobs import BlobStore
 from tests.peer.merging import Made
 
@@ -51,7 +51,7 @@ class Reduction:
         self.cut = Partitioning.of(self.layout, self.partitions)
         self.contribution, self.result = (CODECS[name] for name in self.codecs)
         self.blobs = BlobStore(1 << 32)
-        self.inspector = Inspector(lambda *_: self.cut, (self.contribution, self.result), self.rule, self.blobs)
+        self.inspector = SpotChecker(lambda *_: self.cut, (self.contribution, self.result), self.rule, self.blobs)
         self.leaves = Leaves(self.cut.elements(self.partition), self.contribution, self.result)
         made = [Made.of(vector, self.cut, self.contribution) for vector in self.vectors]
         self.decoded = {member: one.decoded[self.cut.span(self.partition)] for member, one in enumerate(made)}

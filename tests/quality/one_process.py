@@ -26,7 +26,7 @@ from peer.data.corpus import TokenData
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.evaluation import Evaluator
 from peer.learner.learner import Learner, make_learner
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 
@@ -42,7 +42,7 @@ class Member:
         windows = TrainingWindows(data.train, config.data, b"one-process", f"learner-{number}")
         self.learner: Learner = make_learner(config, windows)
         self.anchors = Anchors(layouts_of(config), genesis_states(config))
-        self.work = RoundWork(config, self.anchors, blobs, ThreadPoolExecutor(1))
+        self.work = TensorWorker(config, self.anchors, blobs, ThreadPoolExecutor(1))
         self.speed = speed
 
     def tick(self, tick: int) -> None:

@@ -20,7 +20,7 @@ from coordinator.round.cell_input import total
 from coordinator.run.manifest import PaceSpec
 from coordinator.simulator import scale
 from coordinator.simulator.peer import VirtualPeer
-from coordinator.simulator.scale import Crowd
+from coordinator.simulator.scale import ScaleRun
 from coordinator.trust.statement_slots import place_of
 from coordinator.wire.messages import AgainNote
 from dht.identity import PeerId
@@ -59,7 +59,7 @@ def two_tiers() -> Iterator[None]:
 
 
 @dataclass(slots=True, repr=False)
-class Scene(Crowd):
+class Scene(ScaleRun):
     """A crowd in which a peer dies at `trap`; `yields` says what each leader brought, by version and peer."""
 
     trap: Callable[[VirtualPeer, Action], bool] | None = None
@@ -79,7 +79,7 @@ class Scene(Crowd):
             for other in self.peers:
                 self.clock.after(self.random.uniform(0.1, 0.5), partial(other.handle, PeerGone(peer.me)))
             return
-        Crowd.acts(self, peer, action)
+        ScaleRun.acts(self, peer, action)
         self._no_contradiction(peer, action)
         assert peer.engine is not None
         if isinstance(action, Encode) and action.merged is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.timeline import RETRY_SHARE
-from coordinator.engine.version_round import Rounds
+from coordinator.engine.version_round import VersionRound
 from coordinator.group.joining import ATTEMPTS_TRIED
 from coordinator.simulator.simulation import World
 from dht.identity import PeerId
@@ -37,7 +37,7 @@ def test_whoever_knows_less_of_the_silent_than_the_leader_keeps_nobody_waiting(m
     world = swarm(5, PACE.model_copy(update={"min_share": 0.6}))
     silent, knows_less = world.peers[2].me, world.peers[3].me
 
-    def known(rounds: Rounds, attempt: int) -> frozenset[PeerId]:
+    def known(rounds: VersionRound, attempt: int) -> frozenset[PeerId]:
         return frozenset() if rounds.core.me == knows_less else frozenset({silent})
 
     monkeypatch.setattr("coordinator.engine.version_round._silent", known)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.simulator.chaos import ChaosReport
+from coordinator.simulator.chaos import SeedReport
 from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome
 from tests.sim.ledger import LEDGER, ROOT, Entry, read, record, seeds_of, spans, totals, unrecorded
 
@@ -33,7 +33,7 @@ def test_the_next_seeds_fill_gaps_and_know_their_kind() -> None:
 
 
 def outcome(seed: int, broken: bool) -> SeedOutcome:
-    report = ChaosReport(seed, 3, 10, 1, 1.0, {}, {}, 0)
+    report = SeedReport(seed, 3, 10, 1, 1.0, {}, {}, 0)
     return SeedOutcome(seed, "InvariantError: two versions" if broken else report, 1.0)
 
 

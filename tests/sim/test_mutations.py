@@ -11,13 +11,13 @@ import pytest
 from coordinator.adversary.lies import CHANGES
 from coordinator.chain.certificate import Certificate
 from coordinator.core.actions import Action, Adopt, Send
-from coordinator.core.vote_locks import Bonds
+from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.engine import Engine
-from coordinator.engine.fork_choice import Rivals
-from coordinator.engine.version_round import Rounds
+from coordinator.engine.fork_choice import ForkChoice
+from coordinator.engine.version_round import VersionRound
 from coordinator.group.joining import Joining
 from coordinator.round.attempt import Attempt
-from coordinator.round.voting import Verdict
+from coordinator.round.voting import Voting
 from coordinator.simulator.faults import FAULT_POINTS
 from coordinator.simulator.invariants import InvariantError, Watcher
 from coordinator.simulator.simulation import World
@@ -55,20 +55,20 @@ def test_votes_that_do_not_bind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_votes_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bonds, "bind", lambda self, record, now: None)
+    monkeypatch.setattr(VoteLocks, "bind", lambda self, record, now: None)
     with pytest.raises(InvariantError, match="breaks the promise of its vote"):
         scenarios.test_a_vote_that_was_written_keeps_its_voter_out_of_another_majority()
 
 
 def test_a_vote_after_an_abstention(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Verdict.abstain
+    honest = Voting.abstain
 
-    def forgetful(self: Verdict) -> list[Action]:
+    def forgetful(self: Voting) -> list[Action]:
         actions = honest(self)
         self.abstention = None
         return actions
 
-    monkeypatch.setattr(Verdict, "abstain", forgetful)
+    monkeypatch.setattr(Voting, "abstain", forgetful)
     world = swarm(5)
     run_to_version(world, 2)
     last = next(peer for peer in world.peers if peer is not leader(world))
@@ -189,7 +189,7 @@ def test_work_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_state_that_is_not_the_certified_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Verdict, "holds", lambda self, certificate: True)
+    monkeypatch.setattr(Voting, "holds", lambda self, certificate: True)
     world = swarm(5)
     run_to_version(world, 2)
     last = next(peer for peer in world.peers if peer is not leader(world))
@@ -208,7 +208,7 @@ def test_a_memory_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_group_that_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rounds, "_give_up", lambda self, attempt, reason, now: [])
+    monkeypatch.setattr(VersionRound, "_give_up", lambda self, attempt, reason, now: [])
     world = swarm(4)
     run_to_version(world, 2)
     lose_all(world, "check")
@@ -244,7 +244,7 @@ def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_minority_that_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rivals, "_takes_minor", lambda self, machine, rest, now: True)
+    monkeypatch.setattr(ForkChoice, "_takes_minor", lambda self, machine, rest, now: True)
     with pytest.raises(AssertionError):
         scenarios.test_a_minor_version_before_its_time_leads_nobody_away(monkeypatch)
 

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.chain.lineage import won
 from coordinator.core.actions import Action, Send, Tell
-from coordinator.core.answer_budget import Answering
+from coordinator.core.answer_budget import AnswerBudget
 from coordinator.engine.engine import Engine
 from coordinator.simulator.invariants import Watcher
 from coordinator.simulator.network import LinkFaults
@@ -56,7 +56,7 @@ def test_one_side_wins_at_once_where_two_looks_at_every_fragment_pass() -> None:
     """A page of all four fragments has less than 60 kB here; of what comes later, a second brings next to nothing."""
     world = parted(seed=0, each=4)
     for peer in world.peers:
-        engine_of(peer).core.answering = Answering(1 << 10, 120 << 10)
+        engine_of(peer).core.answering = AnswerBudget(1 << 10, 120 << 10)
     world.network.heal()
     world.run(10.0)
     assert isinstance(world.watcher, Watcher)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
 from coordinator.simulator.board import RECORDS_PER_SHARD, Board
 from coordinator.simulator.keys import virtual_peer_id
-from coordinator.simulator.scale import KNOWN_SHARE, Crowd
+from coordinator.simulator.scale import KNOWN_SHARE, ScaleRun
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
 PEERS, VERSIONS = 36, 2
 
 
 def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody() -> None:
-    crowd = Crowd(PEERS, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd = ScaleRun(PEERS, seed=0, deaths_per_version=0.0, pace=PACE)
     crowd.run(VERSIONS)
     certified = list(crowd.meter.certified.values())
     assert len(certified) >= VERSIONS
@@ -26,7 +26,7 @@ def test_a_swarm_over_32_certifies_full_versions_and_tells_everybody() -> None:
 
 
 def test_a_board_shows_each_reader_a_part_whatever_the_swarm() -> None:
-    crowd = Crowd(1, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)
     crowd.peers[0].start()
     presence = crowd.board.records[crowd.peers[0].me][0]
     for size in (100, 2000):

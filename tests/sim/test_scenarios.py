@@ -14,7 +14,7 @@ from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.chain.lineage import CHAIN_PAGE_MAX, LINEAGE_DEPTH_MAX
 from coordinator.core.actions import Action, FetchState, RecordVote, Reduce, Send
-from coordinator.core.answer_budget import Answering
+from coordinator.core.answer_budget import AnswerBudget
 from coordinator.core.events import PeerGone, Received
 from coordinator.group.pacing import Tempo
 from coordinator.run.manifest import PaceSpec
@@ -128,7 +128,7 @@ def test_a_peer_that_was_away_comes_back_though_each_of_the_others_answers_littl
     run_to_version(world, 203, 2400.0)
     for peer in world.peers:
         if peer is not away:
-            machine(peer).core.answering = Answering(8 << 10, 64 << 10)
+            machine(peer).core.answering = AnswerBudget(8 << 10, 64 << 10)
     away.start()
     tape = Tape(world)
     run_until(world, lambda: version(away) >= 203 and machine(away).ready, 120.0)

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, ChaosReport, run_seed
+from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, SeedReport, run_seed
 from tests.checkout import ROOT
 from tests.extra import extra
 
@@ -25,7 +25,7 @@ CHUNK = 5
 pytestmark = pytest.mark.sim
 
 
-def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> ChaosReport:
+def run(seed: int, real_keys: bool = False, attacked: bool = False, strangers: bool = False) -> SeedReport:
     """One seed; its number is in whatever goes wrong."""
     try:
         return run_seed(seed, real_keys, attacked, strangers)

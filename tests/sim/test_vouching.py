@@ -17,10 +17,10 @@ from coordinator.core.actions import Action, Reduce, Send
 from coordinator.core.events import Event, Finding, Reduced
 from coordinator.group.group import InputSet
 from coordinator.round.attempt import Attempt
-from coordinator.round.leader import Chair
+from coordinator.round.leader import Leader
 from coordinator.round.outcome import read_checks
-from coordinator.round.spot_checks import Inspection
-from coordinator.round.voting import Verdict
+from coordinator.round.spot_checks import SpotChecks
+from coordinator.round.voting import Voting
 from coordinator.simulator.invariants import Watcher
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
@@ -37,7 +37,7 @@ FAULT_FREE_VERSIONS = SECONDS / INTERVAL_SECONDS
 RETRY_SECONDS = 0.01
 
 
-class Blind(Inspection):
+class Blind(SpotChecks):
     """Takes whatever it holds for right."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Blind(Inspection):
         return actions
 
 
-class Voteless(Verdict):
+class Voteless(Voting):
     """Tells nobody its vote, not even itself."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ class Voteless(Verdict):
         return []
 
 
-class Steered(Chair):
+class Steered(Leader):
     """Does nothing by itself after the bundle: see `Plotter.steer`."""
 
     __slots__ = ()

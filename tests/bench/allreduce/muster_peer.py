@@ -26,9 +26,9 @@ from peer.learner.work_counters import Counters
 from peer.machine import log
 from peer.machine.clock import unix_seconds
 from peer.net.network import Network
-from peer.node.build import build_pump, open_network, prepare
+from peer.node.build import build_driver, open_network, prepare
 from peer.node.options import NodeOptions
-from peer.rounds.driver import Pump
+from peer.rounds.driver import RoundDriver
 from peer.storage.anchors import genesis_states
 from peer.storage.genesis_file import digests_of
 from peer.storage.run_directory import RunDirectory
@@ -90,11 +90,11 @@ class Gradient:
 class BenchPeer:
     """The parts of `peer.node.node.Node` that a round takes."""
 
-    def __init__(self, network: Network, pump: Pump, number: int, gradient: Tensor) -> None:
-        self.network, self.pump, self.number = network, pump, number
+    def __init__(self, network: Network, driver: RoundDriver, number: int, gradient: Tensor) -> None:
+        self.network, self.driver, self.number = network, driver, number
         self.gradient = Gradient(self, gradient)
-        pump.learner = self.gradient  # type: ignore[assignment]
-        pump.failed = self._fail
+        driver.learner = self.gradient  # type: ignore[assignment]
+        driver.failed = self._fail
         self._boots: dict[PeerId, bytes] = {}
         self._beat = 0
         self._failure: BaseException | None = None
@@ -120,16 +120,16 @@ class BenchPeer:
         core = Core(manifest, identity, KeyVerifier(), os.urandom, unix_seconds() - loop.time())
         directory = RunDirectory(folder, manifest.run_id)
         held = directory.load(manifest, core.rules)
-        pump = build_pump(core, held, network, directory, options)
+        driver = build_driver(core, held, network, directory, options)
         number = peers.index(identity.peer_id)
-        peer = cls(network, pump, number, outer_gradient(held.anchors.layouts[0].elements, number))
-        network.expect_payloads(pump.work.payload_bytes_max)
-        await network.start(pump.on_frame, pump.on_gone)
+        peer = cls(network, driver, number, outer_gradient(held.anchors.layouts[0].elements, number))
+        network.expect_payloads(driver.work.payload_bytes_max)
+        await network.start(driver.on_frame, driver.on_gone)
         return peer
 
     @property
     def _anchor(self) -> Tensor:
-        return self.pump.anchors.current(0).anchor
+        return self.driver.anchors.current(0).anchor
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -142,8 +142,8 @@ class BenchPeer:
     def see_everybody(self, steps_per_second: float) -> None:
         """What presence records and our learner would tell: all have made as many steps, and go on at this rate."""
         self._beat += 1
-        self.pump.feed(Progress(self.gradient.steps, steps_per_second))
-        versions, heads = self.pump.engine.heads()
+        self.driver.feed(Progress(self.gradient.steps, steps_per_second))
+        versions, heads = self.driver.engine.heads()
         for peer, boot in self._boots.items():
             presence = Presence(
                 boot=boot,
@@ -156,13 +156,13 @@ class BenchPeer:
                 addresses=(),
                 beat=self._beat,
             )
-            self.pump.feed(PresenceSeen(peer, presence))
+            self.driver.feed(PresenceSeen(peer, presence))
 
     async def prepare(self) -> Answer:
-        await self.pump.adoptions.settle()
+        await self.driver.adoptions.settle()
         self._before = self._anchor
         self.gradient.prepare(self._before)
-        self.pump.feed(Progress(self.gradient.steps, 0.0))  # so that we bring something if others ask us first
+        self.driver.feed(Progress(self.gradient.steps, 0.0))  # so that we bring something if others ask us first
         return {}
 
     async def reduce(self) -> Answer:
@@ -172,7 +172,7 @@ class BenchPeer:
         await self.gradient.done.wait()
         if self._failure is not None:
             raise self._failure
-        view = self.pump.traces.views(1)[0]
+        view = self.driver.traces.views(1)[0]
         phases = {
             one.name: one.end_unix_seconds - one.start_unix_seconds
             for one in view.phases
@@ -182,21 +182,21 @@ class BenchPeer:
 
     async def verify(self, peers: int) -> Answer:
         """What everybody must agree on, and how much the step is like the plain mean of all outer gradients."""
-        machine, outer = self.pump.engine.machines[0], self.pump.engine.core.manifest.config.outer
+        machine, outer = self.driver.engine.machines[0], self.driver.engine.core.manifest.config.outer
         merged = (self._before - self._anchor) / outer.learning_rate
         certificate = machine.chain.certificates[-1]
         return {
             "state": machine.chain.state.hex(),
-            "holds_it": self.pump.anchors.digest(0) == machine.chain.state,
+            "holds_it": self.driver.anchors.digest(0) == machine.chain.state,
             "included": len(certificate.outcome.included()),
             "void_partitions": sum(one is None for one in certificate.outcome.partitions),
-            "rounds_void": self.pump.book.events["round_void"],
+            "rounds_void": self.driver.book.events["round_void"],
             "bytes_sent": self.network.traffic.bytes_sent,
             **likeness(merged, true_mean(merged.numel(), peers)),
         }
 
     async def close(self) -> None:
-        await self.pump.close()
+        await self.driver.close()
         await self.network.close()
 
 
@@ -208,7 +208,7 @@ async def main(folder: Path, parameters: int, peers: list[PeerId]) -> None:
 
     async def tell() -> Answer:
         (address, *_) = await peer.network.dht.daemon.visible_addresses()
-        return {"peer": peer.network.peer_id, "address": str(address), "boot": peer.pump.engine.core.boot.hex()}
+        return {"peer": peer.network.peer_id, "address": str(address), "boot": peer.driver.engine.core.boot.hex()}
 
     async def meet(told: list[Answer]) -> Answer:
         places.update({PeerId(one["peer"]): one["address"] for one in told})

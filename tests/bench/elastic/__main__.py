@@ -18,7 +18,7 @@ from typing import Any
 
 from peer.chaos.draw import plan_of
 from peer.chaos.namespaces import Namespaces
-from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, Plan, PlanFile
+from peer.chaos.plan import MINUTES_DEFAULT, PEERS_DEFAULT, ChaosPlanFile, Plan
 from peer.chaos.swarm import ChaosOptions, ChaosSwarm
 from peer.chaos.view import ChaosDisplay
 from peer.cli.arguments import run_config
@@ -32,7 +32,7 @@ METHODS = ("elastic", "muster")
 
 def main() -> None:
     options = parser().parse_args()
-    file = PlanFile.load(options.plan)
+    file = ChaosPlanFile.load(options.plan)
     peers, minutes = options.peers or file.peers, options.minutes or file.minutes
     plan = plan_of(file, peers or PEERS_DEFAULT, minutes or MINUTES_DEFAULT)
     measure = {"elastic": elastic, "muster": muster}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peer.chaos import score
-from peer.chaos.measure import Pace
+from peer.chaos.measure import UndisturbedPace
 from peer.chaos.record import Happening, Life
 from peer.chaos.score import Window
 
@@ -47,7 +47,11 @@ def lives_of(steps: Iterable[Step]) -> dict[str, list[Life]]:
 
 
 def figures(
-    steps: Sequence[Step], happenings: Sequence[Happening], workers: Sequence[str], window: Window, pace: Pace
+    steps: Sequence[Step],
+    happenings: Sequence[Happening],
+    workers: Sequence[str],
+    window: Window,
+    pace: UndisturbedPace,
 ) -> dict[str, Any]:
     """Named as in the report of `muster chaos`; a step of all is what a certificate is there."""
     inside = [one for one in kept(steps) if one.seconds in window]

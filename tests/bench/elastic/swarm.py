@@ -16,7 +16,7 @@ from typing import Any
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
 from peer.chaos.conductor import Conductor
-from peer.chaos.measure import Pace
+from peer.chaos.measure import UndisturbedPace
 from peer.chaos.namespaces import UPLINK, Namespaces
 from peer.chaos.plan import HOST, Plan, name_of
 from peer.chaos.record import Happening
@@ -77,7 +77,7 @@ class ElasticSwarm:
                 store.kill()
                 store.wait()
             self.place.close()
-        pace = Pace(self.options.config.tokens_per_step, self.options.step_seconds)
+        pace = UndisturbedPace(self.options.config.tokens_per_step, self.options.step_seconds)
         return figures(list(self.steps), self.happenings, self.workers, window, pace)
 
     def _start_store(self) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.namespaces import UPLINK, Namespaces
 
 PORT = 7500
@@ -24,7 +24,7 @@ class ShapedNamespaces(Namespaces):
 
     def __init__(self, bits_per_second: float, round_trip_seconds: float) -> None:
         super().__init__()
-        self.link = Link(delay_seconds=round_trip_seconds / HOPS, bits_per_second=bits_per_second)
+        self.link = LinkFault(delay_seconds=round_trip_seconds / HOPS, bits_per_second=bits_per_second)
 
     def open(self, names: Sequence[str]) -> None:
         super().open(names)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cells.assignment import WARDS_MAX, Deal, deal, deal_within
-from coordinator.cells.subordinates import Wards, say_ward
+from coordinator.cells.assignment import WARDS_MAX, CellAssignment, deal, deal_within
+from coordinator.cells.subordinates import Subordinates, say_ward
 from coordinator.core.actions import Send
 from coordinator.run.manifest import RunConfig, TrustSpec
 from coordinator.simulator.keys import virtual_peer_id
@@ -28,7 +28,7 @@ CHAIN = CLUB.chain(0, [CLUB.certify(CLUB.chain(), range(4))])
 ONE, FIRST, OTHER = b"one network", range(4, 4 + CROWD), range(4 + CROWD, 4 + CROWD + OTHERS)
 
 
-def cells_of(dealt: Deal) -> Iterable[tuple[PeerId, ...]]:
+def cells_of(dealt: CellAssignment) -> Iterable[tuple[PeerId, ...]]:
     """Members of each cell, but for the head of the uppermost."""
     yield dealt.own
     yield from ((leader, *wards) for leader, wards in dealt.below.items())
@@ -59,11 +59,11 @@ def test_without_a_bound_everybody_is_dealt_a_cell(count: int) -> None:
     assert deal_within(NAMES[:count], HEAD, 1.0, networks) == deal(NAMES[:count])
 
 
-def wards_of(*numbers: int) -> Wards:
+def wards_of(*numbers: int) -> Subordinates:
     """Head 0, asked by these in order."""
     core = CLUB.core(0)
     core.origins = dict.fromkeys(CLUB.peers(FIRST), ONE) | {peer: peer.encode() for peer in CLUB.peers(OTHER)}
-    wards = Wards(core, CHAIN)
+    wards = Subordinates(core, CHAIN)
     for number in numbers:
         body = Ward(head=CLUB.ids[0], boot=boot(0), dialable=True)
         wards.add(CLUB.say(number, "ward", body, fragment=0, version=1, group=CHAIN.digest))

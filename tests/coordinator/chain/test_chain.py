@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.chain import ACTIVE_CERTIFICATES, CHAIN_KEPT, Chain, beacon_order
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, certificate, chain_of, core, grown
 
@@ -80,7 +80,7 @@ def test_old_certificates_are_forgotten_but_not_what_they_imply() -> None:
 
 def test_a_chain_may_start_from_certificates() -> None:
     chain = grown(chain_of(core()), 7, FOUNDERS)
-    loaded = Chain(chain.rules, 0, chain.genesis, History(chain.certificates))
+    loaded = Chain(chain.rules, 0, chain.genesis, PackedHistory(chain.certificates))
     assert (loaded.version, loaded.digest, loaded.active_set()) == (7, chain.digest, chain.active_set())
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.chain.newcomer_limits import Limits
+from coordinator.chain.newcomer_limits import NewcomerLimits
 from coordinator.core.actions import Send
 from coordinator.group.group import Group, leader_of, read_group, read_join
 from coordinator.group.joining import Joining
-from coordinator.group.roster_building import Gathering
+from coordinator.group.roster_building import RosterBuilder
 from coordinator.run.manifest import TrustSpec
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -30,18 +30,18 @@ shares = st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 1.0])
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Limits, list[PeerId]]:
+def cases(draw: st.DrawFn) -> tuple[NewcomerLimits, list[PeerId]]:
     order = draw(names)
     founders = frozenset(draw(st.sets(st.sampled_from(order))))
     leader = draw(st.sampled_from(order))
     known = founders | draw(st.sets(st.sampled_from(order))) | {leader}
     networks = {peer: draw(st.frozensets(st.sampled_from([HERE, THERE]))) for peer in order}
     trust = TrustSpec(newcomers_share=draw(shares), network_share=draw(shares))
-    return Limits(trust, leader, known, founders, networks), order
+    return NewcomerLimits(trust, leader, known, founders, networks), order
 
 
 @given(cases())
-def test_whatever_joins_the_roster_is_within_its_bounds(case: tuple[Limits, list[PeerId]]) -> None:
+def test_whatever_joins_the_roster_is_within_its_bounds(case: tuple[NewcomerLimits, list[PeerId]]) -> None:
     limits, order = case
     members = limits.admitted(order)
     assert limits.refusal(members) is None
@@ -55,7 +55,7 @@ def test_whatever_joins_the_roster_is_within_its_bounds(case: tuple[Limits, list
 
 
 @given(cases())
-def test_the_leader_and_known_peers_of_networks_of_their_own_stay(case: tuple[Limits, list[PeerId]]) -> None:
+def test_the_leader_and_known_peers_of_networks_of_their_own_stay(case: tuple[NewcomerLimits, list[PeerId]]) -> None:
     limits, order = case
     members = limits.admitted(order)
     assert limits.leader in members
@@ -66,18 +66,18 @@ def test_the_leader_and_known_peers_of_networks_of_their_own_stay(case: tuple[Li
 @given(names)
 def test_without_bounds_everybody_is_admitted(order: list[PeerId]) -> None:
     networks = dict.fromkeys(order, frozenset({HERE}))
-    limits = Limits(TrustSpec(), order[0], frozenset(), frozenset(), networks)
+    limits = NewcomerLimits(TrustSpec(), order[0], frozenset(), frozenset(), networks)
     assert limits.admitted(order) == tuple(order)
 
 
 # -- in a roster
 
 
-def gathering(numbers: range, networks: Mapping[int, bytes] | None = None) -> Gathering:
+def gathering(numbers: range, networks: Mapping[int, bytes] | None = None) -> RosterBuilder:
     """The leader's, with the joins of these peers."""
     own = CLUB.core(LEADER)
     own.boot = boot(LEADER)
-    gathered = Gathering(own, CHAIN, attempt=0)
+    gathered = RosterBuilder(own, CHAIN, attempt=0)
     for number in numbers:
         named = () if networks is None or number not in networks else (networks[number],)
         statement = CLUB.join(number, CHAIN, networks=named)
@@ -85,7 +85,7 @@ def gathering(numbers: range, networks: Mapping[int, bytes] | None = None) -> Ga
     return gathered
 
 
-def issued(gathered: Gathering) -> list[Send]:
+def issued(gathered: RosterBuilder) -> list[Send]:
     actions = gathered.close(frozenset(gathered.joins), frozenset(), minor_allowed=False, now=NOW)
     return [action for action in actions if isinstance(action, Send)]
 

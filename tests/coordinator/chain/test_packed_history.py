@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.certificate import Certificate
-from coordinator.chain.packed_history import OPEN_MAX, History
+from coordinator.chain.packed_history import OPEN_MAX, PackedHistory
 from tests.coordinator.builders import Club
 
 CLUB = Club.of(3)
@@ -32,7 +32,7 @@ numbers = st.integers(-OPEN_MAX - 30, OPEN_MAX + 30)
 def test_it_is_the_list_of_what_was_added_and_not_dropped(first: int, moves: list[tuple[int, int]]) -> None:
     total = first + sum(added for added, _ in moves)
     every = certificates(total)
-    kept, history, position = every[:first], History(every[:first]), first
+    kept, history, position = every[:first], PackedHistory(every[:first]), first
     for added, count in moves:
         for one in every[position : position + added]:
             kept.append(one)
@@ -47,7 +47,7 @@ def test_it_is_the_list_of_what_was_added_and_not_dropped(first: int, moves: lis
 @given(numbers, numbers, st.integers(0, OPEN_MAX + 20))
 def test_it_is_read_like_a_list(start: int, stop: int, count: int) -> None:
     every = certificates(OPEN_MAX + 20)
-    history = History(every)
+    history = PackedHistory(every)
     assert history[start:stop] == every[start:stop]
     assert list(history.first(count)) == every[:count]
     if -len(every) <= start < len(every):
@@ -59,7 +59,7 @@ def test_it_is_read_like_a_list(start: int, stop: int, count: int) -> None:
 
 def test_a_copy_stays_as_it_is() -> None:
     every = certificates(OPEN_MAX + 12)
-    history = History(every[:-2])
+    history = PackedHistory(every[:-2])
     copy = history.copy()
     for one in every[-2:]:
         history.append(one)

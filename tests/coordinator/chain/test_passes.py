@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.certificate import Contributor
-from coordinator.chain.passes import WINDOWS_MIN, Deal, Lane, lane_of, next_window, permuted, windows_read
+from coordinator.chain.passes import WINDOWS_MIN, PassPlan, ReadingLane, lane_of, next_window, permuted, windows_read
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, DataSpec, PaceSpec, RunConfig
 from dht.errors import UsageError
 from tests.coordinator.builders import Club, digest
@@ -23,9 +23,9 @@ Reading = tuple[tuple[int, int], int]
 """A pass, and a window of the text."""
 
 members = st.integers(1, PEERS_PER_GROUP_MAX).flatmap(
-    lambda lanes: st.builds(Lane, st.integers(0, 2**20 - 1), st.integers(0, lanes - 1), st.just(lanes))
+    lambda lanes: st.builds(ReadingLane, st.integers(0, 2**20 - 1), st.integers(0, lanes - 1), st.just(lanes))
 )
-guests = st.builds(Lane, st.integers(0, 2**20 - 1))
+guests = st.builds(ReadingLane, st.integers(0, 2**20 - 1))
 lanes = st.one_of(members, guests)
 
 
@@ -34,11 +34,11 @@ def config(versions: int = 40, sequences: int = 2) -> RunConfig:
     return RunConfig(versions=versions, data=data, pace=PaceSpec(fragments=2))
 
 
-def deal(windows: int, versions: int = 40, sequences: int = 2, peer: str = "peer") -> Deal:
-    return Deal.of(windows, config(versions, sequences), RUN, peer)
+def deal(windows: int, versions: int = 40, sequences: int = 2, peer: str = "peer") -> PassPlan:
+    return PassPlan.of(windows, config(versions, sequences), RUN, peer)
 
 
-def read(dealt: Deal, window: int) -> list[Reading]:
+def read(dealt: PassPlan, window: int) -> list[Reading]:
     return [dealt.sequence(window, sequence) for sequence in range(dealt.sequences_per_step)]
 
 
@@ -64,17 +64,17 @@ def test_passes_have_orders_of_their_own() -> None:
 
 
 @given(lane=lanes, index=st.integers(0, 2**21 - 1))
-def test_a_number_says_whose_window_it_is_and_fits_on_the_wire(lane: Lane, index: int) -> None:
-    assert Lane.of(lane.first + index) == lane
+def test_a_number_says_whose_window_it_is_and_fits_on_the_wire(lane: ReadingLane, index: int) -> None:
+    assert ReadingLane.of(lane.first + index) == lane
     assert 0 <= lane.first + index <= 2**53
 
 
 def test_before_anything_is_said_a_peer_is_a_guest_of_version_0() -> None:
-    assert Lane.of(0) == Lane(0)
+    assert ReadingLane.of(0) == ReadingLane(0)
 
 
 @given(lane=lanes, made=st.integers(0, 100), steps=st.integers(0, 100))
-def test_of_a_commitment_those_windows_count_that_are_its_lanes(lane: Lane, made: int, steps: int) -> None:
+def test_of_a_commitment_those_windows_count_that_are_its_lanes(lane: ReadingLane, made: int, steps: int) -> None:
     """It counts back from the next window over all steps since the last one, also those in another lane."""
     upcoming = lane.first + made
     first, count = windows_read(upcoming - steps, steps)
@@ -97,8 +97,8 @@ def test_who_was_in_the_group_and_brought_nothing_leaves_no_gap() -> None:
     chain = CLUB.chain()
     one = (Contributor(peer=CLUB.ids[2], tokens=1, steps=1),)
     newest = CLUB.certify(chain, range(6), contributors=one)
-    assert lane_of(newest, CLUB.ids, CLUB.ids[2]) == Lane(1, 0, 1)
-    assert lane_of(newest, CLUB.ids, CLUB.ids[3]) == Lane(1)
+    assert lane_of(newest, CLUB.ids, CLUB.ids[2]) == ReadingLane(1, 0, 1)
+    assert lane_of(newest, CLUB.ids, CLUB.ids[3]) == ReadingLane(1)
 
 
 def test_version_0_is_the_founders() -> None:
@@ -107,14 +107,14 @@ def test_version_0_is_the_founders() -> None:
 
 
 @given(held=members, made=st.integers(0, 1000), newer=lanes)
-def test_a_member_keeps_its_lane_until_it_has_another(held: Lane, made: int, newer: Lane) -> None:
+def test_a_member_keeps_its_lane_until_it_has_another(held: ReadingLane, made: int, newer: ReadingLane) -> None:
     window = held.first + made
     assert next_window(window, held.first) == window
     assert next_window(window, newer.first) == (newer.first if newer.lanes and newer != held else window)
 
 
 @given(held=guests, made=st.integers(0, 1000), newer=lanes)
-def test_a_guest_goes_wherever_the_newest_version_has_it(held: Lane, made: int, newer: Lane) -> None:
+def test_a_guest_goes_wherever_the_newest_version_has_it(held: ReadingLane, made: int, newer: ReadingLane) -> None:
     window = held.first + made
     assert next_window(window, newer.first) == (window if newer == held else newer.first)
 
@@ -138,11 +138,13 @@ def test_no_window_is_given_twice_in_a_pass(seed: int, windows: int, versions: i
         for peer in draw.sample(peers, draw.randint(0, len(peers))):  # the others are away, or have not heard yet
             held[peer] = draw.randint(max(0, held[peer]), len(rosters) - 1)
             roster = rosters[held[peer]]
-            lane = Lane(held[peer], roster.index(peer), len(roster)) if peer in roster else Lane(held[peer])
+            lane = (
+                ReadingLane(held[peer], roster.index(peer), len(roster)) if peer in roster else ReadingLane(held[peer])
+            )
             upcoming[peer] = next_window(upcoming[peer], lane.first)
             for _ in range(draw.choice((0, 1, 3, 12, 60))):
                 found = read(deals[peer], upcoming[peer])
-                if Lane.of(upcoming[peer]).lanes:
+                if ReadingLane.of(upcoming[peer]).lanes:
                     by_members += found
                 else:
                     by_guests.update(found)
@@ -161,14 +163,14 @@ def test_everything_is_dealt_out_in_every_pass(windows: int, versions: int, seed
         count = draw.randint(1, PEERS_PER_GROUP_MAX)
         for rank in range(count):
             size = len(range(rank, dealt.block, count))
-            first = Lane(version, rank, count).first + lap * size
+            first = ReadingLane(version, rank, count).first + lap * size
             readings = [dealt.sequence(window, 0) for window in range(first, first + size)]
             assert {of_pass for of_pass, _ in readings} == {(turn, lap)}
             found += [window for _, window in readings]
     left = windows - len(found)
     assert len(set(found)) == len(found)
     assert windows // 64 <= left <= windows // 64 + dealt.blocks
-    first = Lane(turn * dealt.blocks).first
+    first = ReadingLane(turn * dealt.blocks).first
     readings = [dealt.sequence(window, 0) for window in range(first, first + (lap + 1) * left)]
     by_guests = [window for of_pass, window in readings if of_pass == (turn, lap)]
     assert sorted(found + by_guests) == list(range(windows))
@@ -177,7 +179,10 @@ def test_everything_is_dealt_out_in_every_pass(windows: int, versions: int, seed
 def test_a_run_that_fits_into_its_text_reads_it_in_one_pass() -> None:
     dealt = deal(1_000_000, versions=400, sequences=8)
     found = [
-        reading for version in (0, 7, 200) for at in range(24) for reading in read(dealt, Lane(version).first + at)
+        reading
+        for version in (0, 7, 200)
+        for at in range(24)
+        for reading in read(dealt, ReadingLane(version).first + at)
     ]
     assert {of_pass for of_pass, _ in found} == {(0, 0)}
     assert dealt.block >= 4800
@@ -189,7 +194,7 @@ def test_two_guests_seldom_meet() -> None:
 
 
 def test_runs_differ_and_so_do_guests() -> None:
-    one, lane = deal(10_000), Lane(3, 1, 4).first
+    one, lane = deal(10_000), ReadingLane(3, 1, 4).first
     assert read(one, lane) == read(replace(one, peer_id="other"), lane)
     assert read(one, lane) != read(replace(one, run_key=b"other"), lane)
     assert read(one, 5) != read(replace(one, peer_id="other"), 5)
@@ -198,7 +203,7 @@ def test_runs_differ_and_so_do_guests() -> None:
 def test_peers_of_two_versions_deal_alike() -> None:
     """Written down once: whoever changes this has two peers read the same windows."""
     one = deal(10_000)
-    assert [one.sequence(Lane(version, 1, 3).first + at, 1) for version, at in ((0, 0), (7, 5), (30, 200))] == [
+    assert [one.sequence(ReadingLane(version, 1, 3).first + at, 1) for version, at in ((0, 0), (7, 5), (30, 200))] == [
         ((0, 0), 7982),
         ((0, 0), 3877),
         ((1, 2), 718),

@@ -7,7 +7,7 @@ import pytest
 from coordinator.chain.certificate import PartitionOutcome
 from coordinator.chain.lineage import CHAIN_PAGE_MAX
 from coordinator.core.actions import Send
-from coordinator.core.answer_budget import ASKERS_KEPT, BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.core.answer_budget import ASKERS_KEPT, BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, AnswerBudget
 from coordinator.core.events import Received
 from coordinator.engine.engine import Engine
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
@@ -25,7 +25,7 @@ ASK = AskChainNote(fragment=0, version=1, known=(CHAIN.digest_at(1) or b"",))
 FRIEND, STRANGER = CLUB.ids[1], CLUB.ids[5]
 
 
-def engine_with(answering: Answering | None = None) -> Engine:
+def engine_with(answering: AnswerBudget | None = None) -> Engine:
     core = CLUB.core(0)
     core.answering = answering or core.answering
     return Engine(core, [CHAIN.truncated(VERSIONS), CLUB.chain(1)], [VERSIONS, 0], NOW)
@@ -38,7 +38,7 @@ def given(engine: Engine, asker: PeerId, message: Message, now: float = NOW) -> 
 
 
 def test_an_asker_gets_so_much_at_once_and_then_so_much_a_second() -> None:
-    answering, asker = Answering(100.0, 1000), PeerId("asker")
+    answering, asker = AnswerBudget(100.0, 1000), PeerId("asker")
     assert answering.admits(asker, NOW)
     answering.gave(asker, 1500, NOW)
     assert not answering.admits(asker, NOW + 4.9)
@@ -47,7 +47,7 @@ def test_an_asker_gets_so_much_at_once_and_then_so_much_a_second() -> None:
 
 
 def test_the_askers_remembered_are_bounded() -> None:
-    answering = Answering()
+    answering = AnswerBudget()
     for number in range(ASKERS_KEPT + 10):
         answering.gave(PeerId(str(number)), 1, NOW)
     assert len(answering._allowances) == ASKERS_KEPT
@@ -67,10 +67,10 @@ def test_whoever_asks_without_end_gets_what_is_everybodys_and_nobody_else_waits(
 
 
 def test_questions_of_all_kinds_count_together() -> None:
-    engine = engine_with(Answering(1.0, 1000))
+    engine = engine_with(AnswerBudget(1.0, 1000))
     assert given(engine, STRANGER, ASK) > 1000
     assert given(engine, STRANGER, OLD_JOIN) == 0
-    engine = engine_with(Answering(1.0, 1000))
+    engine = engine_with(AnswerBudget(1.0, 1000))
     assert given(engine, STRANGER, OLD_JOIN) > 1000
     assert given(engine, STRANGER, ASK) == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.lateness import ENTRIES_MAX, MISSES_MAX, Stage, Tardiness
+from coordinator.core.lateness import ENTRIES_MAX, MISSES_MAX, Lateness, Stage
 from coordinator.core.timeline import PROBATION_SHARE, Timeline
 from coordinator.round.stage_waits import Waits
 from dht.identity import PeerId
@@ -20,12 +20,12 @@ GROUP = group_of(chain_of(core()), PEERS[:4])
 GROUP_OF_ROUND_ONE = replace(GROUP, key=replace(GROUP.key, version=1))
 
 
-def patient_rounds(tardiness: Tardiness, stage: Stage = PART) -> list[int]:
+def patient_rounds(tardiness: Lateness, stage: Stage = PART) -> list[int]:
     return [number for number in ROUNDS if not tardiness.hurried({SLOW}, stage, number)]
 
 
 def test_who_misses_is_waited_for_ever_more_rarely_and_at_once_again_when_it_comes() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     assert patient_rounds(tardiness) == list(ROUNDS)
     for misses in range(1, MISSES_MAX + 2):
         tardiness.miss([SLOW], PART)
@@ -36,7 +36,7 @@ def test_who_misses_is_waited_for_ever_more_rarely_and_at_once_again_when_it_com
 
 
 def test_each_stage_is_for_itself_and_a_redo_follows_the_first_turn() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     tardiness.miss([SLOW], PART)
     assert patient_rounds(tardiness, RESULT) == list(ROUNDS)
     assert patient_rounds(tardiness, ("part", 1)) == patient_rounds(tardiness, PART)
@@ -45,7 +45,7 @@ def test_each_stage_is_for_itself_and_a_redo_follows_the_first_turn() -> None:
 
 
 def test_it_is_bounded_and_forgets_the_oldest() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     for number in range(ENTRIES_MAX + 10):
         tardiness.miss([PeerId(f"peer{number}")], PART)
     assert len(tardiness.misses) == ENTRIES_MAX
@@ -53,7 +53,7 @@ def test_it_is_bounded_and_forgets_the_oldest() -> None:
 
 
 def test_who_was_awaited_until_the_end_is_remembered_and_nobody_else() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     patience = Waits(PEERS[0], tardiness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW, OTHER}, END, 100.0)
     assert patience.lasts({SLOW, PEERS[0]}, END, 101.0)
@@ -62,7 +62,7 @@ def test_who_was_awaited_until_the_end_is_remembered_and_nobody_else() -> None:
 
 
 def test_who_comes_late_to_a_stage_itself_blames_nobody() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     patience = Waits(PEERS[0], tardiness, GROUP).at(PART, TIMELINE)
     assert patience.lasts({SLOW}, END, END - MOMENT / 2)
     assert not patience.lasts({SLOW}, END, END)
@@ -70,7 +70,7 @@ def test_who_comes_late_to_a_stage_itself_blames_nobody() -> None:
 
 
 def test_one_moment_is_all_that_somebody_tardy_has_in_a_round_until_it_comes() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     tardiness.miss([SLOW], PART)
     tardiness.miss([SLOW], RESULT)
     waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
@@ -85,7 +85,7 @@ def test_one_moment_is_all_that_somebody_tardy_has_in_a_round_until_it_comes() -
 
 
 def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_there_if_it_misses_that() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
     parts, results = waits.at(PART, TIMELINE), waits.at(RESULT, TIMELINE)
     assert parts.lasts({SLOW}, END, 100.0)
@@ -100,7 +100,7 @@ def test_who_let_us_wait_at_one_stage_has_a_moment_at_the_next_and_is_known_ther
 
 
 def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_comes_have_all_their_time() -> None:
-    tardiness = Tardiness()
+    tardiness = Lateness()
     waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
     waits.give_up({SLOW, OTHER, PEERS[0]})
     waits.come(RESULT, OTHER)
@@ -114,7 +114,7 @@ def test_who_has_not_committed_has_a_moment_too_but_we_ourselves_and_whoever_com
 
 def test_parts_have_all_their_time_whatever_else_was_late() -> None:
     """A part that does not come in time is work that does not count."""
-    tardiness = Tardiness()
+    tardiness = Lateness()
     tardiness.miss([SLOW], RESULT)
     waits = Waits(PEERS[0], tardiness, GROUP_OF_ROUND_ONE)
     assert waits.at(RESULT, TIMELINE).lasts({SLOW}, END, 101.0)

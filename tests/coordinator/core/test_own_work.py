@@ -12,7 +12,7 @@ from coordinator.chain.certificate import Contributor, PartitionOutcome
 from coordinator.chain.chain import Chain
 from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
 from coordinator.core.actions import Adopt, Returned, Tell
-from coordinator.core.own_work import Ledger
+from coordinator.core.own_work import OwnWork
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.simulator.tensors import VirtualLearner, Work
 from dht.identity import PeerId
@@ -25,9 +25,9 @@ STEM = grown(chain_of(core()), 2, FIVE, b"stem")
 TOKENS = 100  # of everybody in every version; each has one step
 
 
-def counted(chain: Chain, me: PeerId = ME) -> Ledger:
+def counted(chain: Chain, me: PeerId = ME) -> OwnWork:
     """Of a peer that has adopted every version of this chain with the snapshot that is in it."""
-    ledger = Ledger(me)
+    ledger = OwnWork(me)
     for steps, one in enumerate(chain.certificates, 1):
         if any(one.outcome.included_in(me)):
             ledger.give(one.outcome.roster_id, steps)

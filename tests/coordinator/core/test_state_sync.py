@@ -9,7 +9,7 @@ from coordinator.core.state_sync import (
     LACKING_INTERVALS,
     UNSERVED_INTERVALS,
     UNSERVED_MAX,
-    Custody,
+    StateSync,
 )
 from coordinator.wire.presence import HEAD_BYTES
 from tests.coordinator.builders import NOW, Club, digest, presence
@@ -24,13 +24,13 @@ INTERVAL = 4.0
 
 
 def behind(number=0):
-    custody = Custody(CLUB.core(number))
+    custody = StateSync(CLUB.core(number))
     custody.fall_behind(OLD, NOW)
     return custody
 
 
 def test_whoever_falls_further_behind_holds_what_it_held():
-    custody = Custody(CLUB.core(0))
+    custody = StateSync(CLUB.core(0))
     assert custody.complete
     custody.fall_behind(OLD, NOW)
     custody.fall_behind(CHAIN, NOW + 1)
@@ -77,7 +77,7 @@ def test_keys_that_only_say_that_they_have_it_do_not_keep_others_from_being_aske
 def test_holders_are_bounded():
     club = Club.of(HOLDERS_MAX + 8)
     chain = club.grow(club.chain(), range(HOLDERS_MAX + 8))
-    custody = Custody(club.core(0))
+    custody = StateSync(club.core(0))
     custody.fall_behind(club.chain(), NOW)
     assert len(custody.fetch(chain, NOW)[0].holders) == HOLDERS_MAX
 
@@ -145,7 +145,7 @@ def test_turning_back_gives_what_is_held_and_frees_the_work():
 
 
 def test_whoever_began_at_an_invites_heads_never_turns_back_before_them():
-    custody = Custody(CLUB.core(0))
+    custody = StateSync(CLUB.core(0))
     custody.fall_behind(CLUB.chain(), NOW)
     custody.floor = OLD
     assert not custody.failed(OLD, INTERVAL, NOW + 100.0), "the floor itself exists: the invite says so"

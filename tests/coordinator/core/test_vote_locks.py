@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.actions import VoteRecord
-from coordinator.core.own_work import ROUNDS_KEPT, Ledger
+from coordinator.core.own_work import ROUNDS_KEPT, OwnWork
 from coordinator.core.timeline import LOCK_DEADLINES
-from coordinator.core.vote_locks import BASES_MAX, FREE, Bond, Bonds
+from coordinator.core.vote_locks import BASES_MAX, FREE, VoteLock, VoteLocks
 from tests.coordinator.builders import NOW, PACE, Club, digest
 
 CLUB = Club.of(4)
@@ -17,7 +17,7 @@ BASE = digest("base")
 
 
 def bonds():
-    return Bonds(CLUB.core(0))
+    return VoteLocks(CLUB.core(0))
 
 
 def record(attempt, parent=BASE):
@@ -25,13 +25,13 @@ def record(attempt, parent=BASE):
 
 
 def test_where_nothing_was_said_nothing_binds():
-    assert bonds().at(BASE) == FREE == Bond(0, 0.0)
+    assert bonds().at(BASE) == FREE == VoteLock(0, 0.0)
 
 
 def test_a_vote_of_an_earlier_life_binds_for_three_deadlines():
     kept = bonds()
     kept.bind(record(attempt=0), NOW)
-    assert kept.at(BASE) == Bond(0, NOW + LOCK_DEADLINES * PACE.round_seconds)
+    assert kept.at(BASE) == VoteLock(0, NOW + LOCK_DEADLINES * PACE.round_seconds)
     assert kept.at(digest("other")) == FREE
 
 
@@ -49,7 +49,7 @@ def test_bonds_never_loosen_but_by_time(ties):
     kept = bonds()
     for first_attempt, until in ties:
         kept.tie(BASE, first_attempt, until)
-    assert kept.at(BASE) == Bond(max(one for one, _ in ties), max(until for _, until in ties))
+    assert kept.at(BASE) == VoteLock(max(one for one, _ in ties), max(until for _, until in ties))
 
 
 def test_the_bases_remembered_are_bounded_and_the_newest():
@@ -61,7 +61,7 @@ def test_the_bases_remembered_are_bounded_and_the_newest():
     kept.tie(digest("one more"), 1, 0.0)
     kept.tie(digest("where we said nothing"), 0, 0.0)
     assert len(kept.known) == BASES_MAX
-    assert kept.at(BASE) == Bond(2, 0.0)
+    assert kept.at(BASE) == VoteLock(2, 0.0)
     assert digest(0) not in kept.known
 
 
@@ -74,7 +74,7 @@ WITHOUT_ME = CLUB.outcome(CHAIN, (1, 2, 3))
 
 
 def test_a_peer_brings_steps_that_no_version_holds():
-    ledger = Ledger(ME)
+    ledger = OwnWork(ME)
     assert not ledger.brings(0)
     assert ledger.brings(1)
     ledger.give(OUTCOME.roster_id, 7)
@@ -85,7 +85,7 @@ def test_a_peer_brings_steps_that_no_version_holds():
 
 
 def test_what_is_counted_never_grows_less():
-    ledger = Ledger(ME)
+    ledger = OwnWork(ME)
     ledger.count_all(9)
     ledger.give(OUTCOME.roster_id, 7)
     ledger.count(OUTCOME.roster_id, OUTCOME)
@@ -94,7 +94,7 @@ def test_what_is_counted_never_grows_less():
 
 
 def test_a_round_of_an_earlier_life_is_not_known():
-    ledger = Ledger(ME)
+    ledger = OwnWork(ME)
     assert not ledger.knows(OUTCOME)  # it holds work of ours, and we cannot say how much
     assert ledger.knows(WITHOUT_ME)
     ledger.give(OUTCOME.roster_id, 7)
@@ -104,7 +104,7 @@ def test_a_round_of_an_earlier_life_is_not_known():
 
 
 def test_the_rounds_remembered_are_bounded():
-    ledger = Ledger(ME)
+    ledger = OwnWork(ME)
     for number in range(ROUNDS_KEPT + 5):
         ledger.give(digest(number), number)
     assert len(ledger.given) == ROUNDS_KEPT

@@ -11,7 +11,14 @@ from coordinator.engine.enforcement import ASK_SECONDS, RETELL_LIFETIMES, SPREAD
 from coordinator.engine.engine import Engine
 from coordinator.group.group import Group
 from coordinator.trust.bans import BANS_MAX, Ban, Bans
-from coordinator.trust.equivocation import BYTES_KEPT, ELSEWHERE_PART, ROOMS, SENDERS_MIN, STATEMENTS_KEPT, Hearsay
+from coordinator.trust.equivocation import (
+    BYTES_KEPT,
+    ELSEWHERE_PART,
+    ROOMS,
+    SENDERS_MIN,
+    STATEMENTS_KEPT,
+    Equivocations,
+)
 from coordinator.trust.evidence import Evidence, Guilt, contradiction
 from coordinator.trust.statement_slots import _PLACES
 from coordinator.wire.messages import (
@@ -132,7 +139,7 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
     count_max, _ = ROOMS["join"]
     strangers = range(5, 6 + STATEMENTS_KEPT // 2 // count_max)
     club = Club.of(strangers.stop, founders=5)
-    hearsay = Hearsay(club.verifier)
+    hearsay = Equivocations(club.verifier)
     for stranger in strangers:
         for attempt in range(count_max + 1):
             hearsay.see(club.join(stranger, CHAIN, attempt=attempt), CLUB.peers(range(5)))
@@ -147,7 +154,7 @@ def test_what_is_remembered_is_bounded_and_kept_for_those_we_know() -> None:
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_one_key_does_not_fill_what_is_remembered(size: int, is_ours: bool) -> None:
     """Not even one that we know: else an accomplice could tell everybody something else."""
-    hearsay, active = Hearsay(CLUB.verifier), CLUB.peers(range(5))
+    hearsay, active = Equivocations(CLUB.verifier), CLUB.peers(range(5))
     groups = [digest(number) for number in range(2 * SENDERS_MIN)]
     for group in groups:
         place = {**CLUB.in_group(GROUP), "group": group}

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.actions import Adopt, Discard, FetchState, VoteRecord
-from coordinator.core.own_work import ROUNDS_KEPT, Ledger
+from coordinator.core.own_work import ROUNDS_KEPT, OwnWork
 from coordinator.core.state_sync import (
     FETCH_RETRY_SECONDS,
     LACKING_INTERVALS,
     UNSERVED_INTERVALS,
     UNSERVED_MAX,
-    Custody,
+    StateSync,
 )
 from coordinator.core.timeline import LOCK_DEADLINES
-from coordinator.core.vote_locks import BASES_MAX, FREE, Bonds
+from coordinator.core.vote_locks import BASES_MAX, FREE, VoteLocks
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.wire.presence import FORGET_LIFETIMES, PEERS_KNOWN_MAX, PresenceTable
 from dht.identity import PeerId
@@ -34,7 +34,7 @@ def record(parent: bytes = BASE, attempt: int = 0) -> VoteRecord:
 
 
 def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> None:
-    bonds = Bonds(core())
+    bonds = VoteLocks(core())
     bonds.bind(record(), now=100.0)
     assert bonds.at(BASE).until == 100.0 + LOCK_DEADLINES * PACE.round_seconds
     assert bonds.at(OTHER) == FREE
@@ -42,14 +42,14 @@ def test_a_vote_of_an_earlier_life_binds_at_its_base_whenever_we_get_there() -> 
 
 def test_a_vote_of_a_late_attempt_binds_longer() -> None:
     """Deadlines double after void attempts, and so does the promise."""
-    bonds = Bonds(core())
+    bonds = VoteLocks(core())
     bonds.bind(record(attempt=2), now=0.0)
     assert bonds.at(BASE).until == LOCK_DEADLINES * 4 * PACE.round_seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), min_size=1))
 def test_bonds_never_loosen(ties: list[tuple[int, float]]) -> None:
-    bonds = Bonds(core())
+    bonds = VoteLocks(core())
     for first_attempt, until in ties:
         before = bonds.at(BASE)
         bonds.tie(BASE, first_attempt, until)
@@ -59,7 +59,7 @@ def test_bonds_never_loosen(ties: list[tuple[int, float]]) -> None:
 
 
 def test_only_bases_that_can_become_ours_again_are_remembered() -> None:
-    bonds = Bonds(core())
+    bonds = VoteLocks(core())
     for number in range(3 * BASES_MAX):
         bonds.tie(number.to_bytes(32, "big"), 1, 1.0)
     assert len(bonds.known) == BASES_MAX
@@ -69,7 +69,7 @@ def test_only_bases_that_can_become_ours_again_are_remembered() -> None:
 # -- custody
 
 
-def behind() -> tuple[Custody, FragmentMachine]:
+def behind() -> tuple[StateSync, FragmentMachine]:
     """A peer that holds version 2 and knows version 4."""
     own = core(5)
     machine = FragmentMachine(own, grown(chain_of(own), 4, FIVE), held=2, now=0.0)
@@ -100,7 +100,7 @@ def test_everybody_asks_in_another_order() -> None:
     for me in range(5, 12):
         own = core(me)
         chain = grown(chain_of(own), 1, FIVE)
-        (action,) = Custody(own).fetch(chain, 0.0)
+        (action,) = StateSync(own).fetch(chain, 0.0)
         assert isinstance(action, FetchState)
         orders.add(action.holders)
     assert len(orders) > 3
@@ -137,7 +137,7 @@ def test_every_newer_version_gets_its_own_time_to_be_served() -> None:
 
 
 def test_unserved_versions_are_bounded() -> None:
-    custody = Custody(core())
+    custody = StateSync(core())
     for number in range(3 * UNSERVED_MAX):
         chain = grown(chain_of(core()), 1, FIVE, salt=bytes([number]))
         custody.fall_behind(chain_of(core()), 0.0)
@@ -196,7 +196,7 @@ def test_after_a_change_of_branch_the_held_chain_is_still_the_old_one() -> None:
 
 
 def test_there_is_something_to_bring_once_a_step_was_made() -> None:
-    ledger = Ledger(FIVE[0])
+    ledger = OwnWork(FIVE[0])
     assert not ledger.brings(0)
     assert ledger.brings(1)
     outcome = certificate(chain_of(core()), FIVE).outcome
@@ -208,17 +208,17 @@ def test_there_is_something_to_bring_once_a_step_was_made() -> None:
 
 
 def test_work_of_an_earlier_life_is_not_brought_again() -> None:
-    ledger = Ledger(FIVE[0])
+    ledger = OwnWork(FIVE[0])
     outcome = certificate(chain_of(core()), FIVE).outcome
     assert not ledger.knows(outcome)
-    assert Ledger(PEERS[9]).knows(outcome)
+    assert OwnWork(PEERS[9]).knows(outcome)
     ledger.count_all(12)
     assert not ledger.brings(12)
 
 
 def test_work_that_both_branches_hold_is_known() -> None:
     """We gave 5 steps to a round of the rival's, and 9, which include them, are counted in ours."""
-    ledger = Ledger(FIVE[0])
+    ledger = OwnWork(FIVE[0])
     chain = chain_of(core())
     theirs, ours = (certificate(chain, FIVE, salt=salt).outcome for salt in (b"theirs", b"ours"))
     ledger.give(theirs.roster_id, 5)
@@ -229,7 +229,7 @@ def test_work_that_both_branches_hold_is_known() -> None:
 
 
 def test_the_ledger_is_bounded() -> None:
-    ledger = Ledger(FIVE[0])
+    ledger = OwnWork(FIVE[0])
     for number in range(3 * ROUNDS_KEPT):
         ledger.give(number.to_bytes(32, "big"), number)
     assert len(ledger.given) == ROUNDS_KEPT

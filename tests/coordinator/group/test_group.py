@@ -17,7 +17,7 @@ from coordinator.group.group import (
     read_input_set,
     read_join,
 )
-from coordinator.group.roster_building import JOINS_MAX, REVISIONS_MAX, Gathering
+from coordinator.group.roster_building import JOINS_MAX, REVISIONS_MAX, RosterBuilder
 from coordinator.simulator.simulation import make_signers
 from coordinator.wire.messages import Bundle, Join, Roster
 from dht.errors import PeerError
@@ -247,11 +247,11 @@ def test_bundles_that_are_refused(chain: Chain) -> None:
 # -- gathering
 
 
-def gathering(chain: Chain, me: PeerId) -> Gathering:
-    return Gathering(core(PEERS.index(me)), chain, 0)
+def gathering(chain: Chain, me: PeerId) -> RosterBuilder:
+    return RosterBuilder(core(PEERS.index(me)), chain, 0)
 
 
-def add(gathered: Gathering, *peers: PeerId, now: float = 0.0, **changes: object) -> bool:
+def add(gathered: RosterBuilder, *peers: PeerId, now: float = 0.0, **changes: object) -> bool:
     news = False
     for peer in peers:
         statement = join(gathered.chain, peer, **changes)

@@ -14,7 +14,7 @@ from coordinator.core.timeline import JOIN_SHARE
 from coordinator.group.group import leader_of, read_group
 from coordinator.group.joining import ATTEMPTS_AHEAD_MAX, ATTEMPTS_TRIED, GATHERINGS_MAX, Joining
 from coordinator.group.own_joins import JOINS_KEPT_MAX
-from coordinator.group.roster_building import SUMMONED_MAX, Gathering
+from coordinator.group.roster_building import SUMMONED_MAX, RosterBuilder
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.simulator.keys import virtual_peer_id
 from coordinator.wire.messages import ATTEMPT_MAX, Join
@@ -182,7 +182,7 @@ def test_a_leader_calls_a_few_strangers_in_each_attempt_and_others_in_the_next()
     many = {virtual_peer_id(number, 3) for number in range(4 * SUMMONED_MAX)}
 
     def called(missing: set[PeerId], attempt: int) -> set[PeerId]:
-        gathering = Gathering(own, chain, attempt)
+        gathering = RosterBuilder(own, chain, attempt)
         for peer in FIVE[1:]:
             statement = join(chain, peer, attempt=attempt)
             gathering.add(statement, statement.read(Join), 0.0)

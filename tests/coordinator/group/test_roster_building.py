@@ -15,7 +15,7 @@ from coordinator.core.timeline import GRACE_SHARE_MAX, JOIN_SHARE, QUORUM_SHARE
 from coordinator.engine.engine import Engine
 from coordinator.group.group import leader_of, read_group, read_join
 from coordinator.group.joining import ATTEMPTS_AHEAD_MAX, GATHERINGS_MAX, Joining
-from coordinator.group.roster_building import JOINS_MAX, REVISIONS_MAX, Gathering
+from coordinator.group.roster_building import JOINS_MAX, REVISIONS_MAX, RosterBuilder
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.messages import Roster
 from dht.errors import PeerError
@@ -29,18 +29,18 @@ LEADER = CLUB.number(leader_of(CHAIN, 0))
 OTHERS = tuple(number for number in EVERYONE if number != LEADER)
 
 
-def gathering(club: Club = CLUB, leader: int = LEADER) -> Gathering:
+def gathering(club: Club = CLUB, leader: int = LEADER) -> RosterBuilder:
     own = club.core(leader)
     own.boot = boot(leader)  # of the joins that a club makes
-    return Gathering(own, club.chain(), attempt=0)
+    return RosterBuilder(own, club.chain(), attempt=0)
 
 
-def hear(gathered: Gathering, statement: Statement, now: float = NOW) -> bool:
+def hear(gathered: RosterBuilder, statement: Statement, now: float = NOW) -> bool:
     return gathered.add(statement, read_join(statement, gathered.chain, now), now)
 
 
 def close(
-    gathered: Gathering, expected: Sequence[int], silent: Sequence[int] = (), now: float = NOW
+    gathered: RosterBuilder, expected: Sequence[int], silent: Sequence[int] = (), now: float = NOW
 ) -> Statement | None:
     actions = gathered.close(CLUB.peers(expected), CLUB.peers(silent), minor_allowed=False, now=now)
     statements = {action.message for action in actions if isinstance(action, Send)}
@@ -117,7 +117,7 @@ def test_the_grace_window_ends_before_members_stop_waiting_for_a_roster():
     """Leader and members go by the same deadline, however slow the learners are."""
     core = CLUB.core(LEADER)
     core.steps_per_second = 1e-3
-    gathered = Gathering(core, CLUB.chain(), attempt=0)
+    gathered = RosterBuilder(core, CLUB.chain(), attempt=0)
     assert gathered.core.grace_seconds() == GRACE_SHARE_MAX * PACE.round_seconds
     assert QUORUM_SHARE + GRACE_SHARE_MAX < JOIN_SHARE
 

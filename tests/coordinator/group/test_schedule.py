@@ -14,7 +14,7 @@ from coordinator.group.pacing import MINOR_INTERVALS, Tempo
 from coordinator.group.schedule import (
     SPACING_SHARE,
     Candidate,
-    Pace,
+    VoterPace,
     due_time,
     interval_seconds,
     median_rate,
@@ -27,7 +27,7 @@ from coordinator.wire.presence import State
 from tests.coordinator.rigs import PACE, PEERS, certificate, chain_of, core, presence
 
 voters = st.lists(
-    st.builds(Pace, st.floats(0, 100), st.floats(0, 10), st.sampled_from([0.0, 0.1, 1.0, 7.0])), max_size=9
+    st.builds(VoterPace, st.floats(0, 100), st.floats(0, 10), st.sampled_from([0.0, 0.1, 1.0, 7.0])), max_size=9
 )
 
 
@@ -38,20 +38,20 @@ def test_the_first_cycle_is_spread_over_one_interval() -> None:
 
 
 @given(voters, st.floats(0, 200))
-def test_the_median_is_the_lower_one(paces: list[Pace], steps: float) -> None:
+def test_the_median_is_the_lower_one(paces: list[VoterPace], steps: float) -> None:
     expected = median_low([pace.reaches(steps) for pace in paces]) if paces else math.inf
     assert median_time(paces, steps) == expected
 
 
 @given(voters, st.floats(0, 200))
-def test_one_straggler_never_delays_three(paces: list[Pace], steps: float) -> None:
-    even = [Pace(0, 0, 1.0)] * 3
-    assert median_time([*even, Pace(0, 0, 0.0)], steps) == median_time(even, steps)
+def test_one_straggler_never_delays_three(paces: list[VoterPace], steps: float) -> None:
+    even = [VoterPace(0, 0, 1.0)] * 3
+    assert median_time([*even, VoterPace(0, 0, 0.0)], steps) == median_time(even, steps)
 
 
 @given(voters, st.floats(1, 200), st.integers(1, 9), st.floats(0, 100))
 def test_a_round_is_due_with_the_median_or_with_a_patient_quorum(
-    paces: list[Pace], steps: float, quorum: int, patience_until: float
+    paces: list[VoterPace], steps: float, quorum: int, patience_until: float
 ) -> None:
     due = due_time(paces, steps, quorum, patience_until)
     assert due <= median_time(paces, steps)
@@ -61,24 +61,24 @@ def test_a_round_is_due_with_the_median_or_with_a_patient_quorum(
 
 
 def test_a_swarm_of_which_most_stand_still_goes_on_with_a_quorum() -> None:
-    paces = [Pace(0, 0, 1.0)] * 2 + [Pace(0, 0, 0.0)] * 5
+    paces = [VoterPace(0, 0, 1.0)] * 2 + [VoterPace(0, 0, 0.0)] * 5
     assert median_time(paces, 6) == math.inf
     assert due_time(paces, 6, 2, 18.0) == 18.0
     assert due_time(paces, 6, 3, 18.0) == math.inf
 
 
 def test_a_few_fast_peers_do_not_set_the_pace() -> None:
-    paces = [Pace(0, 0, 100.0)] * 2 + [Pace(0, 0, 1.0)] * 3
+    paces = [VoterPace(0, 0, 100.0)] * 2 + [VoterPace(0, 0, 1.0)] * 3
     assert due_time(paces, 6, 2, 18.0) == 6.0
 
 
 def test_openings_keep_their_distance() -> None:
     pace = PACE.model_copy(update={"fragments": 8, "steps_per_version": 24})
-    paces = [Pace(0, 0, rate) for rate in (0.1, 2.0, 2.0)]
+    paces = [VoterPace(0, 0, rate) for rate in (0.1, 2.0, 2.0)]
     assert spacing_seconds(pace, paces) == SPACING_SHARE * 24 / (8 * 2.0)
     assert interval_seconds(pace, paces) == 12.0
     assert (spacing_seconds(pace, []), interval_seconds(pace, [])) == (0.0, pace.round_seconds)
-    assert median_rate([Pace(0, 0, 0.0), Pace(0, 0, 3.0)]) == 3.0
+    assert median_rate([VoterPace(0, 0, 0.0), VoterPace(0, 0, 3.0)]) == 3.0
 
 
 @given(st.lists(st.builds(Candidate, st.integers(0, 7), st.integers(0, 3), st.floats(0, 20)), max_size=8))

@@ -14,7 +14,7 @@ from coordinator.core.lateness import RESULT
 from coordinator.core.timeline import PROPOSE_SHARES, Timeline
 from coordinator.group.group import Group, InputSet
 from coordinator.round.attempt import Attempt
-from coordinator.round.early_messages import EARLY_BYTES_OF_ONE_MAX, EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, Early
+from coordinator.round.early_messages import EARLY_BYTES_OF_ONE_MAX, EARLY_MESSAGES_MAX, EARLY_OF_ONE_MAX, EarlyMessages
 from coordinator.round.outcome import Checked, nonce_hash
 from coordinator.wire.messages import Bundle, Check, Commit, NeedNote, PartNote, Proposal, Redo, Result
 from coordinator.wire.openings import OpeningNote, OpenNote, Refutation
@@ -189,12 +189,12 @@ def test_early_messages_are_bounded() -> None:
     assert len(member.attempt.early) == EARLY_OF_ONE_MAX, "of one sender"
     assert member.hear_results() == []
     assert len(member.attempt.early) == EARLY_OF_ONE_MAX + len(member.results) - 1, "one is by the same"
-    early = Early(member.attempt.exchange, frozenset({"proposal"}))
+    early = EarlyMessages(member.attempt.exchange, frozenset({"proposal"}))
     senders = [PeerId(f"{number}") for number in range(EARLY_MESSAGES_MAX)]
     assert all(early.holds_back(sender, member.proposal(), None) for sender in senders for _ in range(2))
     assert len(early) == EARLY_MESSAGES_MAX
     large = member.proposal().model_copy(update={"body": bytes(EARLY_BYTES_OF_ONE_MAX // 2)})
-    early = Early(member.attempt.exchange, frozenset({"proposal"}))
+    early = EarlyMessages(member.attempt.exchange, frozenset({"proposal"}))
     assert all(early.holds_back(FIVE[1], large, None) for _ in range(3))
     assert len(early) == 2, "of one sender"
     early.close()

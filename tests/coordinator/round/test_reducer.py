@@ -19,7 +19,7 @@ from coordinator.chain.weights import (
 from coordinator.core.actions import Reduce
 from coordinator.core.timeline import PROBATION_SHARE, Timeline
 from coordinator.round.reducer import ReducerDuty
-from coordinator.round.stage_waits import Patience
+from coordinator.round.stage_waits import StageWaits
 from dht.identity import PeerId
 from tests.coordinator.rigs import PEERS, chain_of, core, group_of, inputs_of
 
@@ -31,7 +31,7 @@ TIMELINE = Timeline(0.0, 10.0)
 
 
 def duty(inputs_min: int = 2, *probation: PeerId) -> ReducerDuty:
-    patience = Patience(TIMELINE, frozenset(probation))
+    patience = StageWaits(TIMELINE, frozenset(probation))
     return ReducerDuty(
         GROUP, INPUTS, partition=1, turn=0, needed=(inputs_min, 3), deadline=TIMELINE.end, patience=patience
     )

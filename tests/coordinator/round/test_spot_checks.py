@@ -12,7 +12,7 @@ from coordinator.core.actions import Action, Apply, Inspect, Open, RecordVote, S
 from coordinator.core.events import Applied, Finding, Inspected, Opened
 from coordinator.core.lateness import LEADING
 from coordinator.core.timeline import CHECK_SHARE, OPEN_SHARE, SECOND_PROPOSE_SHARE
-from coordinator.round.opening_server import Opener
+from coordinator.round.opening_server import OpeningServer
 from coordinator.round.outcome import partitions_to_redo
 from coordinator.round.refutations import inspection_of
 from coordinator.wire.messages import Check, Proposal, Redo, Result
@@ -462,7 +462,7 @@ def test_both_sides_know_that_the_only_voter_of_a_cell_is_shown_inputs_of_all_me
     cell = CellGroup(**{one.name: getattr(member.group, one.name) for one in fields(member.group)})
     exchange = replace(member.attempt.exchange, group=cell)
     note = OpenNote(group=cell.key.roster_id, partition=member.partition, turn=0, seed=bytes(32), own=False)
-    [opened] = Opener(member.attempt.core, cell, exchange).answer(cell.leader, note)
+    [opened] = OpeningServer(member.attempt.core, cell, exchange).answer(cell.leader, note)
     assert isinstance(opened, Open)
     inspected = inspection_of(exchange, next(iter(exchange.results.values())), member.me)
     assert (opened.voters, opened.members) == (inspected.voters, inspected.members) == (1, 5)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.timeline import PROBATION_SHARE, Timeline
-from coordinator.round.stage_waits import Patience
+from coordinator.round.stage_waits import StageWaits
 from tests.coordinator.rigs import PEERS
 
 TIMELINE = Timeline(100.0, 10.0)
@@ -20,7 +20,7 @@ awaited = st.frozensets(st.sampled_from(PEERS[:6]))
 
 @given(moments, st.data())
 def test_nobody_is_waited_for_beyond_the_end_and_others_until_then(times: list[float], data: st.DataObject) -> None:
-    patience = Patience(TIMELINE, STRANGERS)
+    patience = StageWaits(TIMELINE, STRANGERS)
     for now in times:
         waits_for = data.draw(awaited)
         lasts = patience.lasts(waits_for, END, now)
@@ -29,7 +29,7 @@ def test_nobody_is_waited_for_beyond_the_end_and_others_until_then(times: list[f
 
 
 def test_who_is_on_probation_has_a_moment_more_than_the_others_took() -> None:
-    patience = Patience(TIMELINE, STRANGERS)
+    patience = StageWaits(TIMELINE, STRANGERS)
     assert patience.lasts(KNOWN | STRANGERS, END, 101.0)
     assert patience.lasts(STRANGERS, END, 102.0)
     assert patience.lasts(STRANGERS, END, 102.0 + MOMENT - 0.01)
@@ -37,6 +37,6 @@ def test_who_is_on_probation_has_a_moment_more_than_the_others_took() -> None:
 
 
 def test_without_probation_all_are_waited_for_until_the_end() -> None:
-    patience = Patience(TIMELINE, frozenset())
+    patience = StageWaits(TIMELINE, frozenset())
     assert patience.lasts(STRANGERS, END, 100.0)
     assert patience.lasts(STRANGERS, END, END - 0.01)

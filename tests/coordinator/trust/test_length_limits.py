@@ -12,7 +12,7 @@ from coordinator.core.events import Progress, Received
 from coordinator.engine.engine import Engine
 from coordinator.group.group import read_input_set
 from coordinator.round.roles import has_say
-from coordinator.trust.equivocation import ROOMS, Hearsay
+from coordinator.trust.equivocation import ROOMS, Equivocations
 from coordinator.trust.evidence import BODIES_BYTES_MAX
 from coordinator.trust.length_limits import ENVELOPE_BYTES, LEADERS_OWN_BYTES_MAX, check_length
 from coordinator.wire.messages import ATTEMPT_MAX, BODY_BYTES_MAX, Bundle, Check, Proposal, Redo, Result, Roster
@@ -111,7 +111,7 @@ def test_two_that_are_padded_as_far_as_they_are_taken_convict(kind: str) -> None
     size = min(len(said.body) + 1024, BODY_BYTES_MAX.get(kind, MESSAGE_BYTES_MAX))
     one, other = (padded(CLUB.signers[LEADER], said, size, fill) for fill in range(2))
     check_length(one)
-    hearsay = Hearsay(CLUB.verifier)
+    hearsay = Equivocations(CLUB.verifier)
     assert hearsay.see(one, CLUB.peers(range(32)), lambda _: True) == []
     [evidence] = hearsay.see(other, CLUB.peers(range(32)), lambda _: True)
     assert evidence.statements[0].sender == GROUP.leader
@@ -157,7 +157,7 @@ def test_results_of_partitions_that_a_member_does_not_reduce_take_no_room() -> N
     signed = member.results[next(place for place in range(5) if place != member.partition)]
     culprit = BY_ID[PeerId(signed.sender)]
     own = signed.read(Result)
-    hearsay = Hearsay(member.core.verifier)
+    hearsay = Equivocations(member.core.verifier)
     trusted = frozenset(member.group.members)
 
     def said(**changes: object) -> Statement:

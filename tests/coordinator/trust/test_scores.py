@@ -15,7 +15,7 @@ from coordinator.core.timeline import Timeline
 from coordinator.engine.scorer import GIVEN_EACH_MAX, PATIENCE_DEADLINES, ROUNDS_KEPT, STANDINGS_MAX, Scorer
 from coordinator.round.exchange import Exchange
 from coordinator.simulator.keys import virtual_peer_id
-from coordinator.trust.scores import NEWEST_WEIGHT, SCORERS, Appraisal, Assignment, Standing, assignment_of
+from coordinator.trust.scores import NEWEST_WEIGHT, SCORERS, Appraisal, Assignment, MemberScore, assignment_of
 from coordinator.wire.messages import NeedNote, PartNote
 from dht.identity import PeerId
 from tests.coordinator.builders import NOW, PACE, Club, digest
@@ -32,7 +32,7 @@ LOSSES = st.floats(-10, 10)
 
 @given(st.lists(st.tuples(LOSSES, LOSSES), min_size=1, max_size=40))
 def test_a_standing_lies_within_what_was_found(found: list[tuple[float, float]]) -> None:
-    standing = Standing()
+    standing = MemberScore()
     for one in found:
         standing = standing.after(Appraisal(*one))
     assert standing.rounds == len(found)
@@ -42,7 +42,7 @@ def test_a_standing_lies_within_what_was_found(found: list[tuple[float, float]])
 
 @given(st.lists(LOSSES, min_size=1, max_size=int(1 / NEWEST_WEIGHT)))
 def test_the_first_few_count_alike(found: list[float]) -> None:
-    standing = Standing()
+    standing = MemberScore()
     for one in found:
         standing = standing.after(Appraisal(one, -one))
     assert standing.assigned == pytest.approx(sum(found) / len(found), abs=1e-9)
@@ -51,7 +51,7 @@ def test_the_first_few_count_alike(found: list[float]) -> None:
 
 @given(st.integers(1, 200))
 def test_who_turns_harmful_shows_it_however_good_it_was(good_rounds: int) -> None:
-    standing = Standing()
+    standing = MemberScore()
     for _ in range(good_rounds):
         standing = standing.after(Appraisal(0.1, 0.1))
     for _ in range(20):
@@ -157,7 +157,7 @@ def test_a_scorer_gets_every_part_and_tells_what_they_do() -> None:
         0.25,
         -0.5,
     )
-    assert stand.scorer.standings == {CLUB.ids[5]: Standing(1, 0.25, -0.5)}
+    assert stand.scorer.standings == {CLUB.ids[5]: MemberScore(1, 0.25, -0.5)}
     assert stand.scorer.scoring is None
 
 
@@ -212,7 +212,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(stand.scorer.owed) == ROUNDS_KEPT
     looking = Stand(0)
     for number in range(STANDINGS_MAX):
-        looking.scorer.standings[PeerId(virtual_peer_id(number, 9))] = Standing(1)
+        looking.scorer.standings[PeerId(virtual_peer_id(number, 9))] = MemberScore(1)
     for partition in PARTITIONS:
         looking.part(partition)
     looking.scorer.on_appraised(Appraised(GROUP.key, Appraisal(0.0, 0.0)))

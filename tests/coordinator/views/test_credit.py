@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from coordinator.chain.certificate import COUNT_MAX, Contributor
 from coordinator.chain.chain import Chain
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.views import credit
 from coordinator.views.credit import (
     COMPARED_EVERY_VERSIONS,
     TOKEN_FRAGMENTS_MAX,
-    Claim,
     Contributed,
+    ContributorName,
     CreditRecord,
     report_of,
     team_tokens,
@@ -37,7 +37,7 @@ def grown(*fragments: Sequence[Sequence[int]]) -> list[Chain]:
 
 def tail(chain: Chain, kept: int) -> Chain:
     """What is left of a chain when only so many certificates are kept."""
-    return Chain(chain.rules, chain.fragment, chain.genesis, History(chain.certificates[-kept:]))
+    return Chain(chain.rules, chain.fragment, chain.genesis, PackedHistory(chain.certificates[-kept:]))
 
 
 def ends(chains: Sequence[Chain]) -> list[int]:
@@ -161,7 +161,7 @@ def test_whoever_has_least_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_order_is_stable_and_teams_add_up() -> None:
     (chain,) = grown([[0, 1, 2], [1, 2, 3]])
-    claims = {str(CLUB.ids[number]): Claim(f"peer {number}", team) for number, team in enumerate("abba")}
+    claims = {str(CLUB.ids[number]): ContributorName(f"peer {number}", team) for number, team in enumerate("abba")}
     report = report_of(b"run", CreditRecord.empty(1), [chain], claims)
     ranked = [one.peer_id for one in report.contributors]
     assert ranked == [*sorted(CLUB.ids[number] for number in (1, 2)), *sorted(CLUB.ids[number] for number in (0, 3))]

@@ -29,7 +29,7 @@ from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, Ru
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.simulator.tensors import VirtualCourt, opened_input
 from coordinator.trust.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify
-from coordinator.views.credit import Contributed, CreditRecord, Reach
+from coordinator.views.credit import Contributed, CreditRange, CreditRecord
 from coordinator.wire.inputs import Committed
 from coordinator.wire.messages import (
     STATEMENT_BODIES,
@@ -354,7 +354,7 @@ def golden() -> dict[str, Wire]:
         "opened_leaf": leaf,
         "proof": Proof(fragments=(FragmentProof(momentum=DIGESTS[3], certificates=(certificate(),)),)),
         "credit_record": CreditRecord(
-            reaches=(Reach(first=3, last=9, head=DIGESTS[4], missed=1),),
+            reaches=(CreditRange(first=3, last=9, head=DIGESTS[4], missed=1),),
             contributors=(Contributed(peer=IDS[0], token_fragments=70000, versions=5),),
         ),
     }

@@ -29,7 +29,7 @@ from dht.daemon.process import Daemon, DaemonConfig
 from dht.daemon.watchdog import WatchdogConfig, WatchdogCore, watch
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import KeyVerifier
-from dht.node import Node
+from dht.node import DhtNode
 from dht.records import presence_key
 from dht.validation import RecordRules
 from tests.dht.conftest import ALICE, BOB, CAROL, DAVE, RUN_ID
@@ -73,30 +73,30 @@ def folder(short_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alice(folder: Path, runner: asyncio.Runner) -> Iterator[Node]:
+def alice(folder: Path, runner: asyncio.Runner) -> Iterator[DhtNode]:
     config = DaemonConfig(folder / "alice", runtime_parent=folder)
-    node = runner.run(Node.start(config, RULES, time.time))
+    node = runner.run(DhtNode.start(config, RULES, time.time))
     yield node
     runner.run(node.close())
 
 
 @pytest.fixture(scope="module")
-def bob(alice: Node, folder: Path, runner: asyncio.Runner) -> Iterator[Node]:
+def bob(alice: DhtNode, folder: Path, runner: asyncio.Runner) -> Iterator[DhtNode]:
     initial = runner.run(alice.daemon.visible_addresses())
     config = DaemonConfig(folder / "bob", initial_peers=initial, runtime_parent=folder)
-    node = runner.run(Node.start(config, RULES, time.time))
+    node = runner.run(DhtNode.start(config, RULES, time.time))
     yield node
     runner.run(node.close())
 
 
-def test_the_daemon_has_our_identity_and_shows_where_it_listens(alice: Node, runner: asyncio.Runner) -> None:
+def test_the_daemon_has_our_identity_and_shows_where_it_listens(alice: DhtNode, runner: asyncio.Runner) -> None:
     (address,) = runner.run(alice.daemon.visible_addresses())
     assert address.peer_id == ALICE.peer_id == alice.daemon.p2p.peer_id.to_base58()
     assert address.host == "127.0.0.1"
     assert alice.daemon.alive
 
 
-def test_a_taken_port_is_named(alice: Node, folder: Path, runner: asyncio.Runner) -> None:
+def test_a_taken_port_is_named(alice: DhtNode, folder: Path, runner: asyncio.Runner) -> None:
     (address,) = runner.run(alice.daemon.visible_addresses())
     with pytest.raises(UsageError, match=f"^port {address.port} is already in use"):
         runner.run(Daemon.start(DaemonConfig(folder / "carol", (f"/ip4/127.0.0.1/tcp/{address.port}",))))
@@ -140,7 +140,7 @@ def test_initial_peers_that_do_not_answer_are_the_networks_fault(folder: Path, r
         runner.run(Daemon.start(DaemonConfig(folder / "carol", initial_peers=(nobody,))))
 
 
-def test_one_key_on_two_machines_is_noticed(bob: Node, alice: Node, folder: Path, runner: asyncio.Runner) -> None:
+def test_one_key_on_two_machines_is_noticed(bob: DhtNode, alice: DhtNode, folder: Path, runner: asyncio.Runner) -> None:
     initial = runner.run(alice.daemon.visible_addresses())
     with pytest.raises(UsageError, match="in use on another machine"):
         runner.run(Daemon.start(DaemonConfig(folder / "stolen", initial_peers=initial)))
@@ -149,17 +149,17 @@ def test_one_key_on_two_machines_is_noticed(bob: Node, alice: Node, folder: Path
     assert bob.alive
 
 
-def kill(node: Node) -> None:
+def kill(node: DhtNode) -> None:
     os.kill(node.daemon.pid, signal.SIGKILL)
 
 
-def deafen(node: Node) -> None:
+def deafen(node: DhtNode) -> None:
     node.daemon.p2p._client.control._read_task.cancel()
 
 
 @pytest.mark.parametrize("break_it", [kill, deafen])
 def test_a_peer_survives_the_death_of_its_daemon(
-    alice: Node, bob: Node, runner: asyncio.Runner, break_it: Callable[[Node], None]
+    alice: DhtNode, bob: DhtNode, runner: asyncio.Runner, break_it: Callable[[DhtNode], None]
 ) -> None:
     """hivemind notices nothing, the watchdog does, and the record store works again at the old address."""
 
@@ -186,13 +186,13 @@ def test_a_peer_survives_the_death_of_its_daemon(
 
 
 def test_a_dead_daemon_fails_at_once_and_a_restart_needs_no_initial_peer(
-    alice: Node, bob: Node, folder: Path, runner: asyncio.Runner
+    alice: DhtNode, bob: DhtNode, folder: Path, runner: asyncio.Runner
 ) -> None:
     async def scenario() -> None:
         config = DaemonConfig(
             folder / "carol", initial_peers=await alice.daemon.visible_addresses(), runtime_parent=folder
         )
-        carol = await Node.start(config, RULES, time.time)
+        carol = await DhtNode.start(config, RULES, time.time)
         try:
             carol.daemon.remember(await bob.daemon.visible_addresses())
             await carol.probe()
@@ -229,7 +229,7 @@ async def mute_host() -> AsyncIterator[tuple[PeerAddress, list[asyncio.StreamWri
 
 
 def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
-    alice: Node, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    alice: DhtNode, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so is the socket on which our daemon was asked: Python would warn of one that is left open."""
     monkeypatch.setattr("dht.daemon.process.DIAL_SECONDS_MAX", 1.0)
@@ -244,7 +244,7 @@ def test_a_host_that_takes_calls_and_says_nothing_is_given_up(
 
 
 def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
-    alice: Node, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    alice: DhtNode, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of an old invite whose host has vanished: another one gets us in, and without one we are told soon."""
     monkeypatch.setattr("dht.daemon.process.DIAL_SECONDS_MAX", 1.0)
@@ -253,10 +253,10 @@ def test_a_start_does_not_wait_for_hosts_that_take_calls_and_say_nothing(
         async with mute_host() as (mute, taken), asyncio.timeout(END_SECONDS_MAX):
             config = DaemonConfig(folder / "carol", initial_peers=(mute,), runtime_parent=folder)
             with pytest.raises(NetworkError, match="none of the initial peers answered"):
-                await Node.start(config, RULES, time.time)
+                await DhtNode.start(config, RULES, time.time)
             assert taken, "it was called"
             both = replace(config, initial_peers=(mute, *await alice.daemon.visible_addresses()))
-            carol = await Node.start(both, RULES, time.time)
+            carol = await DhtNode.start(both, RULES, time.time)
             try:
                 await carol.probe()
             finally:
@@ -289,7 +289,7 @@ async def open_stream(caller: Daemon, taker: Daemon) -> asyncio.StreamWriter:
 
 
 def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
-    alice: Node, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    alice: DhtNode, folder: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while it holds a stream of another peer, which it does not close."""
     monkeypatch.setattr("asyncio.base_events.Server.wait_closed", wait_for_connections)
@@ -297,7 +297,7 @@ def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
     monkeypatch.setattr("dht.daemon.p2pd.STOP_SECONDS_MAX", 0.5)
 
     async def scenario() -> None:
-        node = await Node.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
+        node = await DhtNode.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
         stream = await open_stream(alice.daemon, node.daemon)
         try:
             freeze(node.daemon.pid)
@@ -318,7 +318,7 @@ def test_a_daemon_that_hangs_is_asked_in_vain_and_replaced(
     runner.run(scenario())
 
 
-def test_a_call_whose_caller_has_gone_is_forgotten(alice: Node, bob: Node, runner: asyncio.Runner) -> None:
+def test_a_call_whose_caller_has_gone_is_forgotten(alice: DhtNode, bob: DhtNode, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -349,7 +349,7 @@ def test_a_call_whose_caller_has_gone_is_forgotten(alice: Node, bob: Node, runne
     runner.run(scenario())
 
 
-def test_an_answer_to_a_call_that_was_given_up_just_now_ends_nothing(alice: Node, runner: asyncio.Runner) -> None:
+def test_an_answer_to_a_call_that_was_given_up_just_now_ends_nothing(alice: DhtNode, runner: asyncio.Runner) -> None:
     async def scenario() -> None:
         control, reader = alice.daemon.p2p._client.control, asyncio.StreamReader()
         for say in ({"callUnaryResponse": {"response": b"late"}}, {"callUnaryResponse": {"error": b"late"}}, {}):
@@ -366,23 +366,25 @@ def test_an_answer_to_a_call_that_was_given_up_just_now_ends_nothing(alice: Node
 
 
 def test_while_a_daemon_is_replaced_calls_fail_like_any_others(
-    alice: Node, folder: Path, runner: asyncio.Runner
+    alice: DhtNode, folder: Path, runner: asyncio.Runner
 ) -> None:
     (address, *_) = runner.run(alice.daemon.visible_addresses())
     with pytest.raises(NetworkError):
         runner.run(Daemon(DaemonConfig(folder / "carol"), CAROL.peer_id).dial(address))
 
 
-def test_a_peer_starts_anew_with_nobody_but_those_it_remembers(bob: Node, folder: Path, runner: asyncio.Runner) -> None:
+def test_a_peer_starts_anew_with_nobody_but_those_it_remembers(
+    bob: DhtNode, folder: Path, runner: asyncio.Runner
+) -> None:
     async def scenario() -> None:
         gone = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ALICE.peer_id}")
         config = DaemonConfig(
             folder / "carol", initial_peers=(gone,), runtime_parent=folder, address_book=folder / "addresses"
         )
         with pytest.raises(NetworkError, match="none of the initial peers"):
-            await Node.start(config, RULES, time.time)
+            await DhtNode.start(config, RULES, time.time)
         AddressBook(config.address_book).note(await bob.daemon.visible_addresses())
-        carol = await Node.start(config, RULES, time.time)
+        carol = await DhtNode.start(config, RULES, time.time)
         try:
             await carol.probe()
         finally:
@@ -404,7 +406,7 @@ def test_the_next_process_listens_where_others_look_for_it(folder: Path, runner:
         before = await carol.visible_addresses()
         await carol.close()
         AddressBook(folder / "daves").note(before)
-        carol, dave = await Node.start(carols, RULES, time.time), await Node.start(daves, RULES, time.time)
+        carol, dave = await DhtNode.start(carols, RULES, time.time), await DhtNode.start(daves, RULES, time.time)
         try:
             assert await carol.daemon.visible_addresses() == before
             await dave.store.put(presence_key(RUN_ID), b"Dave is here", 60)
@@ -439,7 +441,7 @@ def test_a_restart_comes_back_even_if_everybody_else_is_gone(folder: Path, runne
 
     async def scenario() -> None:
         gone = PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p2p/{ALICE.peer_id}")
-        node = await Node.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
+        node = await DhtNode.start(DaemonConfig(folder / "carol", runtime_parent=folder), RULES, time.time)
         try:
             node.daemon.remember([gone])
             await node.rebuild()

@@ -29,7 +29,7 @@ from dht.invite import Invite
 from dht.statement import digest_of
 from examples.attacks.turncoat import Turncoat
 from peer.attacks.messages import MessageAttack
-from peer.attacks.peer import HostilePump, NoisyPump, check_among_ourselves, core_kind, disguise
+from peer.attacks.peer import HostileDriver, NoisyDriver, check_among_ourselves, core_kind, disguise
 from peer.attacks.protocol import is_process_attack, mischief_named
 from peer.attacks.work import HostileWork, MischievousWork
 from peer.attacks.zoo import AttackChoice
@@ -41,7 +41,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.leaves import Leaves
 from peer.numerics.reduction import Admitted, admit, measure
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 from tests.coordinator.builders import Club
@@ -75,7 +75,7 @@ class Member:
         self.anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
         self.blobs = BlobStore(1 << 26)
         rest = (self.config, self.anchors, self.blobs, ThreadPoolExecutor(1))
-        self.work = RoundWork(*rest) if attack is None else HostileWork(AttackChoice.parse(attack).make(), *rest)
+        self.work = TensorWorker(*rest) if attack is None else HostileWork(AttackChoice.parse(attack).make(), *rest)
 
     def encode(self, gradient: Tensor) -> Encoded:
         return self.work.encode(ACTION, self.anchors.current(0).anchor - gradient, COUNTERS)
@@ -115,7 +115,7 @@ def test_a_cheat_returns_the_negative_under_a_root_of_its_own() -> None:
     rest = (honest.anchors, honest.blobs, ThreadPoolExecutor(1))
     cheat, make_pump = disguise("false_results", hostile_core("false_results"), *rest)
     assert isinstance(cheat, MischievousWork)
-    assert make_pump.func is HostilePump  # type: ignore[attr-defined]
+    assert make_pump.func is HostileDriver  # type: ignore[attr-defined]
     encoded = honest.encode(gradient())
     one = ReduceInput(0, encoded.part_roots[0], 1.0, encoded.squared_norms)
     action = Reduce(KEY, 0, 1, 0, (one,), 1, 3)
@@ -153,7 +153,7 @@ def test_a_reducer_that_drops_an_input_merges_the_rest_and_says_so() -> None:
     assert work.reduce(Reduce(KEY, 0, 1, 0, inputs, 2, 3)).included == (0, 1), "nobody takes a result of too few"
 
 
-def forger(name: str, codec: str = "fp32") -> tuple[Member, RoundWork]:
+def forger(name: str, codec: str = "fp32") -> tuple[Member, TensorWorker]:
     """An honest member, and the work of a peer that forges what it merges of the same bytes."""
     one = Member(None, codec)
     return one, disguise(name, hostile_core(name, 4, one.config), one.anchors, one.blobs, ThreadPoolExecutor(1))[0]
@@ -257,11 +257,11 @@ class Wire:
 @pytest.mark.parametrize(("name", "sent"), [("other_bytes", b"`bc"), ("short_parts", b"ab"), ("never_vote", b"abc")])
 def test_the_bytes_of_parts_are_not_those_that_were_committed(name: str, sent: bytes) -> None:
     identity = Identity(bytes(32))
-    pump = HostilePump.__new__(HostilePump)
-    pump.mischief, pump.transport = mischief_named(name, identity, []), Wire()  # type: ignore[assignment]
-    pump.post(identity.peer_id, PartNote(group=bytes(32), partition=0, turn=0), b"abc")
-    pump.post(identity.peer_id, NeedNote(what="part", group=bytes(32), partition=0, turn=0), b"")
-    assert [payload for _, payload in pump.transport.posted] == [sent, b""]  # type: ignore[attr-defined]
+    driver = HostileDriver.__new__(HostileDriver)
+    driver.mischief, driver.transport = mischief_named(name, identity, []), Wire()  # type: ignore[assignment]
+    driver.post(identity.peer_id, PartNote(group=bytes(32), partition=0, turn=0), b"abc")
+    driver.post(identity.peer_id, NeedNote(what="part", group=bytes(32), partition=0, turn=0), b"")
+    assert [payload for _, payload in driver.transport.posted] == [sent, b""]  # type: ignore[attr-defined]
 
 
 class Chatter(MessageAttack):
@@ -280,14 +280,14 @@ def test_an_attack_of_ones_own_on_the_protocol_is_made_like_any_other() -> None:
     work, make_pump = disguise(TURNCOAT, core, *rest)
     mischief = make_pump.keywords["mischief"]  # type: ignore[attr-defined]
     assert isinstance(work, MischievousWork)
-    assert make_pump.func is HostilePump  # type: ignore[attr-defined]
+    assert make_pump.func is HostileDriver  # type: ignore[attr-defined]
     assert isinstance(mischief, Turncoat)
     like = mischief_named("two_votes", core.signer, core.manifest.founder_ids)
     assert (mischief.two_faced, mischief.victims, mischief.others) == (like.two_faced, like.victims, like.others)
     assert (len(like.victims), len(like.others or ())) == (1, 2)
     work, make_pump = disguise(CHATTER, hostile_core(CHATTER), *rest)
-    assert type(work) is RoundWork
-    assert make_pump.func is NoisyPump  # type: ignore[attr-defined]
+    assert type(work) is TensorWorker
+    assert make_pump.func is NoisyDriver  # type: ignore[attr-defined]
     assert make_pump.keywords == {"attack": Chatter}  # type: ignore[attr-defined]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.plan import Event, Kind
 from peer.chaos.record import Happening, Life
 from peer.swarm.processes import PeerProcess
@@ -80,5 +80,5 @@ class Recorder:
     def partition(self, sides: Sequence[Collection[str]]) -> None:
         self.done.append(("partition", *map(frozenset, sides)))
 
-    def shape(self, name: str, link: Link) -> None:
+    def shape(self, name: str, link: LinkFault) -> None:
         self.done.append(("shape", name, link))

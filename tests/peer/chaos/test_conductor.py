@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dht.errors import LocalError
 from peer.chaos.conductor import END_OF_PLAN, Conductor
 from peer.chaos.draw import draw_plan
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.plan import Event, Kind, Plan
 from peer.chaos.record import Happening
 from tests.peer.chaos.builders import Recorder, event
@@ -128,10 +128,10 @@ def test_faults_of_one_link_add_up_and_are_cleared_together() -> None:
     )
     rig.conductor.advance(START + 10)
     assert [step[2] for step in rig.executor.done] == [
-        Link(delay_seconds=0.1),
-        Link(delay_seconds=0.1, loss_share=0.02),
-        Link(delay_seconds=0.1, loss_share=0.02, bits_per_second=1e6),
-        Link(),
+        LinkFault(delay_seconds=0.1),
+        LinkFault(delay_seconds=0.1, loss_share=0.02),
+        LinkFault(delay_seconds=0.1, loss_share=0.02, bits_per_second=1e6),
+        LinkFault(),
     ]
 
 
@@ -149,12 +149,12 @@ def test_what_undoes_one_fault_of_a_link_leaves_the_others() -> None:
     )
     advanced(rig, range(70))
     assert [link for _, name, link in rig.executor.done if name == "peer-1"] == [
-        Link(delay_seconds=0.1),
-        Link(delay_seconds=0.1, loss_share=0.02),
-        Link(delay_seconds=0.3, loss_share=0.02),
-        Link(delay_seconds=0.1, loss_share=0.02),
-        Link(loss_share=0.02),
-        Link(),
+        LinkFault(delay_seconds=0.1),
+        LinkFault(delay_seconds=0.1, loss_share=0.02),
+        LinkFault(delay_seconds=0.3, loss_share=0.02),
+        LinkFault(delay_seconds=0.1, loss_share=0.02),
+        LinkFault(loss_share=0.02),
+        LinkFault(),
     ]
     assert all(refusal is None for *_, refusal in rig.lines())
 
@@ -234,8 +234,8 @@ def test_a_link_is_as_bad_as_what_is_in_force_says(faults: list[tuple[Kind, int,
     for second in range(90):
         rig.conductor.advance(START + second)
         wanted = {do for do, at, lasts in faults if at <= second < at + lasts}
-        (*_, link) = rig.executor.done[-1] if rig.executor.done else (Link(),)
-        assert link == Link(0.5 if "delay" in wanted else 0.0, 0.5 if "loss" in wanted else 0.0)
+        (*_, link) = rig.executor.done[-1] if rig.executor.done else (LinkFault(),)
+        assert link == LinkFault(0.5 if "delay" in wanted else 0.0, 0.5 if "loss" in wanted else 0.0)
 
 
 def test_a_link_is_cleared_although_its_peer_is_down() -> None:
@@ -244,15 +244,15 @@ def test_a_link_is_cleared_although_its_peer_is_down() -> None:
     for seconds in (1, 8, 11, 23):
         rig.conductor.advance(START + seconds)
     assert [one for one in rig.executor.done if one[0] == "shape"] == [
-        ("shape", "peer-1", Link(delay_seconds=0.1)),
-        ("shape", "peer-1", Link()),
+        ("shape", "peer-1", LinkFault(delay_seconds=0.1)),
+        ("shape", "peer-1", LinkFault()),
     ]
     assert all(refusal is None for *_, refusal in rig.lines())
 
 
 def test_a_link_that_could_not_be_made_adds_to_no_later_one() -> None:
     class Broken(Recorder):
-        def shape(self, name: str, link: Link) -> None:
+        def shape(self, name: str, link: LinkFault) -> None:
             if link.loss_share:
                 raise LocalError("tc: no such discipline")
             super().shape(name, link)
@@ -263,7 +263,7 @@ def test_a_link_that_could_not_be_made_adds_to_no_later_one() -> None:
         executor=Broken(),
     )
     rig.conductor.advance(START + 2)
-    assert rig.executor.done == [("shape", "peer-1", Link(delay_seconds=0.1))]
+    assert rig.executor.done == [("shape", "peer-1", LinkFault(delay_seconds=0.1))]
     assert [line[3] for line in rig.lines()] == ["tc: no such discipline", None]
 
 
@@ -383,7 +383,7 @@ def test_the_end_repairs_everything_but_deaths() -> None:
     rig.conductor.end(START + 50)
     assert rig.executor.done == [
         ("resume", "peer-2"),
-        ("shape", "peer-4", Link()),
+        ("shape", "peer-4", LinkFault()),
         ("disk", "peer-3", False),
         ("partition",),
     ]

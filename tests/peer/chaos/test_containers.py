@@ -20,7 +20,7 @@ from dht.errors import LocalError, UsageError
 from peer.chaos.container_swarm import ContainerOptions, ContainerSwarm
 from peer.chaos.containers import Containers
 from peer.chaos.engine import ContainerEngine
-from peer.chaos.executor import Link, refused
+from peer.chaos.executor import LinkFault, refused
 from peer.chaos.plan import Plan
 from tests.impatient import Impatient
 from tests.peer.chaos.builders import some
@@ -238,4 +238,4 @@ def test_what_the_engine_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     assert place.refusal(some("disk_full")) is not None
     assert "clock" in str(place.refusal(some("clock_skew")))
     assert place.refusal(some("partition")) is None
-    place.shape("peer-1", Link())  # was a good one all the time
+    place.shape("peer-1", LinkFault())  # was a good one all the time

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.chaos.draw import draw_plan, plan_of
-from peer.chaos.plan import Plan, PlanFile, Repeated
+from peer.chaos.plan import ChaosPlanFile, Plan, Repeated
 
 seeds = st.integers(0, 2**32)
-KILLS = PlanFile(kills=Repeated(every_seconds=40.0, for_seconds=15.0))
+KILLS = ChaosPlanFile(kills=Repeated(every_seconds=40.0, for_seconds=15.0))
 
 
 def away_at_most(plan: Plan) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import LocalError
-from peer.chaos.executor import NETWORK_KINDS, Link, Loopback, family
+from peer.chaos.executor import NETWORK_KINDS, LinkFault, Loopback, family
 from peer.chaos.plan import MENDING, UNDONE_BY
 from peer.machine.clock import SKEW_FILE, skewed, unix_seconds
 from peer.swarm.processes import PeerProcess
@@ -156,4 +156,4 @@ def test_loopback_says_what_it_cannot_do() -> None:
     with pytest.raises(LocalError):
         place.partition([])
     with pytest.raises(LocalError):
-        place.shape("peer-1", Link())
+        place.shape("peer-1", LinkFault())

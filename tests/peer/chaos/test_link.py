@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import LocalError
-from peer.chaos.executor import Link
-from peer.chaos.link import QUEUE_SECONDS, Line
+from peer.chaos.executor import LinkFault
+from peer.chaos.link import QUEUE_SECONDS, LinkDirection
 from peer.chaos.user_link import UserLink
 
 START = 100.0
 
 
 def test_a_frame_takes_its_time_on_the_line_and_then_the_delay() -> None:
-    line = Line(random.Random(0), bytes_per_second=1000.0, delay_seconds=0.5)
+    line = LinkDirection(random.Random(0), bytes_per_second=1000.0, delay_seconds=0.5)
     line.take(b"a" * 100, START)
     line.take(b"b" * 50, START)
     assert line.next_due() == pytest.approx(START + 0.6)
@@ -27,7 +27,7 @@ def test_a_frame_takes_its_time_on_the_line_and_then_the_delay() -> None:
 
 
 def test_a_line_without_limit_takes_no_time() -> None:
-    line = Line(random.Random(0))
+    line = LinkDirection(random.Random(0))
     line.take(bytes(60_000), START)
     assert line.arrived(START) == [bytes(60_000)]
     assert line.next_due() is None
@@ -37,7 +37,7 @@ def test_a_line_without_limit_takes_no_time() -> None:
 def test_no_line_is_faster_than_it_is_or_changes_the_order(
     frames: list[tuple[float, int]], bytes_per_second: float, delay_seconds: float
 ) -> None:
-    line, now, taken = Line(random.Random(0), bytes_per_second, delay_seconds), START, 0
+    line, now, taken = LinkDirection(random.Random(0), bytes_per_second, delay_seconds), START, 0
     for number, (pause, size) in enumerate(frames):
         now += pause
         before = len(line._under_way)
@@ -52,7 +52,7 @@ def test_no_line_is_faster_than_it_is_or_changes_the_order(
 
 
 def test_chance_takes_its_share() -> None:
-    line = Line(random.Random(0), loss_share=0.25)
+    line = LinkDirection(random.Random(0), loss_share=0.25)
     for _ in range(4000):
         line.take(b"x", START)
     assert len(line.arrived(START)) == pytest.approx(3000, abs=150)
@@ -61,6 +61,6 @@ def test_chance_takes_its_share() -> None:
 def test_a_link_that_cannot_be_made_says_why() -> None:
     link = UserLink.start(["sh", "-c", "echo no such interface >&2; exit 1"])
     with pytest.raises(LocalError, match="no such interface"):
-        link.shape(Link(delay_seconds=1.0))
+        link.shape(LinkFault(delay_seconds=1.0))
     with pytest.raises(LocalError, match="cannot be started"):
         UserLink.start(["/nowhere/python"])

@@ -12,13 +12,13 @@ from coordinator.views.network_view import CertificateView
 from coordinator.views.report import ChaosReport
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
 from dht.errors import UsageError
-from peer.chaos.measure import Baseline, Pace, against, chaos_report, load_baseline
+from peer.chaos.measure import FaultFreeReport, UndisturbedPace, against, chaos_report, load_baseline
 from peer.chaos.record import Accident, ChaosWatch
 from peer.chaos.score import Window
 from peer.swarm.report import disagreement, report_of, write_report
 from tests.peer.chaos.builders import happened
 
-PACE = Pace(tokens_per_step=100, step_seconds=0.5)
+PACE = UndisturbedPace(tokens_per_step=100, step_seconds=0.5)
 WINDOW = Window(10.0, 30.0)
 FRAGMENTS = 2
 
@@ -164,7 +164,7 @@ def test_goodput_is_against_a_run_without_faults(tmp_path: Path) -> None:
     calm = report.model_copy(update={"faults": {}, "measured_seconds": 40.0, "measured_tokens_certified": 44_000})
     write_report(calm, tmp_path / "calm.json")
     usual = load_baseline(tmp_path / "calm.json", 2, 0.5)
-    assert usual == Baseline.model_validate(calm)
+    assert usual == FaultFreeReport.model_validate(calm)
     write_report(against(report, usual), tmp_path / "report.json")
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["goodput"] == pytest.approx(0.5)
@@ -188,6 +188,6 @@ def test_a_baseline_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_pace_nobody_knows_the_ideal() -> None:
     watch = story()
-    report = chaos_report(report_of(watch, 2, 40.0), watch, WINDOW, Pace(100, 0.0))
+    report = chaos_report(report_of(watch, 2, 40.0), watch, WINDOW, UndisturbedPace(100, 0.0))
     assert report.goodput_ideal is None
     assert math.isfinite(report.uptime)

@@ -13,7 +13,7 @@ import pytest
 
 from dht.errors import UsageError
 from peer.chaos import namespaces
-from peer.chaos.executor import Link
+from peer.chaos.executor import LinkFault
 from peer.chaos.namespaces import Namespaces, discipline, sweep
 from peer.swarm.processes import PeerProcess
 
@@ -45,15 +45,15 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize(
     ("link", "words"),
     [
-        (Link(), ""),
-        (Link(delay_seconds=0.05), "netem limit 10000 delay 50000us"),
-        (Link(loss_share=0.015), "netem limit 10000 loss 1.5000%"),
-        (Link(0.1, 0.5, 2e6), "netem limit 10000 delay 100000us loss 50.0000% rate 2000000bit"),
-        (Link(bits_per_second=1e6), "tbf rate 1000000bit burst 16384 latency 200ms"),
-        (Link(bits_per_second=1e9), "tbf rate 1000000000bit burst 1250000 latency 200ms"),
+        (LinkFault(), ""),
+        (LinkFault(delay_seconds=0.05), "netem limit 10000 delay 50000us"),
+        (LinkFault(loss_share=0.015), "netem limit 10000 loss 1.5000%"),
+        (LinkFault(0.1, 0.5, 2e6), "netem limit 10000 delay 100000us loss 50.0000% rate 2000000bit"),
+        (LinkFault(bits_per_second=1e6), "tbf rate 1000000bit burst 16384 latency 200ms"),
+        (LinkFault(bits_per_second=1e9), "tbf rate 1000000000bit burst 1250000 latency 200ms"),
     ],
 )
-def test_a_bad_link_in_the_words_of_tc(link: Link, words: str) -> None:
+def test_a_bad_link_in_the_words_of_tc(link: LinkFault, words: str) -> None:
     assert " ".join(discipline(link)) == words
 
 
@@ -118,9 +118,13 @@ def test_a_network_is_cut_and_healed(place: Namespaces) -> None:
 @pytest.mark.netns
 @needs_root
 def test_a_link_is_shaped_by_the_kernel_if_it_can_and_else_by_a_process(place: Namespaces) -> None:
-    probe = ["tc", "-n", place._space("switch"), "qdisc", "add", "dev", "lo", "root", *discipline(Link(0, 0, 1e6))]
+    probe = ["tc", "-n", place._space("switch"), "qdisc", "add", "dev", "lo", "root", *discipline(LinkFault(0, 0, 1e6))]
     in_kernel = subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    for link, present in ((Link(bits_per_second=1e6), True), (Link(bits_per_second=2e6), True), (Link(), False)):
+    for link, present in (
+        (LinkFault(bits_per_second=1e6), True),
+        (LinkFault(bits_per_second=2e6), True),
+        (LinkFault(), False),
+    ):
         place.shape("peer-1", link)
         for space, interface in ((place._space("peer-1"), namespaces.UPLINK), (place._space("switch"), "port1")):
             shown = subprocess.run(
@@ -138,16 +142,16 @@ def test_a_long_link_survives_a_cut_and_is_a_good_one_again(place: Namespaces) -
         command = ["ip", "netns", "exec", place._space("peer-1"), sys.executable, "-c", ROUND_TRIP]
         return float(subprocess.run([*command, place._addresses["host"]], capture_output=True, check=True).stdout)
 
-    place.shape("peer-1", Link(delay_seconds=0.05))
+    place.shape("peer-1", LinkFault(delay_seconds=0.05))
     assert reaches(place, "peer-1", "host")
     assert round_trip_seconds() >= 0.1
-    place.shape("peer-1", Link(delay_seconds=0.03, bits_per_second=1e7))
+    place.shape("peer-1", LinkFault(delay_seconds=0.03, bits_per_second=1e7))
     assert round_trip_seconds() >= 0.06
     place.partition([{"host", "peer-2"}, {"peer-1"}])
     assert not reaches(place, "peer-1", "host")
     place.partition([])
     assert round_trip_seconds() >= 0.06
-    place.shape("peer-1", Link())
+    place.shape("peer-1", LinkFault())
     assert reaches(place, "peer-1", "host")
     assert place._user_links == {}
 
@@ -155,7 +159,7 @@ def test_a_long_link_survives_a_cut_and_is_a_good_one_again(place: Namespaces) -
 @pytest.mark.netns
 @needs_root
 def test_a_link_that_loses_everything_is_none(place: Namespaces) -> None:
-    place.shape("peer-1", Link(loss_share=0.999999))
+    place.shape("peer-1", LinkFault(loss_share=0.999999))
     assert not reaches(place, "peer-1", "host")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dht.errors import UsageError
 from peer.chaos.draw import plan_of
-from peer.chaos.plan import Event, Plan, PlanFile
+from peer.chaos.plan import ChaosPlanFile, Event, Plan
 from tests.checkout import ROOT
 from tests.peer.chaos.builders import event
 
@@ -36,7 +36,7 @@ delay_seconds = 0.05
 
 
 def test_a_plan_is_sorted_by_time_and_points_come_last() -> None:
-    plan = plan_of(PlanFile.parse(GOOD, "good.toml"), 3, 1.0)
+    plan = plan_of(ChaosPlanFile.parse(GOOD, "good.toml"), 3, 1.0)
     assert [one.do for one in plan.events] == ["delay", "partition", "kill"]
     assert plan.events[1].groups() == (frozenset({"peer-1", "host"}), frozenset({"peer-2", "peer-3"}))
     assert plan.point_faults == {2: "kill:vote:2"}
@@ -84,7 +84,7 @@ def test_the_death_of_the_host_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_every_plan_that_ships_can_be_used(path: Path) -> None:
-    file = PlanFile.load(path)
+    file = ChaosPlanFile.load(path)
     assert file.peers is not None
     assert file.minutes is not None
     plan = plan_of(file, file.peers, file.minutes)
@@ -92,7 +92,7 @@ def test_every_plan_that_ships_can_be_used(path: Path) -> None:
 
 
 def test_the_headline_plan_is_the_one_that_was_promised() -> None:
-    file = PlanFile.load(next(path for path in PRESETS if path.stem == "headline"))
+    file = ChaosPlanFile.load(next(path for path in PRESETS if path.stem == "headline"))
     plan = plan_of(file, 8, 30.0)
     assert (file.peers, file.minutes) == (8, 30)
     assert (file.kills.every_seconds, file.kills.for_seconds) == (40, 15)
@@ -152,7 +152,7 @@ def test_the_headline_plan_is_the_one_that_was_promised() -> None:
 )
 def test_what_is_no_plan_is_told_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as told:
-        PlanFile.parse(text, "bad.toml")
+        ChaosPlanFile.parse(text, "bad.toml")
     assert sentence in str(told.value)
     assert str(told.value).startswith("bad.toml")
     assert "\n" not in str(told.value)
@@ -179,7 +179,7 @@ def test_a_plan_that_does_not_fit_the_swarm_is_refused(events: list[Event], sent
 
 def test_a_plan_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no plan at"):
-        PlanFile.load(tmp_path / "none.toml")
+        ChaosPlanFile.load(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read as text"):
-        PlanFile.load(tmp_path / "binary.toml")
+        ChaosPlanFile.load(tmp_path / "binary.toml")

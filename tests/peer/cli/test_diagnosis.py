@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.run.manifest import PaceSpec, RunConfig
 from peer.cli import diagnosis
-from peer.cli.diagnosis import Finding, Probed
+from peer.cli.diagnosis import DiagnosisLine, Probed
 from peer.cli.doctor import check_machine
 from peer.cli.terms import Machine, step_seconds_at
 from peer.machine.limits import Limits
@@ -21,7 +21,7 @@ MACHINE = Machine(memory_bytes=64 << 30, disk_bytes=100 << 30, flops=1e11)
 CONFIG = RunConfig(model=MODEL)
 
 
-def grade(finding: Finding) -> str:
+def grade(finding: DiagnosisLine) -> str:
     assert bool(finding.advice) >= (finding.grade == "bad")
     return finding.grade
 

@@ -18,7 +18,7 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data.corpus import TokenData, is_heldout_digest
 from peer.data.windows import TrainingWindows, load_tokens
-from peer.machine.local_files import OwnFiles
+from peer.machine.local_files import LocalFiles
 from peer.model.description import describe
 
 SPEC = DataSpec(source="text", context_tokens=8, sequences_per_step=4, evaluation_tokens=256)
@@ -30,7 +30,7 @@ def spec_of(**changes: Any) -> DataSpec:
 
 
 def load(pattern: Path | str, spec: DataSpec = SPEC, tokenizer: str = "", vocabulary: int = 256) -> TokenData:
-    return load_tokens(spec, vocabulary, OwnFiles(str(pattern), tokenizer))
+    return load_tokens(spec, vocabulary, LocalFiles(str(pattern), tokenizer))
 
 
 def write_json_lines(folder: Path) -> Path:
@@ -110,14 +110,14 @@ def test_a_tokenizer_is_held_to_the_manifest(tmp_path: Path):
     described = describe(RunConfig(data=spec, model=ModelSpec(vocabulary=1024)))
     fixed = described.config.data
     assert (fixed.path, fixed.tokenizer) == ("", "")
-    assert described.files == OwnFiles(str(corpus), str(tokenizer))
+    assert described.files == LocalFiles(str(corpus), str(tokenizer))
     data = load_tokens(fixed, 1024, described.files)
     assert data.train.dtype == torch.int32
     assert len(data.train) < len("".join(LINES)) / 4
     with pytest.raises(UsageError, match="--corpus"):
-        load_tokens(fixed, 1024, OwnFiles(tokenizer=str(tokenizer)))
+        load_tokens(fixed, 1024, LocalFiles(tokenizer=str(tokenizer)))
     with pytest.raises(UsageError, match="--tokenizer"):
-        load_tokens(fixed, 1024, OwnFiles(corpus=str(corpus)))
+        load_tokens(fixed, 1024, LocalFiles(corpus=str(corpus)))
     tokenizer.write_text(tokenizer.read_text().replace("?", "!"))
     with pytest.raises(UsageError, match="not the run's tokenizer"):
         load_tokens(fixed, 1024, described.files)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.chain.passes import Lane
+from coordinator.chain.passes import ReadingLane
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from dht.errors import UsageError
 from peer.data.corpus import TokenData
@@ -127,7 +127,7 @@ def test_windows_of_a_pass_are_all_of_the_text_side_by_side():
     spec = SPEC.model_copy(update={"order": "passes", "sequences_per_step": 1})
     config = RunConfig(versions=1, data=spec, pace=PaceSpec(fragments=1))
     windows = training_windows(torch.arange(1000), config, b"run", "peer")
-    lanes = [(Lane(version, rank, 2).first, size) for version in (0, 1) for rank, size in ((0, 31), (1, 30))]
+    lanes = [(ReadingLane(version, rank, 2).first, size) for version in (0, 1) for rank, size in ((0, 31), (1, 30))]
     batches = torch.cat([windows.batch(first + step) for first, size in lanes for step in range(size)])
     assert torch.equal(batches, batches[:, :1] + torch.arange(9))
     assert len(set(batches[:, 0].tolist())) == 122

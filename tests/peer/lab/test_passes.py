@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from coordinator.chain.passes import Deal, Lane
+from coordinator.chain.passes import PassPlan, ReadingLane
 from dht.identity import PeerId
 from peer.data.windows import PassWindows, training_windows
 from peer.lab.laboratory import Laboratory
@@ -43,13 +43,13 @@ class Watched(Laboratory):
         return Noted(super().windows(peer), self.__dict__["read"][peer])
 
 
-def readings(chosen: LabOptions) -> tuple[dict[PeerId, set[int]], dict[PeerId, Deal], Laboratory]:
+def readings(chosen: LabOptions) -> tuple[dict[PeerId, set[int]], dict[PeerId, PassPlan], Laboratory]:
     """What everybody reads in a lab run, and how it is dealt out."""
     text = small.text()
     with Watched(chosen, text) as lab:
         lab.run()
     found: dict[PeerId, set[int]] = dict(lab.__dict__["read"])
-    deals: dict[PeerId, Deal] = {}
+    deals: dict[PeerId, PassPlan] = {}
     for peer in found:
         windows = training_windows(text.train, chosen.config, lab.world.manifest.run_id, peer)
         assert isinstance(windows, PassWindows)
@@ -57,12 +57,12 @@ def readings(chosen: LabOptions) -> tuple[dict[PeerId, set[int]], dict[PeerId, D
     return found, deals, lab
 
 
-def readers(read: dict[PeerId, set[int]], deals: dict[PeerId, Deal], guests: bool) -> dict[Any, set[PeerId]]:
+def readers(read: dict[PeerId, set[int]], deals: dict[PeerId, PassPlan], guests: bool) -> dict[Any, set[PeerId]]:
     """By pass and window of the text: who has read it as a member, or as a guest."""
     found: dict[Any, set[PeerId]] = defaultdict(set)
     for peer, numbers in read.items():
         for number in numbers:
-            if guests != bool(Lane.of(number).lanes):
+            if guests != bool(ReadingLane.of(number).lanes):
                 for sequence in range(deals[peer].sequences_per_step):
                     found[deals[peer].sequence(number, sequence)].add(peer)
     return found
@@ -80,7 +80,7 @@ def test_no_two_learners_read_one_window_in_one_pass(given: dict[str, Any]) -> N
     assert len(by_members) > 200
     assert all(len(peers) == 1 for peers in by_members.values())
     assert not by_members.keys() & by_guests.keys()
-    assert len({Lane.of(number).version for numbers in read.values() for number in numbers}) > 5
+    assert len({ReadingLane.of(number).version for numbers in read.values() for number in numbers}) > 5
 
 
 def test_a_run_that_its_text_suffices_for_reads_nothing_twice() -> None:

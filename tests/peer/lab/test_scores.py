@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.trust.scores import Standing
+from coordinator.trust.scores import MemberScore
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackOrder
 from peer.lab.laboratory import Laboratory
@@ -13,9 +13,9 @@ from tests.peer.lab import small
 STEPS = 60
 
 
-def standings_of(lab: Laboratory) -> dict[PeerId, list[Standing]]:
+def standings_of(lab: Laboratory) -> dict[PeerId, list[MemberScore]]:
     """What all scorers have found, by whom it is about."""
-    found: dict[PeerId, list[Standing]] = {}
+    found: dict[PeerId, list[MemberScore]] = {}
     for peer in lab.world.peers:
         assert peer.engine is not None
         for scored, standing in peer.engine.auditor.scorer.standings.items():
@@ -23,7 +23,7 @@ def standings_of(lab: Laboratory) -> dict[PeerId, list[Standing]]:
     return found
 
 
-def gains(standings: list[Standing]) -> tuple[float, float]:
+def gains(standings: list[MemberScore]) -> tuple[float, float]:
     """On other and on assigned windows, the mean of all rounds that anybody looked at: one round says little."""
     rounds = sum(one.rounds for one in standings)
     other = sum(one.rounds * one.other for one in standings) / rounds

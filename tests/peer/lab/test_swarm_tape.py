@@ -20,15 +20,15 @@ from dht.identity import Identity
 from dht.statement import digest_of
 from peer.cli import main as cli
 from peer.data.windows import training_windows
-from peer.lab.replay import Replay, replay_tape
+from peer.lab.replay import TapePlayer, replay_tape
 from peer.learner.devices import Placement, rounding_key
 from peer.learner.learner import make_learner
-from peer.learner.messages import Obeyed, Progress, Ready
+from peer.learner.messages import CertifiedProgress, Obeyed, Ready
 from peer.machine.local_files import NO_FILES
 from peer.node.lifecycle import certified_progress
 from peer.rounds.tape import TapeLine, TapeWriter
 from peer.rounds.tape_parts import join_parts, refuse_earlier
-from peer.rounds.tape_recorder import OwnTape
+from peer.rounds.tape_recorder import TapeRecorder
 from tests.peer.lab import small
 from tests.peer.rounds.test_driver import STEP_SECONDS, Peer, Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
@@ -49,25 +49,25 @@ class TapedSwarm(Swarm):
         peer.learner.learner = make_learner(
             self.config, windows, Placement(rounding_key=rounding_key(manifest.run_id, me))
         )
-        peer.pump.tape = OwnTape.begin(self.folder / f"part-{len(self.peers)}", manifest, me, NO_FILES)
-        peer.pump.learner = None  # its process still starts
+        peer.driver.tape = TapeRecorder.begin(self.folder / f"part-{len(self.peers)}", manifest, me, NO_FILES)
+        peer.driver.learner = None  # its process still starts
         return peer
 
     async def come(self) -> Peer:
         """One more, that hears of the others from now on."""
-        peer = await self.add(Identity(digest_of(b"newcomer")), self.peers[0].pump.engine.core.manifest)
-        await peer.pump.transport.start(peer.pump.on_frame, peer.pump.on_gone)
+        peer = await self.add(Identity(digest_of(b"newcomer")), self.peers[0].driver.engine.core.manifest)
+        await peer.driver.transport.start(peer.driver.on_frame, peer.driver.on_gone)
         self.peers.append(peer)
         return peer
 
     async def begin(self, peer: Peer) -> bool:
-        """As `Node` does when the learner's process is ready; whether it begins with states that were fetched."""
-        await peer.pump.adoptions.settle()
-        peer.pump.learner = peer.learner  # type: ignore[assignment]
-        loads = any(machine.held for machine in peer.pump.engine.machines)
-        peer.pump.tape.life(READY, peer.pump.anchors.all_newest(), loads)
+        """As `DhtNode` does when the learner's process is ready; whether it begins with states that were fetched."""
+        await peer.driver.adoptions.settle()
+        peer.driver.learner = peer.learner  # type: ignore[assignment]
+        loads = any(machine.held for machine in peer.driver.engine.machines)
+        peer.driver.tape.life(READY, peer.driver.anchors.all_newest(), loads)
         if loads:
-            peer.learner.learner.load_all(torch.cat(peer.pump.anchors.all_anchors()))
+            peer.learner.learner.load_all(torch.cat(peer.driver.anchors.all_anchors()))
         return loads
 
     async def train(self, steps: int) -> None:
@@ -76,16 +76,16 @@ class TapedSwarm(Swarm):
             for peer in self.peers:
                 for other in self.peers:
                     if other is not peer:
-                        other.pump.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
-                if peer.pump.learner is None:
+                        other.driver.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
+                if peer.driver.learner is None:
                     continue
                 learner = peer.learner.learner
-                versions, window = certified_progress(peer.pump.engine)
+                versions, window = certified_progress(peer.driver.engine)
                 learner.set_progress(versions, window)
-                told = Progress(steps=versions, window=window)
-                peer.pump.tape.obeyed(Obeyed(at_step=learner.step_count, progress=told, threads=1))
+                told = CertifiedProgress(steps=versions, window=window)
+                peer.driver.tape.obeyed(Obeyed(at_step=learner.step_count, progress=told, threads=1))
                 learner.step()
-                peer.pump.feed(StepsMade(learner.step_count, 1 / STEP_SECONDS))
+                peer.driver.feed(StepsMade(learner.step_count, 1 / STEP_SECONDS))
             await asyncio.sleep(STEP_SECONDS)
 
     async def end(self) -> None:
@@ -93,8 +93,8 @@ class TapedSwarm(Swarm):
         for number, peer in enumerate(self.peers):
             saved = self.folder / f"learner-{number}"
             save_file(peer.learner.learner.export_state(), saved)
-            await peer.pump.tape.checkpoint(peer.learner.learner.step_count, saved)
-            peer.pump.tape.close()
+            await peer.driver.tape.checkpoint(peer.learner.learner.step_count, saved)
+            peer.driver.tape.close()
         parts = [self.folder / f"part-{number}" for number in range(len(self.peers))]
         join_parts([*parts, self.folder / "never-started"], self.folder / "tape")
 
@@ -131,7 +131,7 @@ def written(lines: list[TapeLine], path: Path) -> Path:
     return path
 
 
-def replayed(path: Path) -> Replay:
+def replayed(path: Path) -> TapePlayer:
     return replay_tape(path, TEXT)
 
 

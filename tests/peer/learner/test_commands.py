@@ -1,4 +1,4 @@
-"""Errands whose copies take longer than steps, as those of a GPU: here they arrive when a test says so."""
+"""Commands whose copies take longer than steps, as those of a GPU: here they arrive when a test says so."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.channel import Channel
-from peer.learner.commands import Errands
-from peer.learner.device_copies import Arrival, Crossings
+from peer.learner.commands import LearnerCommands
+from peer.learner.device_copies import Arrival, DeviceCopies
 from peer.learner.learner import Learner, make_learner, parameters_of
-from peer.learner.messages import Adopt, Done, LoadAll, Message, Refused, Save, SnapshotTaken, TakeSnapshot
+from peer.learner.messages import AdoptFragment, Done, LoadAll, Message, Refused, Save, SnapshotTaken, TakeSnapshot
 from peer.learner.shared_memory import SharedPlanes
 from peer.model.build import parameter_specs
 from peer.numerics.fragments import split_fragments
@@ -38,7 +38,7 @@ class Windows:
         return torch.randint(256, (2, 17), generator=torch.Generator().manual_seed(window))
 
 
-class SlowCrossings(Crossings):
+class SlowCrossings(DeviceCopies):
     """What is sent or fetched is garbage until `arrive`."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Desk:
     learner: Learner = field(default_factory=lambda: make_learner(CONFIG, Windows()))
 
     def __post_init__(self) -> None:
-        self.errands = Errands(self.learner, self.planes, self.learners_end, self.crossings)
+        self.commands = LearnerCommands(self.learner, self.planes, self.learners_end, self.crossings)
 
     def heard(self) -> list[Message]:
         return self.peers_end.receive(0.0)
@@ -99,12 +99,12 @@ def desk() -> Iterator[Desk]:
 def test_steps_go_on_while_a_snapshot_is_copied(desk: Desk) -> None:
     desk.learner.step()
     before = parameters_of(desk.learner)[1]
-    desk.errands.begin(TakeSnapshot(ticket=1, fragment=1), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=1), resting=False)
     desk.learner.step()
-    desk.errands.go_on()
+    desk.commands.go_on()
     assert desk.heard() == []
     desk.crossings.arrive()
-    desk.errands.go_on()
+    desk.commands.go_on()
     (taken,) = desk.heard()
     assert isinstance(taken, SnapshotTaken)
     assert (taken.at_step, taken.steps, taken.tokens) == (1, 1, TOKENS_PER_STEP)
@@ -117,13 +117,15 @@ def test_an_anchor_is_adopted_between_the_steps_after_its_arrival(desk: Desk) ->
     anchor = reference * 0.5 + 0.001
     desk.planes.incoming(0).copy_(anchor)
     desk.planes.reference(0).copy_(reference)
-    desk.errands.begin(Adopt(ticket=2, fragment=0, counted_steps=1, counted_tokens=TOKENS_PER_STEP), resting=False)
+    desk.commands.begin(
+        AdoptFragment(ticket=2, fragment=0, counted_steps=1, counted_tokens=TOKENS_PER_STEP), resting=False
+    )
     desk.learner.step()
-    desk.errands.go_on()
+    desk.commands.go_on()
     now = parameters_of(desk.learner)[0]
     assert desk.learner.counters(0).steps == 2
     desk.crossings.arrive()
-    desk.errands.go_on()
+    desk.commands.go_on()
     assert desk.heard() == [Done(ticket=2, at_step=2)]
     assert desk.learner.counters(0).steps == 1
     assert torch.equal(parameters_of(desk.learner)[0], now - reference + anchor)
@@ -131,46 +133,46 @@ def test_an_anchor_is_adopted_between_the_steps_after_its_arrival(desk: Desk) ->
 
 def test_errands_about_several_fragments_are_under_way_together_and_end_in_order(desk: Desk) -> None:
     for fragment in (2, 0, 1):
-        desk.errands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
+        desk.commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
     desk.crossings.arrive(2)
-    desk.errands.go_on()
+    desk.commands.go_on()
     assert [message.ticket for message in desk.heard() if isinstance(message, SnapshotTaken)] == [2, 0]
-    desk.errands.go_on(wait=True)
+    desk.commands.go_on(wait=True)
     assert [message.ticket for message in desk.heard() if isinstance(message, SnapshotTaken)] == [1]
 
 
 def test_a_fragments_next_errand_waits_for_the_one_before(desk: Desk) -> None:
     anchor = torch.full((FRAGMENTS[0].elements,), 0.25)
     desk.planes.incoming(0).copy_(anchor)
-    adopt = Adopt(ticket=1, fragment=0, counted_steps=0, counted_tokens=0, overwrite=True)
-    desk.errands.begin(adopt, resting=False)
-    desk.errands.begin(TakeSnapshot(ticket=2, fragment=0), resting=False)
+    adopt = AdoptFragment(ticket=1, fragment=0, counted_steps=0, counted_tokens=0, overwrite=True)
+    desk.commands.begin(adopt, resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=2, fragment=0), resting=False)
     assert desk.heard() == [Done(ticket=1, at_step=0)]
-    desk.errands.go_on(wait=True)
+    desk.commands.go_on(wait=True)
     assert torch.equal(desk.planes.outgoing(0), anchor)
 
 
 def test_saving_and_loading_everything_wait_for_all_before(desk: Desk, tmp_path: Path) -> None:
-    desk.errands.begin(TakeSnapshot(ticket=1, fragment=0), resting=False)
-    desk.errands.begin(Save(ticket=2, path=str(tmp_path / "saved")), resting=False)
-    desk.errands.begin(TakeSnapshot(ticket=3, fragment=1), resting=False)
-    desk.errands.begin(LoadAll(ticket=4), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0), resting=False)
+    desk.commands.begin(Save(ticket=2, path=str(tmp_path / "saved")), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=1), resting=False)
+    desk.commands.begin(LoadAll(ticket=4), resting=False)
     tickets = [message.ticket for message in desk.heard() if isinstance(message, SnapshotTaken | Done)]
     assert tickets == [1, 2, 3, 4]
     assert all(not part.any() for part in parameters_of(desk.learner))
 
 
 def test_a_learner_that_rests_copies_at_once(desk: Desk) -> None:
-    desk.errands.begin(TakeSnapshot(ticket=1, fragment=0), resting=True)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0), resting=True)
     assert [type(message) for message in desk.heard()] == [SnapshotTaken]
     assert torch.equal(desk.planes.outgoing(0), parameters_of(desk.learner)[0])
 
 
 def test_what_cannot_be_done_is_refused_and_nothing_else(desk: Desk, tmp_path: Path) -> None:
-    desk.errands.begin(TakeSnapshot(ticket=1, fragment=9), resting=False)
-    desk.errands.begin(Save(ticket=2, path=str(tmp_path / "absent" / "saved")), resting=False)
-    desk.errands.begin(TakeSnapshot(ticket=3, fragment=0), resting=False)
-    desk.errands.go_on(wait=True)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=9), resting=False)
+    desk.commands.begin(Save(ticket=2, path=str(tmp_path / "absent" / "saved")), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0), resting=False)
+    desk.commands.go_on(wait=True)
     first, second, third = desk.heard()
     assert isinstance(first, Refused)
     assert first.reason == "there is no fragment 9"
@@ -180,11 +182,11 @@ def test_what_cannot_be_done_is_refused_and_nothing_else(desk: Desk, tmp_path: P
 
 def test_a_full_disk_is_told_and_keeps_what_was_saved_before(desk: Desk, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
-    desk.errands.begin(Save(ticket=1, path=str(saved)), resting=False)
+    desk.commands.begin(Save(ticket=1, path=str(saved)), resting=False)
     before = saved.read_bytes()
     with file_size_limit(len(before) // 2):
-        desk.errands.begin(Save(ticket=2, path=str(saved)), resting=False)
-    desk.errands.begin(TakeSnapshot(ticket=3, fragment=0), resting=True)
+        desk.commands.begin(Save(ticket=2, path=str(saved)), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0), resting=True)
     done, refused, goes_on = desk.heard()
     assert isinstance(done, Done)
     assert isinstance(refused, Refused)

@@ -21,13 +21,13 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.channel import Channel
-from peer.learner.commands import Errands
-from peer.learner.device_copies import StreamCrossings
+from peer.learner.commands import LearnerCommands
+from peer.learner.device_copies import StreamCopies
 from peer.learner.devices import Placement, choose_devices
 from peer.learner.inner_optimizer import assert_quantised, state_bytes
 from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, footprint, optimizer_bytes
-from peer.learner.messages import Adopt, Refused, TakeSnapshot
+from peer.learner.messages import AdoptFragment, Refused, TakeSnapshot
 from peer.learner.microbatch import bytes_in_use, measured_peak
 from peer.learner.setup import fitted
 from peer.learner.shared_memory import SharedPlanes
@@ -158,7 +158,7 @@ def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> No
     planes = pinned(one)
     ours, theirs = socket.socketpair()
     channel = Channel(theirs)
-    errands = Errands(one, planes, channel, StreamCrossings(DEVICE))
+    commands = LearnerCommands(one, planes, channel, StreamCopies(DEVICE))
 
     def steps(synchronise: bool) -> float:
         torch.cuda.synchronize()
@@ -166,12 +166,12 @@ def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> No
         for fragment in range(STEPS):
             one.step()
             if synchronise:
-                errands.go_on()
-                errands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
+                commands.go_on()
+                commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
                 before = (fragment - 1) % STEPS
-                adopt = Adopt(ticket=STEPS + fragment, fragment=before, counted_steps=0, counted_tokens=0)
-                errands.begin(adopt, resting=False)
-        errands.go_on(wait=True)
+                adopt = AdoptFragment(ticket=STEPS + fragment, fragment=before, counted_steps=0, counted_tokens=0)
+                commands.begin(adopt, resting=False)
+        commands.go_on(wait=True)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         answers = Channel(ours).receive(0.0)
@@ -191,7 +191,7 @@ def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> No
 def test_copies_beside_the_steps_bring_the_bits_of_copies_at_once(precision: str, pinned: Pinned) -> None:
     one = learner(precision)
     one.step()
-    planes, crossings = pinned(one), StreamCrossings(DEVICE)
+    planes, crossings = pinned(one), StreamCopies(DEVICE)
     for fragment, layout in enumerate(one.fragments):
         wanted = torch.empty(layout.elements)
         one.snapshot(fragment, wanted)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coordinator.chain.passes import Lane
+from coordinator.chain.passes import ReadingLane
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
 from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
@@ -116,7 +116,7 @@ def test_counters_name_the_windows_behind_the_work():
 
 def test_a_learner_reads_on_from_where_it_is_told_to():
     """In passes: it is told again and again, counts over all lanes, and goes on in the same one after a restart."""
-    learner, lanes = new_learner(), [Lane(0, 1, 3).first, Lane(1, 0, 4).first, Lane(2).first]
+    learner, lanes = new_learner(), [ReadingLane(0, 1, 3).first, ReadingLane(1, 0, 4).first, ReadingLane(2).first]
     learner.set_progress(0, lanes[0])
     learner.step()
     for lane in (lanes[1], lanes[1], lanes[2], None):  # a version that does not name it leaves it where it is

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
 from dht.errors import LocalError, UsageError
 from peer.learner.learner import StepReport
-from peer.learner.module_adapter import OwnReplica
+from peer.learner.module_adapter import ModuleAdapter
 from peer.learner.work_counters import Counters
 from peer.model.description import named_values, own_model
 from peer.storage.anchors import genesis_states, layouts_of
@@ -36,12 +36,12 @@ def vision_model(seed: int = 0) -> nn.Module:
     return model
 
 
-def replica_of(model: nn.Module, base: RunConfig = BASE) -> OwnReplica:
+def replica_of(model: nn.Module, base: RunConfig = BASE) -> ModuleAdapter:
     config = own_model(base, model).config
-    return OwnReplica(model, layouts_of(config), config)
+    return ModuleAdapter(model, layouts_of(config), config)
 
 
-def fragment(replica: OwnReplica, index: int) -> Tensor:
+def fragment(replica: ModuleAdapter, index: int) -> Tensor:
     out = torch.empty(replica.fragments[index].elements)
     replica.snapshot(index, out)
     return out
@@ -133,7 +133,7 @@ def test_the_optimizers_state_and_memory_stay():
 def test_another_model_is_refused_by_name(model: nn.Module, words: str):
     config = own_model(BASE, vision_model()).config
     with pytest.raises(UsageError, match=words):
-        OwnReplica(model, layouts_of(config), config)
+        ModuleAdapter(model, layouts_of(config), config)
 
 
 def test_a_model_without_anything_to_train_is_refused():
@@ -152,7 +152,7 @@ def test_a_saved_replica_goes_on_where_it_was():
         replica_of(nn.Linear(3, 3)).import_state(first.export_state())
 
 
-class Trainer(OwnReplica):
+class Trainer(ModuleAdapter):
     """A loop of one's own: bright images to the left or right."""
 
     def __init__(self, config: RunConfig, seed: int) -> None:
@@ -193,9 +193,9 @@ def test_three_loops_train_one_vision_model(tmp_path: Path, monkeypatch: pytest.
         return swarm
 
     swarm = run_virtual(main())
-    assert len({peer.pump.engine.heads() for peer in swarm.peers}) == 1
+    assert len({peer.driver.engine.heads() for peer in swarm.peers}) == 1
     assert sum(swarm.peers[0].versions) >= 20
-    certificates = [one for machine in swarm.peers[0].pump.engine.machines for one in machine.chain.certificates]
+    certificates = [one for machine in swarm.peers[0].driver.engine.machines for one in machine.chain.certificates]
     assert all(None not in one.outcome.partitions for one in certificates)  # one is empty: two rows, three reducers
-    assert all(peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions for peer in swarm.peers)
+    assert all(peer.driver.book.certified.members == 3 * peer.driver.book.certified.versions for peer in swarm.peers)
     assert all(trainer.step().loss < 0.35 for trainer in trainers)  # guessing: log 2 = 0.69

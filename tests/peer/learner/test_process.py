@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.chain.passes import Lane
+from coordinator.chain.passes import ReadingLane
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
@@ -21,20 +21,20 @@ from dht.errors import LocalError, NetworkError, PeerError, UsageError
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner.client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
-from peer.learner.commands import Errands
+from peer.learner.commands import LearnerCommands
 from peer.learner.imports import import_ahead
 from peer.learner.learner import make_learner
-from peer.learner.loop import Obedience, read_state, train
+from peer.learner.loop import CommandLoop, read_state, train
 from peer.learner.messages import (
     FRAME_BYTES_MAX,
     LENGTH_BYTES,
-    Adopt,
+    AdoptFragment,
+    CertifiedProgress,
     Done,
     Failed,
     Message,
     Obeyed,
-    Pause,
-    Progress,
+    PauseSteps,
     SnapshotTaken,
     Start,
     StepEntry,
@@ -49,10 +49,10 @@ from peer.learner.messages import (
 from peer.learner.shared_memory import SharedPlanes
 from peer.learner.spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.learner.work_counters import Counters
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 from peer.model.build import parameter_specs
 from peer.node.checkpointer import LEARNER_SECONDS_MAX
-from peer.node.learner_control import Training
+from peer.node.learner_control import LearnerControl
 from peer.node.options import NodeOptions
 from peer.numerics.fragments import fragment_views, split_fragments
 from peer.rounds.counters import LearnerProgress
@@ -67,7 +67,7 @@ CONFIG = RunConfig(
     pace=PaceSpec(fragments=3, steps_per_version=6),
 )
 TOKENS_PER_STEP = 32
-LANE = Lane(1, 0, 2).first  # where a run that reads in passes may have it begin
+LANE = ReadingLane(1, 0, 2).first  # where a run that reads in passes may have it begin
 FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
 ENDING_SECONDS = 30.0
 
@@ -299,7 +299,7 @@ def test_frames_survive_and_strangers_do_not():
     messages = [
         Start(config=CONFIG, run_key=b"run", peer_id="peer", state_path="a/b"),
         Steps(entries=(StepEntry(step=1, loss=2.5, tokens=3),), cpu_seconds=1.0, busy_seconds=0.5),
-        Adopt(ticket=7, fragment=1, overwrite=True),
+        AdoptFragment(ticket=7, fragment=1, overwrite=True),
         Failed(reason="no"),
     ]
     for message in messages:
@@ -319,9 +319,9 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
     with ours, theirs:
         channel = Channel(ours)
         assert channel.receive(0.0) == []
-        frames = encode_frame(Pause(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
+        frames = encode_frame(PauseSteps(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
         theirs.sendall(frames[:-3])
-        assert channel.receive(None) == [Pause(paused=True)]
+        assert channel.receive(None) == [PauseSteps(paused=True)]
         theirs.sendall(frames[-3:])
         assert channel.receive(None) == [TakeSnapshot(ticket=1, fragment=2)]
         theirs.shutdown(socket.SHUT_WR)
@@ -333,7 +333,7 @@ def test_a_peer_that_was_killed_with_something_unread_is_gone_like_any_other():
     ours, theirs = socket.socketpair()
     with ours:
         channel = Channel(ours)
-        channel.send(Pause(paused=True))
+        channel.send(PauseSteps(paused=True))
         theirs.close()
         with pytest.raises(PeerGoneError):
             channel.receive(None)
@@ -345,10 +345,10 @@ def test_a_learner_says_from_which_step_on_it_follows():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(theirs)
-        errands = Errands(learner, SharedPlanes.create(FRAGMENTS), channel)
-        obedience = Obedience(learner, errands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
+        commands = LearnerCommands(learner, SharedPlanes.create(FRAGMENTS), channel)
+        obedience = CommandLoop(learner, commands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
         learner.step()
-        told = Progress(steps=4, window=LANE)
+        told = CertifiedProgress(steps=4, window=LANE)
         obedience.obey(told)
         learner.step()
         obedience.obey(Threads(threads=1))
@@ -363,14 +363,16 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
     with ours, theirs:
         start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
         theirs_end = Channel(theirs)
-        obedience = Obedience(learner, Errands(learner, SharedPlanes.create(FRAGMENTS), theirs_end), theirs_end, start)
+        obedience = CommandLoop(
+            learner, LearnerCommands(learner, SharedPlanes.create(FRAGMENTS), theirs_end), theirs_end, start
+        )
         running = threading.Thread(target=train, args=(learner, obedience, ()))
         running.start()
         heard: list[Message] = []
         channel = Channel(ours)
         while not any(isinstance(message, Steps) for message in heard):
             heard += channel.receive(ENDING_SECONDS)
-        for message in (Pause(paused=True), TakeSnapshot(ticket=7, fragment=0), Stop()):
+        for message in (PauseSteps(paused=True), TakeSnapshot(ticket=7, fragment=0), Stop()):
             channel.send(message)
         running.join(ENDING_SECONDS)
         assert not running.is_alive()
@@ -437,20 +439,20 @@ print(scipy.__name__)
 def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try ends the process that was started ahead."""
     monkeypatch.setattr("peer.service.retry.PAUSES_SECONDS", (0.1,))
-    begun: list[asyncio.Task[Training]] = []
+    begun: list[asyncio.Task[LearnerControl]] = []
 
     async def main(spawned: LearnerSpawn) -> None:
         options = NodeOptions(tmp_path, device="cpu", spawned=spawned)
 
-        async def join() -> Training:
-            chores = Chores(lambda error: None)
+        async def join() -> LearnerControl:
+            tasks = Tasks(lambda error: None)
             begun.append(
-                chores.begin(Training.start(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
+                tasks.begin(LearnerControl.start(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
             )
             if len(begun) > 1:
                 return await begun[-1]
             await asyncio.sleep(0)
-            await chores.end()
+            await tasks.end()
             raise NetworkError("ask for a fresh invite")
 
         training = await come_back(join, print)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.machine.daily_traffic import TRAFFIC_NAME, TrafficDay
+from peer.machine.daily_traffic import TRAFFIC_NAME, DailyTraffic
 from peer.machine.limits import GIGABYTE_BYTES, Limits
-from peer.machine.pause_policy import CALM_SECONDS, Conditions, Manners, Pause, Today
+from peer.machine.pause_policy import CALM_SECONDS, Conditions, Pause, PausePolicy, Today
 from peer.machine.throttle import Throttle
 from peer.net.transport import Traffic
 from peer.node import pause_loop
 from peer.node.options import NodeOptions
-from peer.node.pause_loop import MannersLoop
+from peer.node.pause_loop import PauseLoop
 
 FINE = Conditions(on_battery=False, untouched_seconds=1e6, gpu_program=False, celsius=40.0, disk_bytes=0)
 STRICT = Limits(
@@ -31,7 +31,7 @@ STRICT = Limits(
 
 
 def reason(limits: Limits, seen: Conditions = FINE, today: Today | None = None) -> str:
-    pause = Manners(limits).judge(seen, today or Today(), 0.0)
+    pause = PausePolicy(limits).judge(seen, today or Today(), 0.0)
     return "" if pause is None else pause.reason
 
 
@@ -60,13 +60,13 @@ def test_what_cannot_be_known_is_no_reason() -> None:
 
 
 def test_only_what_costs_the_network_keeps_a_peer_off_it() -> None:
-    judge = Manners(STRICT).judge
+    judge = PausePolicy(STRICT).judge
     assert judge(FINE, Today(sent_bytes=GIGABYTE_BYTES), 0.0) == Pause("upload limit of the day reached", silent=True)
     assert judge(replace(FINE, on_battery=True), Today(), 0.0) == Pause("on battery")
 
 
 def test_a_reason_ends_only_after_it_has_been_gone_for_a_while() -> None:
-    manners = Manners(Limits())
+    manners = PausePolicy(Limits())
     battery = replace(FINE, on_battery=True)
     assert manners.judge(FINE, Today(), 0.0) is None
     assert manners.judge(battery, Today(), 1.0) is not None
@@ -78,14 +78,14 @@ def test_a_reason_ends_only_after_it_has_been_gone_for_a_while() -> None:
 
 
 def test_a_hot_machine_cools_down_before_it_starts_again() -> None:
-    manners = Manners(Limits(pause_above_celsius=80.0))
+    manners = PausePolicy(Limits(pause_above_celsius=80.0))
     course = [(0.0, 79.0), (1.0, 81.0), (100.0, 78.0), (200.0, 76.0), (201.0, 74.0), (240.0, 74.0), (300.0, 79.0)]
     paused = [manners.judge(replace(FINE, celsius=celsius), Today(), at) is not None for at, celsius in course]
     assert paused == [False, True, True, True, True, False, False]
 
 
 def test_hours_and_days_end_to_the_minute() -> None:
-    manners = Manners(STRICT)
+    manners = PausePolicy(STRICT)
     assert manners.judge(FINE, Today(week_minute=12 * 60), 0.0) is not None
     assert manners.judge(FINE, Today(week_minute=24 * 60), 0.1) is None
     assert manners.judge(FINE, Today(sent_bytes=2 * GIGABYTE_BYTES), 0.2) is not None
@@ -94,7 +94,7 @@ def test_hours_and_days_end_to_the_minute() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.1, 20), st.booleans()), min_size=2, max_size=50))
 def test_a_peer_never_flaps_faster_than_the_calm(course: list[tuple[float, bool]]) -> None:
-    manners, now, last_seen, was_paused = Manners(Limits()), 0.0, -1e9, False
+    manners, now, last_seen, was_paused = PausePolicy(Limits()), 0.0, -1e9, False
     for rest_seconds, on_battery in course:
         now += rest_seconds
         paused = manners.judge(replace(FINE, on_battery=on_battery), Today(), now) is not None
@@ -106,16 +106,16 @@ def test_a_peer_never_flaps_faster_than_the_calm(course: list[tuple[float, bool]
 
 
 def test_a_day_adds_up_over_restarts_and_begins_anew_at_midnight(tmp_path: Path) -> None:
-    first = TrafficDay(tmp_path, "2026-01-01")
+    first = DailyTraffic(tmp_path, "2026-01-01")
     first.note("2026-01-01", 100, 10)
     assert first.note("2026-01-01", 150, 30).sent_bytes == 150
     first.save()
-    second = TrafficDay(tmp_path, "2026-01-01")
+    second = DailyTraffic(tmp_path, "2026-01-01")
     day = second.note("2026-01-01", 5, 7)
     assert (day.sent_bytes, day.received_bytes) == (155, 37)
     assert second.note("2026-01-02", 9, 7).sent_bytes == 4
     (tmp_path / TRAFFIC_NAME).write_text("{")
-    assert TrafficDay(tmp_path, "2026-01-03").today.sent_bytes == 0
+    assert DailyTraffic(tmp_path, "2026-01-03").today.sent_bytes == 0
 
 
 class Stand:
@@ -135,8 +135,8 @@ class Stand:
     def sensors(self, limits: Limits) -> Stand:
         return self
 
-    def loop(self, folder: Path, limits: Limits) -> MannersLoop:
-        return MannersLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
+    def loop(self, folder: Path, limits: Limits) -> PauseLoop:
+        return PauseLoop(NodeOptions(folder, limits=limits), self.sensors, self, self.throttle, self.verdicts.append)  # type: ignore[arg-type]
 
 
 def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

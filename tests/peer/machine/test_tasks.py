@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dht.errors import LocalError
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 
 
 async def fail() -> None:
@@ -18,13 +18,13 @@ def test_a_failure_is_told_once_to_whoever_has_to_know() -> None:
     told: list[str] = []
 
     async def main() -> None:
-        chores = Chores(lambda error: told.append(str(error)))
+        tasks = Tasks(lambda error: told.append(str(error)))
         with pytest.raises(LocalError, match="broken"):
-            await chores.begin(fail())
+            await tasks.begin(fail())
         assert told == []
-        chores.spawn(fail())
+        tasks.spawn(fail())
         await asyncio.sleep(0)
-        await chores.end()
+        await tasks.end()
 
     asyncio.run(main())
     assert told == ["broken"]
@@ -34,11 +34,11 @@ def test_what_still_runs_in_the_end_is_ended_and_has_not_failed() -> None:
     told: list[BaseException] = []
 
     async def main() -> None:
-        chores = Chores(told.append)
-        begun = chores.begin(asyncio.sleep(3600))
-        chores.spawn(asyncio.sleep(3600))
+        tasks = Tasks(told.append)
+        begun = tasks.begin(asyncio.sleep(3600))
+        tasks.spawn(asyncio.sleep(3600))
         await asyncio.sleep(0)
-        await chores.end()
+        await tasks.end()
         assert begun.cancelled()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -110,9 +110,9 @@ def test_two_megabits_are_kept_within_five_percent_over_a_minute(seed: int) -> N
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 100_000)), max_size=60))
-def test_nobody_who_asks_first_exceeds_rate_and_burst(wishes: list[tuple[float, int]]) -> None:
+def test_nobody_who_asks_first_exceeds_rate_and_burst(requests: list[tuple[float, int]]) -> None:
     bucket, now, spent = TokenBucket(RATE), 0.0, 0
-    for rest_seconds, size in wishes:
+    for rest_seconds, size in requests:
         now += rest_seconds + bucket.wait_seconds(now + rest_seconds)
         spent += size
         assert spent - size <= RATE * now + bucket.slice_bytes * 2

@@ -17,7 +17,7 @@ from dht.addresses import PeerAddress
 from dht.daemon.config import DaemonConfig
 from dht.errors import NetworkError
 from dht.identity import Identity, KeyVerifier
-from dht.node import Node as DhtNode
+from dht.node import DhtNode as DhtNode
 from dht.validation import RecordRules
 from peer.learner.messages import StepEntry, Steps
 from peer.net.addresses import LOOK_SECONDS, OwnAddresses
@@ -68,7 +68,7 @@ def test_what_no_presence_can_say_is_left_out_of_it(tmp_path: Path) -> None:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
         addresses: Any = SimpleNamespace(texts=(long, short))
-        own = OwnPresence(swarm.peers[0].pump, NodeOptions(tmp_path), addresses)
+        own = OwnPresence(swarm.peers[0].driver, NodeOptions(tmp_path), addresses)
         progress = LearnerProgress()
         progress.report(
             Steps(entries=(StepEntry(step=1, loss=-0.7, tokens=64),), cpu_seconds=0.1, busy_seconds=0.1), 1.0
@@ -99,7 +99,7 @@ def test_presence_names_the_release_that_runs_here(
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
         addresses: Any = SimpleNamespace(texts=())
-        presence = OwnPresence(swarm.peers[0].pump, NodeOptions(tmp_path), addresses).now("starting", None)
+        presence = OwnPresence(swarm.peers[0].driver, NodeOptions(tmp_path), addresses).now("starting", None)
         await swarm.close()
         return presence
 
@@ -111,9 +111,9 @@ def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) 
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
         (peer,) = swarm.peers
-        own_core, place = peer.pump.engine.core, Moving(peer)
+        own_core, place = peer.driver.engine.core, Moving(peer)
         own = await OwnAddresses.start(place, own_core, place.moved)
-        presence = OwnPresence(peer.pump, NodeOptions(tmp_path), own)
+        presence = OwnPresence(peer.driver, NodeOptions(tmp_path), own)
         looking = asyncio.get_running_loop().create_task(own.run())
         assert hosts(presence.now("training", None).addresses) == ["8.8.4.4", "192.168.1.7"]
         assert own_core.networks == (b"\x08\x08\x04",)
@@ -125,7 +125,7 @@ def test_presence_invites_and_joins_follow_a_machine_that_moves(tmp_path: Path) 
         assert hosts(presence.now("training", None).addresses) == ["9.9.9.9"]
         assert own_core.networks == (b"\x09\x09\x09",)
         assert own.port == 7332
-        invite = fresh_invite(own_core.manifest, own.texts, peer.pump.engine.chains)
+        invite = fresh_invite(own_core.manifest, own.texts, peer.driver.engine.chains)
         assert [address.host for address in invite.addresses] == ["9.9.9.9"]
         assert place.moves == 1
 
@@ -144,7 +144,7 @@ def test_without_an_answer_or_an_address_the_old_ones_stay(tmp_path: Path) -> No
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
         place = Moving(swarm.peers[0])
-        own = await OwnAddresses.start(place, swarm.peers[0].pump.engine.core, place.moved)
+        own = await OwnAddresses.start(place, swarm.peers[0].driver.engine.core, place.moved)
         before = own.texts
         place.endpoints.reverse()
         await own.look()

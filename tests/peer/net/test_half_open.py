@@ -21,7 +21,7 @@ from peer.net.transport import Lane, Transport, TransportConfig, frame_prefix
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.sync.bootstrap import fetch_manifest
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 from peer.sync.upload_scheduler import ASKS_PER_ASKER_MAX
 from tests.freezing import frozen
 from tests.peer.homely import manifest
@@ -49,7 +49,7 @@ class States:
             self.anchors.install(0, DIGEST, state, STEP)
         self.asked: list[PeerId] = []
         self._inbox = inbox
-        self.transfer = StateTransfer(self.anchors, self._post)
+        self.transfer = StateClient(self.anchors, self._post)
         inbox.transport._on_frame = self._hear  # type: ignore[attr-defined]
         inbox.transport._on_gone = self._gone  # type: ignore[attr-defined]
 

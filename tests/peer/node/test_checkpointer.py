@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 
 from dht.errors import LocalError
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 from peer.node.checkpointer import CHECKPOINT_SECONDS, LEARNER_SECONDS, Checkpointer
-from peer.node.learner_control import Training
+from peer.node.learner_control import LearnerControl
 from peer.node.status import advice_of
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Swarm, config_of
@@ -37,9 +37,9 @@ async def one_peer(folder: Path) -> tuple[Swarm, RunDirectory, Checkpointer]:
     """Of a swarm of its own, with the folder that it saves into."""
     swarm = Swarm(config_of(), 1, folder)
     await swarm.start()
-    pump = swarm.peers[0].pump
-    directory = RunDirectory(folder, pump.engine.core.manifest.run_id)
-    return swarm, directory, Checkpointer(directory, pump, swarm.peers[0].presence)
+    driver = swarm.peers[0].driver
+    directory = RunDirectory(folder, driver.engine.core.manifest.run_id)
+    return swarm, directory, Checkpointer(directory, driver, swarm.peers[0].presence)
 
 
 @pytest.mark.usefixtures("_no_threads")
@@ -48,27 +48,27 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp
         swarm = Swarm(config_of(), 2, tmp_path)
         await swarm.start()
         peer = swarm.peers[0]
-        pump, directory = peer.pump, RunDirectory(tmp_path, peer.pump.engine.core.manifest.run_id)
-        checkpointer = Checkpointer(directory, pump, peer.presence)
+        driver, directory = peer.driver, RunDirectory(tmp_path, peer.driver.engine.core.manifest.run_id)
+        checkpointer = Checkpointer(directory, driver, peer.presence)
         saving = asyncio.get_running_loop().create_task(checkpointer.run())
         directory.path.rename(tmp_path / "away")
         directory.path.touch()  # nothing can be written there, whoever we are
         await swarm.train(8)
         await asyncio.sleep(CHECKPOINT_SECONDS)
-        assert pump.book.events["checkpoint_failed"] == 1
-        assert advice_of(pump).startswith("the disk takes no checkpoint: ")
+        assert driver.book.events["checkpoint_failed"] == 1
+        assert advice_of(driver).startswith("the disk takes no checkpoint: ")
         assert sum(peer.versions) > 0
         with pytest.raises(LocalError):
             await checkpointer.save_now()
         with pytest.raises(LocalError):
             await checkpointer.save_last()
-        assert pump.book.events["checkpoint_failed"] == 3
+        assert driver.book.events["checkpoint_failed"] == 3
 
         directory.path.unlink()
         (tmp_path / "away").rename(directory.path)
         await checkpointer.save()
-        assert advice_of(pump) == ""
-        assert pump.book.events["checkpoint_failed"] == 3
+        assert advice_of(driver) == ""
+        assert driver.book.events["checkpoint_failed"] == 3
         saving.cancel()
         await swarm.close()
 
@@ -88,7 +88,7 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
-        checkpointer.training = cast(Training, SimpleNamespace(client=SimpleNamespace(save=save)))
+        checkpointer.training = cast(LearnerControl, SimpleNamespace(client=SimpleNamespace(save=save)))
         for _ in range(2):
             await checkpointer.save_now()
         assert found == [[], []]
@@ -99,13 +99,13 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
     run_virtual(main())
 
 
-def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> Training:
+def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> LearnerControl:
     """A learner that does nothing but save."""
 
     async def kill() -> None: ...
 
     client = SimpleNamespace(save=save, kill=kill)
-    return cast(Training, SimpleNamespace(client=client, progress=SimpleNamespace(step_seconds=None)))
+    return cast(LearnerControl, SimpleNamespace(client=client, progress=SimpleNamespace(step_seconds=None)))
 
 
 @pytest.mark.usefixtures("_no_threads")
@@ -121,7 +121,7 @@ def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Pa
         swarm, directory, checkpointer = await one_peer(tmp_path)
         checkpointer.training = training_with(save)
         await checkpointer.save_last()
-        core = swarm.peers[0].pump.engine.core
+        core = swarm.peers[0].driver.engine.core
         held = directory.load(core.manifest, core.rules)
         assert held.learner_state is not None
         assert not held.learner_behind
@@ -151,12 +151,12 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
         checkpointer.training = training_with(save)
-        chores = Chores(lambda error: None)
-        chores.spawn(checkpointer.save())
+        tasks = Tasks(lambda error: None)
+        tasks.spawn(checkpointer.save())
         await begun.wait()
-        await chores.end()
+        await tasks.end()
         await checkpointer.save_last()
-        core = swarm.peers[0].pump.engine.core
+        core = swarm.peers[0].driver.engine.core
         assert not directory.load(core.manifest, core.rules).learner_behind
         await swarm.close()
 
@@ -173,7 +173,7 @@ def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -
         checkpointer.training = training_with(save)
         with pytest.raises(LocalError, match="all else is saved"):
             await checkpointer.save_last()
-        core = swarm.peers[0].pump.engine.core
+        core = swarm.peers[0].driver.engine.core
         assert directory.load(core.manifest, core.rules).learner_behind
         await swarm.close()
 
@@ -195,15 +195,15 @@ def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, m
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
         monkeypatch.setattr(RunDirectory, "save", slowly)
-        chores = Chores(lambda error: None)
-        chores.spawn(checkpointer.save())
+        tasks = Tasks(lambda error: None)
+        tasks.spawn(checkpointer.save())
         while not going_on:  # noqa: ASYNC110
             await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, written.set)
-        await chores.end()
+        await tasks.end()
         await checkpointer.save_last()
-        assert "checkpoint_failed" not in swarm.peers[0].pump.book.events
+        assert "checkpoint_failed" not in swarm.peers[0].driver.book.events
         await swarm.close()
 
     asyncio.run(main())
@@ -214,17 +214,17 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
         swarm = Swarm(config_of(round_seconds=2.0), 3, tmp_path)
         await swarm.start()
         peer = swarm.peers[0]
-        pump, votes = peer.pump, tmp_path / peer.identity.peer_id
+        driver, votes = peer.driver, tmp_path / peer.identity.peer_id
         votes.mkdir()  # no file can be written there
         await swarm.train(16)
-        assert pump.book.events["vote_not_written"] > 0
-        assert advice_of(pump).startswith("the disk takes no vote: ")
+        assert driver.book.events["vote_not_written"] > 0
+        assert advice_of(driver).startswith("the disk takes no vote: ")
         steps, versions = peer.learner.learner.step_count, sum(peer.versions)
         assert versions > 0, "the others certify without it, and it follows"
 
         votes.rmdir()
         await swarm.train(40)
-        assert advice_of(pump) == ""
+        assert advice_of(driver) == ""
         assert peer.learner.learner.step_count == steps + 40
         assert sum(peer.versions) > versions
         await swarm.close()

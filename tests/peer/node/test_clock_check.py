@@ -15,7 +15,7 @@ from peer.node.clock_check import (
     ANSWER_SECONDS,
     ASKED_MAX,
     LOOK_SECONDS,
-    ClockWatch,
+    ClockCheck,
     clock_words,
     is_wrong,
     watch_clock,
@@ -35,7 +35,7 @@ class Town:
         self.others = others
         self.right = UNIX_SECONDS
         self.asked: list[tuple[PeerId, int]] = []
-        self.watch = ClockWatch(ME, lambda: self.others, self._post, lambda: self.right + ahead_seconds)
+        self.watch = ClockCheck(ME, lambda: self.others, self._post, lambda: self.right + ahead_seconds)
 
     def _post(self, peer: PeerId, ask: ProbeAsk, payload: bytes) -> None:
         assert (ask.port, payload) == (None, b"")
@@ -126,7 +126,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
         async def host_of(_: PeerId) -> str:
             return ""
 
-        ours, *others = (peer.pump for peer in swarm.peers)
+        ours, *others = (peer.driver for peer in swarm.peers)
         for other in others:
             other.transfers.answer_probes(ProbeDesk(host_of, other.post, right))
         whom = [peer.identity.peer_id for peer in swarm.peers[1:]]
@@ -138,7 +138,7 @@ def test_an_owner_is_told_as_long_as_the_clock_is_wrong(tmp_path: Path) -> None:
         watching.cancel()
         events = dict(ours.book.events)
         for peer in swarm.peers:
-            await peer.pump.close()
+            await peer.driver.close()
         return advice, events
 
     advice, events = run_virtual(main())
@@ -156,17 +156,17 @@ def test_joins_are_dated_by_a_clock_that_was_set_or_has_slept(tmp_path: Path, ah
     async def main() -> float:
         swarm, loop = Swarm(config_of(), 1, tmp_path), asyncio.get_running_loop()
         await swarm.start()
-        pump, jump = swarm.peers[0].pump, {"seconds": 0.0}
+        driver, jump = swarm.peers[0].driver, {"seconds": 0.0}
 
         def clock() -> float:
             return UNIX_SECONDS + loop.time() + jump["seconds"]
 
-        watching = loop.create_task(watch_clock(clock, pump, ()))
+        watching = loop.create_task(watch_clock(clock, driver, ()))
         await asyncio.sleep(1.0)
         jump["seconds"] = ahead_seconds
         await asyncio.sleep(ANSWER_SECONDS + LOOK_SECONDS)
         watching.cancel()
-        off = clock() - pump.engine.core.unix_seconds(pump.now)
+        off = clock() - driver.engine.core.unix_seconds(driver.now)
         await swarm.close()
         return off
 

@@ -14,7 +14,7 @@ from dht.errors import LocalError
 from dht.records import RECORD_KINDS, RecordBody, evidence_key, make_record
 from dht.store import StoredRecord
 from peer.node.evidence_exchange import HEADS_MAX, STRANGERS_READ_MAX, drawn
-from peer.storage.evidence_files import EvidenceShelf
+from peer.storage.evidence_files import EvidenceFiles
 from tests.coordinator.builders import Club
 from tests.coordinator.trust.test_evidence import CLUB, LIES, PAIRS, contradiction, lie
 
@@ -25,19 +25,19 @@ def ban(name: str, unix_seconds: float) -> Ban:
 
 
 def test_what_is_kept_is_read_again_oldest_first(tmp_path: Path) -> None:
-    shelf = EvidenceShelf(tmp_path / "evidence")
+    shelf = EvidenceFiles(tmp_path / "evidence")
     assert shelf.read() == []
     late, early = ban("vote", 20.5), ban("result", 10.25)
     for one in (late, early):
         shelf.keep(one)
-    assert EvidenceShelf(tmp_path / "evidence").read() == [
+    assert EvidenceFiles(tmp_path / "evidence").read() == [
         (early.evidence.to_wire(), 10.25),
         (late.evidence.to_wire(), 20.5),
     ]
 
 
 def test_one_file_for_each_key_and_none_half_written(tmp_path: Path) -> None:
-    shelf = EvidenceShelf(tmp_path)
+    shelf = EvidenceFiles(tmp_path)
     shelf.keep(ban("vote", 1.0))
     shelf.keep(ban("commit", 2.0))  # the same key
     (data,) = shelf.read()
@@ -51,7 +51,7 @@ def test_a_disk_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
     blocked = tmp_path / "evidence"
     blocked.write_text("a file where the folder should be")
     with pytest.raises(LocalError, match="cannot be written"):
-        EvidenceShelf(blocked).keep(ban("vote", 1.0))
+        EvidenceFiles(blocked).keep(ban("vote", 1.0))
 
 
 def test_heads_fit_into_a_record() -> None:

@@ -15,7 +15,7 @@ from peer.node.hang_detector import (
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
     PATIENCE_SECONDS,
-    Standstill,
+    HangDetector,
     hang_advice,
     note_hang,
     note_step,
@@ -28,7 +28,7 @@ class Looks:
     """A learner that is looked at again and again."""
 
     def __init__(self) -> None:
-        self.standstill = Standstill()
+        self.standstill = HangDetector()
         self.now = 1000.0
         self.steps = 0
 

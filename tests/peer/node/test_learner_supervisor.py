@@ -20,12 +20,12 @@ from peer.learner.learner import parameters_of
 from peer.learner.messages import Ready, StepEntry, Steps
 from peer.learner.work_counters import Counters
 from peer.machine.limits import Limits
-from peer.machine.tasks import Chores
+from peer.machine.tasks import Tasks
 from peer.node.checkpointer import LEARNER_SECONDS, Checkpointer
 from peer.node.hang_detector import HANGS_MAX, PATIENCE_SECONDS
-from peer.node.learner_control import Training
-from peer.node.learner_supervisor import Learning
-from peer.node.lifecycle import Stage, certified_progress, versions_certified
+from peer.node.learner_control import LearnerControl
+from peer.node.learner_supervisor import LearnerSupervisor
+from peer.node.lifecycle import Lifecycle, certified_progress, versions_certified
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import slow_advice, step_seconds_max
 from peer.node.status import advice_of
@@ -50,7 +50,7 @@ class Reporter:
         self._answering.set()
         self._killed = False
         self._within = peer.learner
-        self._anchors = peer.pump.anchors
+        self._anchors = peer.driver.anchors
         self._on_steps = on_steps
         self._busy_seconds = 0.0
 
@@ -123,10 +123,10 @@ class Reporter:
 class Desk:
     """Limits that nobody changes."""
 
-    training: Training | None = None
+    training: LearnerControl | None = None
     in_force = Limits()
 
-    def begin_training(self, training: Training) -> None:
+    def begin_training(self, training: LearnerControl) -> None:
         self.training = training
 
 
@@ -141,15 +141,15 @@ class House:
 
     def __post_init__(self) -> None:
         self.peer = self.swarm.peers.pop(0)
-        pump, self.failures = self.peer.pump, list[BaseException]()
-        pump.learner = None
-        directory = RunDirectory(self.folder, pump.engine.core.manifest.run_id)
-        self.chores = Chores(self.failures.append)
-        self.stage: Stage = stage_of(self.peer)
+        driver, self.failures = self.peer.driver, list[BaseException]()
+        driver.learner = None
+        directory = RunDirectory(self.folder, driver.engine.core.manifest.run_id)
+        self.tasks = Tasks(self.failures.append)
+        self.stage: Lifecycle = stage_of(self.peer)
         self.stage._presence.rounds = 9
-        self.checkpointer = Checkpointer(directory, pump, self.peer.presence)
+        self.checkpointer = Checkpointer(directory, driver, self.peer.presence)
         options = NodeOptions(self.folder, session=self.session)
-        self.learning = Learning(options, self.peer.identity.peer_id, pump, directory, self.chores)
+        self.learning = LearnerSupervisor(options, self.peer.identity.peer_id, driver, directory, self.tasks)
 
     async def begin(self) -> Reporter:
         """The learner takes part."""
@@ -158,7 +158,7 @@ class House:
             self.learning.prepare(None)
             await self.learning.begin(self.checkpointer, self.stage, Desk())  # type: ignore[arg-type]
         self.stage.state = "starting"
-        self.stage.advance(self.peer.pump.now)
+        self.stage.advance(self.peer.driver.now)
         return self.learners[-1]
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
@@ -174,15 +174,15 @@ class House:
         """The others make so many steps, and our learner if it can."""
         for _ in range(steps):
             for other in self.swarm.peers:
-                other.pump.feed(PresenceSeen(self.peer.identity.peer_id, self.peer.presence()))
-                self.peer.pump.feed(PresenceSeen(other.identity.peer_id, other.presence()))
+                other.driver.feed(PresenceSeen(self.peer.identity.peer_id, self.peer.presence()))
+                self.peer.driver.feed(PresenceSeen(other.identity.peer_id, other.presence()))
             await self.swarm.train(1)
             if self.stage.state == "training" and not self.learners[-1].hangs:
                 self.peer.learner.learner.step()
                 self.learners[-1].report(STEP_SECONDS)
 
     async def close(self) -> None:
-        await self.chores.end()
+        await self.tasks.end()
         self.swarm.peers.append(self.peer)
         await self.swarm.close()
 
@@ -208,7 +208,7 @@ def test_every_report_reaches_the_rounds_the_owner_and_the_learner_again(tmp_pat
 
     async def main() -> None:
         house = await house_of(tmp_path)
-        engine, book = house.peer.pump.engine, house.peer.pump.book
+        engine, book = house.peer.driver.engine, house.peer.driver.book
         learner = await house.begin()
         longest = step_seconds_max(engine.core.pace)
 
@@ -237,33 +237,33 @@ def test_a_learner_that_hangs_is_replaced_by_one_that_begins_with_what_is_certif
 ) -> None:
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)
-        pump, core, stage = house.peer.pump, house.peer.pump.engine.core, house.stage
+        driver, core, stage = house.peer.driver, house.peer.driver.engine.core, house.stage
         hung = await house.begin()
         house.patch(monkeypatch)
         await house.train(24)
         assert stage.state == "training"
         assert core.steps_per_second > 0
         hung.hang()  # perhaps in the middle of a round
-        since = pump.now
+        since = driver.now
         while len(house.learners) == 1:
-            assert advice_of(pump) == ""
+            assert advice_of(driver) == ""
             await house.train(1)
-            assert pump.now < since + PATIENCE_SECONDS + 5
-        assert pump.now > since + PATIENCE_SECONDS
+            assert driver.now < since + PATIENCE_SECONDS + 5
+        assert driver.now > since + PATIENCE_SECONDS
         assert core.steps_per_second == 0, "nobody waits for it"
         assert stage.state == "starting"
-        assert "the learner made no step for 31 s" in advice_of(pump)
+        assert "the learner made no step for 31 s" in advice_of(driver)
 
         await asyncio.sleep(1.0)
         assert torch.equal(*house.learners[-1].loaded)
-        versions, members = versions_certified(pump.engine), pump.book.certified.members
-        stage.advance(pump.now)
+        versions, members = versions_certified(driver.engine), driver.book.certified.members
+        stage.advance(driver.now)
         assert stage.state == "training"
         await house.train(32)
-        assert versions_certified(pump.engine) > versions
-        assert pump.book.certified.members > members + 8, "its work is in there again"
-        assert advice_of(pump) == ""
-        assert pump.book.events["learner_hangs"] == 1
+        assert versions_certified(driver.engine) > versions
+        assert driver.book.certified.members > members + 8, "its work is in there again"
+        assert advice_of(driver) == ""
+        assert driver.book.events["learner_hangs"] == 1
         assert house.failures == []
         await house.close()
 
@@ -279,14 +279,14 @@ def test_a_learner_that_writes_for_long_what_it_saves_does_not_hang(tmp_path: Pa
         await house.train(24)
         assert house.stage.state == "training"
         learner.hang()
-        folder = RunDirectory(tmp_path, house.peer.pump.engine.core.manifest.run_id).learner_file.parent
+        folder = RunDirectory(tmp_path, house.peer.driver.engine.core.manifest.run_id).learner_file.parent
         folder.mkdir(exist_ok=True)
         with (folder / ".tmp6Xq2Bd").open("wb", buffering=0) as file:
             file.truncate(1 << 20)
             for _ in range(8):
                 file.write(bytes(1 << 16))
                 await asyncio.sleep(PATIENCE_SECONDS / 2)
-            assert house.peer.pump.book.events["learner_hangs"] == 0
+            assert house.peer.driver.book.events["learner_hangs"] == 0
         await house.close()
 
     run_virtual(main())
@@ -300,18 +300,18 @@ def test_nothing_is_measured_against_what_an_earlier_learner_brought(
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2, network=MemoryNetwork(7, LinkPolicy(delay_seconds=0.02)))
-        work = house.peer.pump.work
+        work = house.peer.driver.work
         await house.begin()
         house.patch(monkeypatch)
         training = asyncio.get_running_loop().create_task(house.train(32))
-        while not work.snapshots or versions_certified(house.peer.pump.engine) < 6:  # noqa: ASYNC110
+        while not work.snapshots or versions_certified(house.peer.driver.engine) < 6:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert house.learning.training is not None
         await house.learning._replace(house.learning.training)
         await training
         assert house.learners[-1].references, "rounds went on"
         held = torch.cat(parameters_of(house.peer.learner.learner))
-        assert torch.equal(held, torch.cat(house.peer.pump.anchors.all_anchors())), "it has made no steps yet"
+        assert torch.equal(held, torch.cat(house.peer.driver.anchors.all_anchors())), "it has made no steps yet"
         await house.close()
 
     run_virtual(main())
@@ -329,7 +329,7 @@ def test_a_learner_that_hangs_again_and_again_ends_its_peer(tmp_path: Path, monk
             await house.learners[-1].make(8, STEP_SECONDS)
             await asyncio.sleep(PATIENCE_SECONDS + 5)
             assert len(house.learners) == min(count + 1, HANGS_MAX)
-            house.stage.advance(house.peer.pump.now)
+            house.stage.advance(house.peer.driver.now)
         assert [type(failure) for failure in house.failures] == [LocalError]
         await house.close()
 
@@ -345,7 +345,7 @@ def test_a_loop_of_ones_own_may_do_what_it_likes_between_two_steps(tmp_path: Pat
 
     async def main() -> None:
         house = await house_of(tmp_path, session=object())
-        core, book = house.peer.pump.engine.core, house.peer.pump.book
+        core, book = house.peer.driver.engine.core, house.peer.driver.book
         learner = await house.begin()
         await learner.make(8, STEP_SECONDS)
         assert core.steps_per_second > 0
@@ -367,22 +367,22 @@ def test_the_last_save_does_without_a_learner_that_does_not_answer(tmp_path: Pat
 
     async def main() -> None:
         house = await house_of(tmp_path, peers=2)
-        pump = house.peer.pump
+        driver = house.peer.driver
         learner = await house.begin()
         await house.train(24)
         if saved:
             await house.checkpointer.save_now()
         learner.hang()
-        while not pump.adoptions.waiting:
+        while not driver.adoptions.waiting:
             await house.train(1)
-        since, core = pump.now, pump.engine.core
+        since, core = driver.now, driver.engine.core
         with pytest.raises(LocalError, match="did not answer within 6 s"):
             await house.checkpointer.save_last()
-        assert pump.now == pytest.approx(since + LEARNER_SECONDS, abs=0.5)
+        assert driver.now == pytest.approx(since + LEARNER_SECONDS, abs=0.5)
         held = RunDirectory(tmp_path, core.manifest.run_id).load(core.manifest, core.rules)
         assert list(held.held) == house.peer.versions
         assert (held.learner_state is not None, held.learner_behind) == (saved, True)
-        assert "checkpoint_failed" not in pump.book.events
+        assert "checkpoint_failed" not in driver.book.events
         await house.close()
 
     run_virtual(main())

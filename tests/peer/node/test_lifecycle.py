@@ -14,9 +14,9 @@ from coordinator.wire.presence import State
 from dht.statement import digest_of
 from peer.machine.pause_policy import Pause
 from peer.net.presence_loop import PresenceLoop
-from peer.node.lifecycle import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Stage
+from peer.node.lifecycle import AGREEMENT_LIFETIMES, BY_HAND, ROUNDS_OF_PRESENCE_MIN, STRANGERS_LIFETIMES, Lifecycle
 from peer.node.status import lack_of_company, lack_of_founders, note_of, swarm_loss
-from peer.rounds.stale_work import LocalWork
+from peer.rounds.stale_work import StaleWork
 from tests.coordinator.builders import PACE, Club
 from tests.coordinator.builders import presence as presence_of
 from tests.coordinator.rigs import PEERS, chain_of, core, grown, presence
@@ -28,31 +28,31 @@ ROUND_SECONDS = config_of().pace.round_seconds
 LIFETIME_SECONDS = config_of().pace.presence_lifetime_seconds
 
 
-def stage_of(peer: Peer) -> Stage:
+def stage_of(peer: Peer) -> Lifecycle:
     nobody: Any = None
-    return Stage(peer.pump, PresenceLoop(nobody, nobody, digest_of(b"run"), peer.presence, nobody), "training")
+    return Lifecycle(peer.driver, PresenceLoop(nobody, nobody, digest_of(b"run"), peer.presence, nobody), "training")
 
 
 def a_training() -> Any:
     return SimpleNamespace(pause=lambda: None, resume=lambda: None)
 
 
-async def over(stage: Stage, peer: Peer) -> float:
+async def over(stage: Lifecycle, peer: Peer) -> float:
     """How long the stage takes to be over from now on."""
-    since = peer.pump.now
-    while not stage.advance(peer.pump.now):  # noqa: ASYNC110 - as `peer.node.node` asks it
+    since = peer.driver.now
+    while not stage.advance(peer.driver.now):  # noqa: ASYNC110 - as `peer.node.node` asks it
         await asyncio.sleep(LOOK_SECONDS)
-    return peer.pump.now - since
+    return peer.driver.now - since
 
 
 def see(ours: Peer, other: Peer, state: State, beat: int = 0) -> None:
     """What another one says of itself reaches us."""
     said = other.presence().model_copy(update={"state": state, "beat": beat})
-    ours.pump.feed(PresenceSeen(other.identity.peer_id, said))
+    ours.driver.feed(PresenceSeen(other.identity.peer_id, said))
 
 
 def test_every_pause_says_why() -> None:
-    stage = Stage(None, None, "training")  # type: ignore[arg-type]
+    stage = Lifecycle(None, None, "training")  # type: ignore[arg-type]
     assert stage.reason == ""
     stage.wanted_paused = True
     assert stage.reason == "", "it is obeyed at the end of a step"
@@ -66,9 +66,9 @@ def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> s
     """The state of a peer that meets these, all with chains at version 0, of whom the first so many are founders."""
     club = Club.of(8, founders=known + 1)
     engine = Engine(club.core(0), [club.chain(0), club.chain(1)], [0, 0], 0.0)
-    pump: Any = SimpleNamespace(engine=engine, local_work=LocalWork(2, 4), now=0.0)
+    driver: Any = SimpleNamespace(engine=engine, local_work=StaleWork(2, 4), now=0.0)
     looks: Any = SimpleNamespace(rounds=ROUNDS_OF_PRESENCE_MIN, hurry=lambda: None)
-    stage = Stage(pump, looks, "starting")
+    stage = Lifecycle(driver, looks, "starting")
     stage.training = a_training()
     now = 0.0
     while now <= seconds and stage.state != "training":
@@ -130,9 +130,9 @@ def test_whoever_asks_is_told_for_whom_a_run_waits(tmp_path: Path) -> None:
     async def main() -> str:
         swarm = Swarm(config_of(), 2, tmp_path)
         await swarm.start()
-        pump = swarm.peers[0].pump
-        pump.engine.core.manifest = pump.engine.core.manifest.model_copy(update={"founders": (PEERS[9],)})
-        note = note_of("", pump)
+        driver = swarm.peers[0].driver
+        driver.engine.core.manifest = driver.engine.core.manifest.model_copy(update={"founders": (PEERS[9],)})
+        note = note_of("", driver)
         await swarm.close()
         return note
 
@@ -157,10 +157,10 @@ def test_nobody_opens_a_round_once_the_run_has_all_its_versions(tmp_path: Path) 
         swarm = Swarm(config_of(versions=goal), 3, tmp_path)
         await swarm.start()
         for peer in swarm.peers:
-            peer.pump.certified = stage_of(peer).drain_at_goal
+            peer.driver.certified = stage_of(peer).drain_at_goal
         await swarm.train(60)
         reached = [sum(peer.versions) for peer in swarm.peers]
-        assert all(peer.pump.engine.draining for peer in swarm.peers)
+        assert all(peer.driver.engine.draining for peer in swarm.peers)
         await swarm.close()
         return reached
 
@@ -176,13 +176,13 @@ def test_who_leaves_a_run_that_goes_on_ends_with_its_rounds(tmp_path: Path) -> N
         await swarm.start()
         ours, theirs = swarm.peers[0], swarm.peers[1]
         training = asyncio.get_running_loop().create_task(swarm.train(30))
-        while not ours.pump.engine.in_flight:  # noqa: ASYNC110 - the pump tells nobody
+        while not ours.driver.engine.in_flight:  # noqa: ASYNC110 - the pump tells nobody
             await asyncio.sleep(0.01)
         stage = stage_of(ours)
         stage.leave()
-        assert not stage.advance(ours.pump.now), "a round is in flight"
+        assert not stage.advance(ours.driver.now), "a round is in flight"
         seconds = await over(stage, ours)
-        assert not ours.pump.engine.in_flight
+        assert not ours.driver.engine.in_flight
         assert stage.state == "draining"
         assert seconds < ROUND_SECONDS
         versions = sum(theirs.versions)
@@ -201,11 +201,11 @@ def test_where_all_leave_each_waits_for_the_others_to_hold_the_same(tmp_path: Pa
         stage = stage_of(ours)
         stage.leave()
         ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
-        ours.pump.feed(PresenceSeen(other.identity.peer_id, ahead))
-        assert not stage.advance(ours.pump.now)
+        ours.driver.feed(PresenceSeen(other.identity.peer_id, ahead))
+        assert not stage.advance(ours.driver.now)
         await asyncio.sleep(LOOK_SECONDS)
         see(ours, other, "draining", beat=2)
-        assert stage.advance(ours.pump.now)
+        assert stage.advance(ours.driver.now)
         await swarm.close()
 
     run_virtual(main())
@@ -220,12 +220,12 @@ def test_who_leaves_waits_for_a_rounds_deadline_at_most(tmp_path: Path) -> None:
         ours, other = swarm.peers
         apart = stage_of(ours)
         ahead = other.presence().model_copy(update={"state": "draining", "versions": (1, 0), "beat": 1})
-        ours.pump.feed(PresenceSeen(other.identity.peer_id, ahead))
+        ours.driver.feed(PresenceSeen(other.identity.peer_id, ahead))
         apart.leave()
         disagreed = await over(apart, ours)
 
         stuck = stage_of(other)
-        other.pump.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
+        other.driver.engine.machines[0].rounds.joining.since = 1e9  # it does not give up
         stuck.leave()
         in_flight = await over(stuck, other)
         await swarm.close()
@@ -243,19 +243,19 @@ def test_at_the_end_of_a_run_nobody_leaves_before_the_others_hold_it(tmp_path: P
         ours, other = swarm.peers
         assert sum(ours.versions) >= 2
         stage = stage_of(ours)
-        stage.advance(ours.pump.now)
-        other.pump.engine.drain()
+        stage.advance(ours.driver.now)
+        other.driver.engine.drain()
         await asyncio.sleep(ROUND_SECONDS)
         see(ours, other, "training", beat=1)
-        assert not stage.advance(ours.pump.now), "the other one does not say yet that it is over for it, too"
+        assert not stage.advance(ours.driver.now), "the other one does not say yet that it is over for it, too"
         see(ours, other, "draining", beat=2)
-        assert stage.advance(ours.pump.now)
+        assert stage.advance(ours.driver.now)
         late = stage_of(ours)
         silent = other.presence().model_copy(update={"state": "training", "beat": 3})
 
         async def say() -> None:
             for beat in range(3, 1000):
-                ours.pump.feed(PresenceSeen(other.identity.peer_id, silent.model_copy(update={"beat": beat})))
+                ours.driver.feed(PresenceSeen(other.identity.peer_id, silent.model_copy(update={"beat": beat})))
                 await asyncio.sleep(1.0)
 
         saying = asyncio.get_running_loop().create_task(say())

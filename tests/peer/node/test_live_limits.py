@@ -12,8 +12,8 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.cli.arguments import run_config
 from peer.machine.limits import SETTINGS_NAME, Limits, PeerSettings
-from peer.node.learner_control import Training, learner_bytes
-from peer.node.live_limits import LimitsDesk
+from peer.node.learner_control import LearnerControl, learner_bytes
+from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
 from peer.rounds.counters import LearnerProgress
 
@@ -63,7 +63,7 @@ def test_a_learner_computes_with_as_many_cores_as_it_is_allowed(tmp_path: Path, 
     client, progress = Client(), LearnerProgress()
     progress.device = device
     options = NodeOptions(tmp_path, threads=3)
-    training = Training(client, None, options, progress)  # type: ignore[arg-type]
+    training = LearnerControl(client, None, options, progress)  # type: ignore[arg-type]
     for cores in (0, 8, 2, 2, 0):
         training.respect(Limits(cpu_cores=cores))
     assert client.threads == [2, 3]
@@ -75,14 +75,14 @@ def test_a_learner_computes_with_as_many_cores_as_it_is_allowed(tmp_path: Path, 
 def test_a_learner_computes_so_much_of_the_time_as_it_is_allowed(tmp_path: Path) -> None:
     client = Client()
     options = NodeOptions(tmp_path, step_seconds=2.0, limits=Limits(compute_share=0.5))
-    training = Training(client, None, options, LearnerProgress())  # type: ignore[arg-type]
+    training = LearnerControl(client, None, options, LearnerProgress())  # type: ignore[arg-type]
     for share in (0.5, 0.25, 0.25, 1.0):
         training.respect(Limits(compute_share=share))
     assert client.paces == [(2.0, 0.25), (2.0, 1.0)]
 
 
-def desk(folder: Path, part: Any) -> LimitsDesk:
-    made = LimitsDesk(NodeOptions(folder, limits=Limits(cpu_cores=4)), part, part, part)
+def desk(folder: Path, part: Any) -> LiveLimits:
+    made = LiveLimits(NodeOptions(folder, limits=Limits(cpu_cores=4)), part, part, part)
     made.training = part
     return made
 

@@ -106,13 +106,13 @@ def test_a_snapshot_says_it(tmp_path: Path) -> None:
     async def main() -> list[str]:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
-        pump, learner = swarm.peers[0].pump, Reports()
+        driver, learner = swarm.peers[0].driver, Reports()
         base = PeerSnapshot(peer_id="me", run_id="", name="", role="learner", state="training", pid=0, wall_seconds=0.0)
         said = []
         for seconds in (1.0, 2.0):
             for _ in range(20):
-                watch_steps(learner.say(seconds), pump.engine.core.pace, pump.book)
-            said.append(peer_snapshot(base, pump, learner.progress, Conditions(), pump.now).late)
+                watch_steps(learner.say(seconds), driver.engine.core.pace, driver.book)
+            said.append(peer_snapshot(base, driver, learner.progress, Conditions(), driver.now).late)
         await swarm.close()
         return said
 

@@ -15,7 +15,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FragmentLayout, Partitioning, TensorSpec
 from peer.numerics.merge import MERGES, combine, squared_norm
 from peer.numerics.outer_optimizer import OuterState, outer_step
-from peer.numerics.outer_step import HeldResult, apply_merged, joined
+from peer.numerics.outer_step import AgreedResult, apply_merged, joined
 from peer.numerics.reduction import Admitted, admit, encode_contribution, merge_plan, reduce_partition, segment_inputs
 from peer.numerics.robust.segments import merge_segment
 from tests.peer.merging import (
@@ -233,7 +233,7 @@ def test_a_length_is_the_same_under_every_python() -> None:
     cut = Partitioning.of(FragmentLayout(0, (TensorSpec("a", (3, 1)),)), 3)
     square = float.fromhex("0x1.2000018000008p+1")
     member = Committed(1.0, (square, math.ulp(square) / 2, math.ulp(square) / 2))
-    held = [HeldResult(Admitted(torch.ones(1), (one,)), (0,)) for one in (1.0, 0.0, 0.0)]
+    held = [AgreedResult(Admitted(torch.ones(1), (one,)), (0,)) for one in (1.0, 0.0, 0.0)]
     _, scales = merged_step.merged_gradients(cut, held, lambda merged: [member], RDA)
     assert scales[0] == np.float32(math.sqrt(math.nextafter(square, math.inf))) != np.float32(math.sqrt(square))
 

@@ -15,11 +15,11 @@ from coordinator.run.manifest import PaceSpec
 from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import PHASE_WORDS, NetworkView, PhaseSpan, RoundView
 from coordinator.wire.messages import AskChainNote, ChainNote
-from dashboard.source import Seen
+from dashboard.source import SeenView
 from dht.identity import PeerId
 from peer.net.frames import StatusAnswer
 from peer.observer.history import LOSS_MAX
-from peer.observer.peers import Heard
+from peer.observer.peers import HeardPresence
 from peer.rounds.public_status import PublicStatus, encode_status
 from tests.peer.observing import ME, PACE, UNIX, Observed, world_of
 
@@ -126,7 +126,7 @@ def test_after_a_sleep_everything_is_dated_by_the_clock_again() -> None:
     view = check(observed.run(40))
     now = observed.unix_offset_seconds + observed.now
     assert view.network_seen_unix_seconds is not None
-    assert not Seen(view, now - view.network_seen_unix_seconds).silent
+    assert not SeenView(view, now - view.network_seen_unix_seconds).silent
     assert all(peer.live for peer in view.peers)
     assert [one for one in view.rounds if one.phases[0].start_unix_seconds > woken]
     dates = {one.digest: one.unix_seconds for one in view.certificates}
@@ -136,7 +136,7 @@ def test_after_a_sleep_everything_is_dated_by_the_clock_again() -> None:
     assert woken < max(dates.values()) <= now
     assert max(one.last_unix_seconds for one in view.credit) == max(dates.values())
     said = observed.world.peers[0].presence(5)
-    observed.observation.read([Heard(PeerId("stranger"), said, now - 60.0)], observed.now)
+    observed.observation.read([HeardPresence(PeerId("stranger"), said, now - 60.0)], observed.now)
     assert [peer.live for peer in observed.view().peers if peer.peer_id == "stranger"] == [False]
 
 
@@ -144,7 +144,7 @@ def test_an_old_record_of_a_dead_peer_does_not_bring_it_back() -> None:
     observed = Observed(world_of(3))
     observed.run(10)
     peer = observed.world.peers[1]
-    record = Heard(peer.me, peer.presence(5), UNIX + observed.now)
+    record = HeardPresence(peer.me, peer.presence(5), UNIX + observed.now)
     observed.world.crash(peer)
     observed.observation.read([record], observed.now)
     for _ in range(12):
@@ -378,7 +378,7 @@ def test_no_presence_can_hurt(data: st.DataObject) -> None:
         )
     )
     records = [
-        Heard(PeerId(f"liar{number}"), honest.model_copy(update=lie), UNIX + observed.now + number)
+        HeardPresence(PeerId(f"liar{number}"), honest.model_copy(update=lie), UNIX + observed.now + number)
         for number, lie in enumerate(lies)
     ]
     observed.observation.read(records, observed.now)
@@ -404,7 +404,7 @@ def test_certificates_that_do_not_verify_are_not_counted() -> None:
     )
     observed.observation.read(
         [
-            Heard(
+            HeardPresence(
                 observed.world.peers[1].me,
                 observed.world.peers[1].presence(9).model_copy(update={"versions": (newest.version + 1, 0)}),
                 UNIX + observed.now + 1,

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from dht.errors import UsageError
 from peer.plan import paper
-from peer.plan.bandwidth import Fragments, Link, Workload, data_parallel, decoupled, gbit_per_second, utilisation
+from peer.plan.bandwidth import (
+    Fragments,
+    SiteLink,
+    TrafficWorkload,
+    data_parallel,
+    decoupled,
+    gbit_per_second,
+    utilisation,
+)
 from peer.plan.tables import table_13
 
-FIVE_B = Workload(params=5e9, step_seconds=1.0, bits=4)
+FIVE_B = TrafficWorkload(params=5e9, step_seconds=1.0, bits=4)
 LAST = len(paper.UTILISATIONS) - 1  # 99 %
 CELLS = [
     (setting, column)
@@ -49,18 +57,18 @@ def test_table_13_is_not_smooth_where_we_leave_it() -> None:
 @pytest.mark.parametrize(("bits", "gbit"), [(4, 1.39), (16, 5.54)])
 def test_what_a_whole_model_in_24_steps_needs(bits, gbit) -> None:
     """(decoupled-diloco.md §10: our honest number) Not 0.84 Gbit/s: a link that is never idle has 24 steps for all."""
-    work, link = Workload(5e9, 1.0, bits), Link(8)
+    work, link = TrafficWorkload(5e9, 1.0, bits), SiteLink(8)
     ours = gbit_per_second(work, decoupled(Fragments()), link, 0.95)
     assert ours == pytest.approx(gbit, abs=0.005)
     assert ours == pytest.approx(5 * bits * 1.75 * 0.95 / 24)
 
 
-works = st.builds(Workload, st.floats(1e6, 1e12), st.floats(0.01, 100), st.floats(1, 32))
+works = st.builds(TrafficWorkload, st.floats(1e6, 1e12), st.floats(0.01, 100), st.floats(1, 32))
 rhythms = st.one_of(
     st.just(data_parallel()),
     st.builds(decoupled, st.builds(Fragments, st.floats(1, 500), st.integers(1, 100), st.floats(0, 5))),
 )
-links = st.builds(Link, st.integers(2, 1000), st.sampled_from(["ring", "butterfly", "home"]))
+links = st.builds(SiteLink, st.integers(2, 1000), st.sampled_from(["ring", "butterfly", "home"]))
 shares = st.floats(0.01, 0.99)
 
 
@@ -73,9 +81,9 @@ def test_rate_and_utilisation_are_inverse(work, rhythm, link, share) -> None:
 def test_more_is_never_cheaper(work, rhythm, link, share, factor) -> None:
     needed = gbit_per_second(work, rhythm, link, share)
     assert gbit_per_second(work, rhythm, link, share / factor) < needed
-    heavier = Workload(work.params * factor, work.step_seconds, work.bits)
+    heavier = TrafficWorkload(work.params * factor, work.step_seconds, work.bits)
     assert gbit_per_second(heavier, rhythm, link, share) == pytest.approx(factor * needed)
-    slower = Workload(work.params, work.step_seconds * factor, work.bits)
+    slower = TrafficWorkload(work.params, work.step_seconds * factor, work.bits)
     assert gbit_per_second(slower, rhythm, link, share) == pytest.approx(needed / factor)
 
 
@@ -89,42 +97,42 @@ def test_no_link_carries_a_model_in_less_time_than_it_takes(work, link, share, p
 
 
 def test_links() -> None:
-    ring, butterfly = Link(8, "ring", 0.05), Link(8, "butterfly", 0.05)
+    ring, butterfly = SiteLink(8, "ring", 0.05), SiteLink(8, "butterfly", 0.05)
     assert ring.traffic_factor == butterfly.traffic_factor == 1.75
     assert ring.hop_seconds == pytest.approx(0.7)
     assert butterfly.hop_seconds == pytest.approx(0.1)
-    homes = Link(200, "home", 0.05)
+    homes = SiteLink(200, "home", 0.05)
     assert homes.traffic_factor == 2 * 15 / 16
-    assert Link(200, "home", home_group=200).traffic_factor == 2 * 199 / 200
-    assert Link(1, "ring", 0.05).hop_seconds == 0.0
-    assert gbit_per_second(FIVE_B, data_parallel(), Link(1), 0.95) == 0.0
+    assert SiteLink(200, "home", home_group=200).traffic_factor == 2 * 199 / 200
+    assert SiteLink(1, "ring", 0.05).hop_seconds == 0.0
+    assert gbit_per_second(FIVE_B, data_parallel(), SiteLink(1), 0.95) == 0.0
 
 
 def test_latency_costs_bandwidth_until_nothing_helps() -> None:
     rhythm = decoupled(Fragments(overlap_steps=1))  # 12 of 24 steps hidden
-    near, far = (gbit_per_second(FIVE_B, rhythm, Link(8, "ring", delay), 0.95) for delay in (0.0, 0.02))
+    near, far = (gbit_per_second(FIVE_B, rhythm, SiteLink(8, "ring", delay), 0.95) for delay in (0.0, 0.02))
     assert near < far
     with pytest.raises(UsageError, match="latency alone"):
-        gbit_per_second(FIVE_B, rhythm, Link(8, "ring", 1.0), 0.95)
-    assert utilisation(FIVE_B, rhythm, Link(8, "ring", 1.0), 1e6) < 0.95
+        gbit_per_second(FIVE_B, rhythm, SiteLink(8, "ring", 1.0), 0.95)
+    assert utilisation(FIVE_B, rhythm, SiteLink(8, "ring", 1.0), 1e6) < 0.95
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Link(0),
-        lambda: Link(2, "carrier pigeon"),  # type: ignore[arg-type]
-        lambda: Link(2, latency_seconds=-1),
-        lambda: Link(2, home_group=0),
-        lambda: Workload(0, 1, 1),
-        lambda: Workload(1, 0, 1),
-        lambda: Workload(1, 1, 0),
+        lambda: SiteLink(0),
+        lambda: SiteLink(2, "carrier pigeon"),  # type: ignore[arg-type]
+        lambda: SiteLink(2, latency_seconds=-1),
+        lambda: SiteLink(2, home_group=0),
+        lambda: TrafficWorkload(0, 1, 1),
+        lambda: TrafficWorkload(1, 0, 1),
+        lambda: TrafficWorkload(1, 1, 0),
         lambda: Fragments(period_steps=0.5),
         lambda: Fragments(count=0),
         lambda: Fragments(overlap_steps=-1),
-        lambda: gbit_per_second(FIVE_B, data_parallel(), Link(2), 1.5),
-        lambda: gbit_per_second(FIVE_B, data_parallel(), Link(2), math.nan),
-        lambda: utilisation(FIVE_B, data_parallel(), Link(2), 0.0),
+        lambda: gbit_per_second(FIVE_B, data_parallel(), SiteLink(2), 1.5),
+        lambda: gbit_per_second(FIVE_B, data_parallel(), SiteLink(2), math.nan),
+        lambda: utilisation(FIVE_B, data_parallel(), SiteLink(2), 0.0),
     ],
 )
 def test_impossible_numbers_are_the_users(make) -> None:

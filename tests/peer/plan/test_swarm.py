@@ -15,7 +15,7 @@ from peer.plan.population import Absence, Crowd, Cut, Lines, Population, Session
 from peer.plan.prediction import Prediction, predict, warmup_seconds
 from peer.plan.scenario import Scenario
 from peer.plan.swarm_plan import PlanFile
-from peer.plan.swarm_report import SwarmReport, lines_table, report_of
+from peer.plan.swarm_report import PlanReport, lines_table, report_of
 from tests.checkout import ROOT
 
 PLANS = ROOT / "examples/plan"
@@ -188,7 +188,7 @@ def test_sessions_leave_the_share_that_they_promise() -> None:
 
 
 @pytest.fixture(scope="module")
-def chaos() -> SwarmReport:
+def chaos() -> PlanReport:
     return report_of(PlanFile.load(PLANS / "chaos.toml"), PLANS / "chaos.toml")
 
 

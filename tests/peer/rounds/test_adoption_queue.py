@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from peer.rounds.adoption_queue import AdoptionQueue
-from peer.rounds.stale_work import LocalWork
+from peer.rounds.stale_work import StaleWork
 
 WAITING_MAX = 3
 
 
 def test_few_versions_wait_for_a_learner_that_does_not_answer() -> None:
     async def main() -> None:
-        work, brought = LocalWork(2, 64), list[int]()
+        work, brought = StaleWork(2, 64), list[int]()
         queue = AdoptionQueue(2, WAITING_MAX, work)
         answers = asyncio.Event()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.core.events import Event, FetchFailed, StateFetched
 from dht.errors import NetworkError
-from peer.rounds.catch_up import Fetches
+from peer.rounds.catch_up import CatchUp
 from peer.storage.anchors import HeldState
 
 
@@ -34,7 +34,7 @@ class Stand:
         self.taken: list[Any] = []
         loop = asyncio.get_running_loop()
         self.chains: dict[int, Any] = {}
-        self.fetches = Fetches(self, self, lambda: self.chains, loop.create_task, self.feed)  # type: ignore[arg-type]
+        self.fetches = CatchUp(self, self, lambda: self.chains, loop.create_task, self.feed)  # type: ignore[arg-type]
 
     # -- as the work
 

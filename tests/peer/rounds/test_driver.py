@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coordinator.chain.chain import CHAIN_KEPT, Chain
-from coordinator.chain.passes import Lane
+from coordinator.chain.passes import ReadingLane
 from coordinator.core.actions import Apply, Discard, PartitionResult, Reduce, RoundKey
 from coordinator.core.context import Core
 from coordinator.core.events import PresenceSeen, Progress, Reduced
@@ -41,8 +41,8 @@ from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import outer_step, state_digest
 from peer.numerics.reduction import segment_norms
 from peer.rounds.counters import Book
-from peer.rounds.driver import Pump
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.driver import RoundDriver
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 from peer.storage.checkpoint import VoteLog
@@ -101,18 +101,18 @@ class InProcessLearner:
 @dataclass
 class Peer:
     identity: Identity
-    pump: Pump
+    driver: RoundDriver
     learner: InProcessLearner
     failures: list[BaseException]
 
     @property
     def versions(self) -> list[int]:
-        return [machine.chain.version for machine in self.pump.engine.machines]
+        return [machine.chain.version for machine in self.driver.engine.machines]
 
     def presence(self) -> Presence:
-        versions, heads = self.pump.engine.heads()
+        versions, heads = self.driver.engine.heads()
         return Presence(
-            boot=self.pump.engine.core.boot,
+            boot=self.driver.engine.core.boot,
             state="training",
             steps=self.learner.learner.step_count,
             steps_per_second=1 / STEP_SECONDS,
@@ -148,7 +148,7 @@ class Swarm:
         )
         for identity in identities:
             peer = await self.add(identity, manifest)
-            await peer.pump.transport.start(peer.pump.on_frame, peer.pump.on_gone)
+            await peer.driver.transport.start(peer.driver.on_frame, peer.driver.on_gone)
             self.peers.append(peer)
 
     async def add(self, identity: Identity, manifest: Manifest) -> Peer:
@@ -168,10 +168,10 @@ class Swarm:
         learner = InProcessLearner(make_learner(self.config, windows_of(self.config, identity.peer_id)))
         transport = self.network.transport(identity.peer_id)
         failures: list[BaseException] = []
-        pump = Pump(
+        driver = RoundDriver(
             engine=Engine(core, chains, [0] * len(chains), asyncio.get_running_loop().time()),
             transport=transport,
-            work=RoundWork(self.config, anchors, blobs, Inline()),
+            work=TensorWorker(self.config, anchors, blobs, Inline()),
             anchors=anchors,
             blobs=blobs,
             votes=VoteLog(self.folder / identity.peer_id),
@@ -179,7 +179,7 @@ class Swarm:
             failed=failures.append,
             learner=learner,  # type: ignore[arg-type]
         )
-        return Peer(identity, pump, learner, failures)
+        return Peer(identity, driver, learner, failures)
 
     def part(self, first: int) -> None:
         """Nothing goes any more between the first peers and the others."""
@@ -200,15 +200,17 @@ class Swarm:
         loop = asyncio.get_running_loop()
         for number in range(steps):
             for peer in self.peers:
-                peer.learner.learner.set_progress(0, window_to_read(peer.pump.engine))  # as `Training.follow` does
+                peer.learner.learner.set_progress(
+                    0, window_to_read(peer.driver.engine)
+                )  # as `LearnerControl.follow` does
                 peer.learner.learner.step()
                 peer.learner.steps_at.append(loop.time())
-                peer.pump.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
+                peer.driver.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
             if number % STEPS_PER_PRESENCE == 0:
                 for peer in self.peers:
                     for other in self.peers:
                         if other is not peer and self.side(other) == self.side(peer):
-                            other.pump.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
+                            other.driver.feed(PresenceSeen(peer.identity.peer_id, peer.presence()))
             await asyncio.sleep(STEP_SECONDS)
 
     async def train_until(self, done: Callable[[], bool], steps_max: int) -> None:
@@ -227,8 +229,8 @@ class Swarm:
 
     async def close(self) -> None:
         for peer in self.peers:
-            await peer.pump.close()
-            await peer.pump.transport.close()
+            await peer.driver.close()
+            await peer.driver.transport.close()
             assert peer.failures == []
 
 
@@ -253,11 +255,11 @@ def test_three_peers_train_one_model(tmp_path: Path) -> None:
     swarm = run_virtual(main())
     for peer in swarm.peers:
         assert sum(peer.versions) >= 20
-        engine, anchors = peer.pump.engine, peer.pump.anchors
+        engine, anchors = peer.driver.engine, peer.driver.anchors
         for machine in engine.machines:
             assert anchors.digest(machine.index) == machine.chain.state  # hashed from the tensors
-        assert peer.pump.book.certified.members == 3 * peer.pump.book.certified.versions
-    heads = {peer.pump.engine.heads() for peer in swarm.peers}
+        assert peer.driver.book.certified.members == 3 * peer.driver.book.certified.versions
+    heads = {peer.driver.engine.heads() for peer in swarm.peers}
     assert len(heads) == 1
 
 
@@ -271,7 +273,7 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
         swarm.part(2)
         parted = [list(peer.versions) for peer in swarm.peers]
         await swarm.train_until(lambda: all(swarm.have_made(10, parted)), 160)
-        assert len({peer.pump.engine.heads() for peer in swarm.peers}) == 2
+        assert len({peer.driver.engine.heads() for peer in swarm.peers}) == 2
         swarm.heal()
         healed = [list(peer.versions) for peer in swarm.peers]
         await swarm.train_until(lambda: all(swarm.have_made(5, healed)), 80)
@@ -279,9 +281,9 @@ def test_what_either_half_has_certified_is_in_the_model_of_both_afterwards(tmp_p
         return swarm
 
     swarm = run_virtual(main())
-    chains = swarm.peers[0].pump.engine.chains
-    assert len({peer.pump.engine.heads() for peer in swarm.peers}) == 1
-    assert sorted(peer.pump.book.events["branch_carried"] for peer in swarm.peers) == [0, 0, *[len(chains)] * 2]
+    chains = swarm.peers[0].driver.engine.chains
+    assert len({peer.driver.engine.heads() for peer in swarm.peers}) == 1
+    assert sorted(peer.driver.book.events["branch_carried"] for peer in swarm.peers) == [0, 0, *[len(chains)] * 2]
     for peer in swarm.peers:
         for chain in chains:
             listed = [one for certificate in chain.certificates for one in certificate.outcome.included()]
@@ -295,7 +297,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
     config = config_of()
     config = config.model_copy(update={"data": config.data.model_copy(update={"order": "passes"})})
     read: list[int] = []
-    lanes: list[set[Lane]] = []
+    lanes: list[set[ReadingLane]] = []
 
     async def main() -> Swarm:
         swarm = Swarm(config, 3, tmp_path)
@@ -305,7 +307,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
             counted = [peer.learner.learner.counters(0) for peer in swarm.peers]
             newest = [one.window_first + one.window_count - 1 for one in counted]
             read.extend(newest)
-            lanes.append({Lane.of(window) for window in newest})
+            lanes.append({ReadingLane.of(window) for window in newest})
         await swarm.close()
         return swarm
 
@@ -315,7 +317,7 @@ def test_in_passes_every_version_gives_everybody_a_lane_of_its_own(tmp_path: Pat
     assert {lane.lanes for each in lanes for lane in each} == {3}
     assert max(lane.version for lane in lanes[-1]) >= 10
     for peer in swarm.peers:
-        delays = peer.pump.book.delays_steps
+        delays = peer.driver.book.delays_steps
         assert delays
         assert all(0 <= delay < 8 for delay in delays)
 
@@ -332,7 +334,7 @@ def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, 
     async def main() -> Swarm:
         swarm = Swarm(config, 4, tmp_path)
         await swarm.start()
-        work, blobs = swarm.peers[2].pump.work, swarm.peers[2].pump.blobs
+        work, blobs = swarm.peers[2].driver.work, swarm.peers[2].driver.blobs
         honest = work.reduce
 
         def reduce(action: Reduce) -> Reduced:
@@ -352,12 +354,12 @@ def test_a_cheating_reducer_is_found_before_anything_is_applied(tmp_path: Path, 
     culprit = swarm.peers[2].identity.peer_id
     assert len(lies) >= 3
     for peer in swarm.peers:
-        [machine] = peer.pump.engine.machines
+        [machine] = peer.driver.engine.machines
         assert machine.chain.version >= 3
         partitions = [part for one in machine.chain.certificates for part in one.outcome.partitions if part is not None]
         assert culprit not in {part.reducer for part in partitions}
         assert not set(lies) & {part.root for part in partitions}
-        assert peer is swarm.peers[2] or peer.pump.book.events["result_refuted"] >= 3
+        assert peer is swarm.peers[2] or peer.driver.book.events["result_refuted"] >= 3
 
 
 def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) -> None:
@@ -372,17 +374,17 @@ def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) ->
     async def main() -> Swarm:
         swarm = Swarm(config, 4, tmp_path)
         await swarm.start()
-        largest_bytes = 4 * max(layout.elements for layout in swarm.peers[0].pump.anchors.layouts)
+        largest_bytes = 4 * max(layout.elements for layout in swarm.peers[0].driver.anchors.layouts)
         for peer in swarm.peers:
-            peer.pump.blobs._bytes_max = BLOB_FRAGMENTS * largest_bytes * config.pace.overlap
-        *others, culprit = (peer.pump for peer in swarm.peers)
+            peer.driver.blobs._bytes_max = BLOB_FRAGMENTS * largest_bytes * config.pace.overlap
+        *others, culprit = (peer.driver for peer in swarm.peers)
         hear, numbers = culprit.on_frame, count()
 
         def flood(sender: PeerId, header: bytes, payload: bytes) -> None:
             hear(sender, header, payload)
-            for pump, header in product(others, headers):
+            for driver, header in product(others, headers):
                 garbage = next(numbers).to_bytes(8, "big") + bytes(culprit.work.payload_bytes_max - 8)
-                culprit.transport.post(pump.transport.peer_id, header, garbage)
+                culprit.transport.post(driver.transport.peer_id, header, garbage)
 
         culprit.transport._on_frame = flood  # type: ignore[attr-defined]
         await swarm.train(16)
@@ -392,7 +394,7 @@ def test_a_flood_of_bytes_does_not_drive_out_what_rounds_need(tmp_path: Path) ->
     swarm = run_virtual(main())
     for peer in swarm.peers[:3]:
         assert sum(peer.versions) >= 6
-        assert peer.pump.book.events["round_void"] == 0
+        assert peer.driver.book.events["round_void"] == 0
 
 
 def test_a_round_that_is_given_up_at_once_leaves_no_step(tmp_path: Path) -> None:
@@ -401,22 +403,22 @@ def test_a_round_that_is_given_up_at_once_leaves_no_step(tmp_path: Path) -> None
     async def main() -> int:
         swarm = Swarm(config_of(), 1, tmp_path)
         await swarm.start()
-        pump = swarm.peers[0].pump
-        elements = pump.anchors.layouts[0].elements
-        codec, cut = CODECS[config_of().outer.result_codec], Partitioning.of(pump.anchors.layouts[0], 1)
+        driver = swarm.peers[0].driver
+        elements = driver.anchors.layouts[0].elements
+        codec, cut = CODECS[config_of().outer.result_codec], Partitioning.of(driver.anchors.layouts[0], 1)
         data = codec.encode(torch.ones(elements))
-        root = pump.blobs.add(data, codec.leaf_bytes)
+        root = driver.blobs.add(data, codec.leaf_bytes)
         norms = segment_norms(codec.decode(data, elements), cut, 0)
         key = RoundKey(0, 7, digest_of(b"roster"))
         inputs = (ReduceInput(0, digest_of(b"part"), 1.0, norms),)
         applied = Apply(key, (PartitionResult(root, (0,)),), inputs, 1)
-        assert pump.work.apply(applied) is not None, "it is a step"
-        pump.work.discard(key)
-        before = len(pump.work._applied)
-        pump._perform(applied)
-        pump._perform(Discard(key))
-        await pump.work.run(lambda: None)
-        left = len(pump.work._applied) - before
+        assert driver.work.apply(applied) is not None, "it is a step"
+        driver.work.discard(key)
+        before = len(driver.work._applied)
+        driver._perform(applied)
+        driver._perform(Discard(key))
+        await driver.work.run(lambda: None)
+        left = len(driver.work._applied) - before
         await swarm.close()
         return left
 
@@ -438,7 +440,7 @@ def test_every_point_at_which_a_peer_can_be_killed_is_passed(tmp_path: Path) -> 
         swarm = Swarm(config_of(), 3, tmp_path)
         await swarm.start()
         for peer in swarm.peers:
-            peer.pump.fault = Spy("nowhere", 1)
+            peer.driver.fault = Spy("nowhere", 1)
         await swarm.train(24)
         await swarm.close()
 
@@ -501,7 +503,7 @@ def test_one_peer_alone_is_local_training_with_the_outer_step(tmp_path: Path) ->
             upcoming = next(adoptions)
     assert sum(peer.versions) >= 14
     for fragment, state in enumerate(states):
-        held = peer.pump.anchors.current(fragment)
+        held = peer.driver.anchors.current(fragment)
         assert torch.equal(state.momentum, held.momentum)
         assert torch.equal(state.anchor, held.anchor)
     for name, parameter in plain.model.named_parameters():

@@ -28,7 +28,7 @@ from peer.rounds.public_status import (
     public_status,
     thinned,
 )
-from peer.rounds.requests import Transfers
+from peer.rounds.requests import StateRequests
 
 IDS = [Identity(digest_of(b"member", bytes([number]))).peer_id for number in range(32)]
 
@@ -154,7 +154,7 @@ def test_a_crowd_is_answered_from_one_status_and_not_without_end() -> None:
 
 def test_a_peer_answers_who_asks_and_ignores_answers() -> None:
     sent: list[tuple[PeerId, object]] = []
-    transfers = Transfers(None, b"manifest", list, lambda to, message, _: sent.append((to, message)))  # type: ignore[arg-type]
+    transfers = StateRequests(None, b"manifest", list, lambda to, message, _: sent.append((to, message)))  # type: ignore[arg-type]
     asker = PeerId("asker")
     transfers.handle(asker, StatusAsk(), b"", 0.0)
     assert sent == []  # not ready to tell anything

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.chain.waypoint import heads_digest
-from coordinator.core.answer_budget import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, Answering
+from coordinator.core.answer_budget import BYTES_PER_SECOND, FRAGMENT_BYTES_AT_ONCE, AnswerBudget
 from dht.identity import PeerId
 from peer.net.frames import HeadsAnswer, HeadsAsk, ManifestAnswer, ManifestAsk, TailAnswer, TailAsk, Transfer
-from peer.rounds.requests import Transfers
+from peer.rounds.requests import StateRequests
 from tests.coordinator.builders import Club
 
 CLUB = Club.of(4, founders=4)
@@ -27,10 +27,10 @@ ASKER, ANOTHER = PeerId("asker"), PeerId("another")
 class Donor:
     """The answering end, and what it has posted."""
 
-    def __init__(self, answering: Answering | None = None) -> None:
+    def __init__(self, answering: AnswerBudget | None = None) -> None:
         self.posted: list[tuple[PeerId, Transfer]] = []
         manifest = CLUB.manifest.to_wire()
-        self._transfers = Transfers(None, manifest, lambda: [CHAIN], self._post, answering)  # type: ignore[arg-type]
+        self._transfers = StateRequests(None, manifest, lambda: [CHAIN], self._post, answering)  # type: ignore[arg-type]
         self.ask: Callable[[PeerId, Transfer, float], None] = lambda asker, question, now: self._transfers.handle(
             asker, question, b"", now
         )
@@ -52,7 +52,7 @@ def test_a_newcomer_is_told_what_it_asks() -> None:
 
 @pytest.mark.parametrize("question", [one for one, _ in QUESTIONS], ids=["manifest", "heads", "tail"])
 def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(question: Transfer) -> None:
-    answering, seconds = Answering(), 10
+    answering, seconds = AnswerBudget(), 10
     donor = Donor(answering)
     answering.gave(ASKER, FRAGMENT_BYTES_AT_ONCE, 0.0)
     for beat in range(1000 * seconds):
@@ -65,7 +65,7 @@ def test_whoever_asks_without_end_gets_so_much_a_second_and_nobody_else_waits(qu
 
 
 def test_what_the_core_has_answered_counts() -> None:
-    answering = Answering()
+    answering = AnswerBudget()
     donor = Donor(answering)
     answering.gave(ASKER, 2 * FRAGMENT_BYTES_AT_ONCE, 0.0)
     for question, _ in QUESTIONS:

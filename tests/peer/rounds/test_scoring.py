@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coordinator.chain.passes import Lane
+from coordinator.chain.passes import ReadingLane
 from coordinator.core.actions import Appraise, RoundKey
 from dht.identity import PeerId
 from peer.data.windows import TrainingWindows
@@ -16,7 +16,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MERGES
 from peer.rounds.scoring import GAIN_MAX, NOBODY, Appraiser, gain_of, sides_of
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 from tests.peer.lab import small
@@ -26,7 +26,7 @@ CODEC, PARTITIONS, FRAGMENT = CODECS["fp32"], 3, 1
 BASE, PEER = b"b" * 32, PeerId("somebody")
 
 
-def bench(gradient: torch.Tensor) -> tuple[Appraise, Inspector, Anchors, Appraiser]:
+def bench(gradient: torch.Tensor) -> tuple[Appraise, SpotChecker, Anchors, Appraiser]:
     """A store with this outer gradient in parts, at version 0 installed under the digest BASE."""
     layouts, states = layouts_of(small.BASE), genesis_states(small.BASE)
     anchors, blobs = Anchors(layouts, states), BlobStore(1 << 24)
@@ -35,7 +35,7 @@ def bench(gradient: torch.Tensor) -> tuple[Appraise, Inspector, Anchors, Apprais
     sent = Made.of(gradient, cut, CODEC)
     for part in sent.parts:
         blobs.add(part, CODEC.leaf_bytes)
-    inspector = Inspector(lambda *_: cut, (CODEC, CODEC), MERGES["mean"], blobs)
+    inspector = SpotChecker(lambda *_: cut, (CODEC, CODEC), MERGES["mean"], blobs)
     text = small.text().train
     appraiser = Appraiser(small.BASE, lambda peer: TrainingWindows(text, small.BASE.data, b"run", peer))
     action = Appraise(RoundKey(FRAGMENT, 0, bytes(32)), BASE, PEER, sent.part_roots, 0, 4, b"seed")
@@ -84,7 +84,7 @@ def test_in_passes_only_windows_that_the_commitment_has_trained_on_are_drawn() -
     action, inspector, anchors, _ = bench(torch.zeros(size()))
     sides = sides_of(action, inspector, anchors)
     assert sides is not None
-    data, lane = small.BASE.data.model_copy(update={"order": "passes"}), Lane(7, 1, 3).first
+    data, lane = small.BASE.data.model_copy(update={"order": "passes"}), ReadingLane(7, 1, 3).first
     drawn: list[int] = []
 
     class Noted:

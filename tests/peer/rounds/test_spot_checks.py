@@ -19,7 +19,7 @@ from peer.numerics.leaves import Leaves
 from peer.numerics.merge import MERGES, MergeRule
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.reduction import ReducedPartition
-from peer.rounds.spot_checks import Inspector
+from peer.rounds.spot_checks import SpotChecker
 from peer.storage.blobs import BlobStore
 from tests.peer.reducing import Reduction, alike, is_caught
 
@@ -382,7 +382,7 @@ def test_an_audit_without_an_input_cannot_tell() -> None:
     for one in reduction.inputs[1:]:
         own.add(reduction.blobs.get(one.root) or b"", reduction.contribution.leaf_bytes)
     own.put(honest.data, honest.tree)
-    reduction.inspector = Inspector(lambda *_: reduction.cut, codecs, reduction.rule, own)
+    reduction.inspector = SpotChecker(lambda *_: reduction.cut, codecs, reduction.rule, own)
     assert reduction.audit(honest).finding is Finding.UNOPENED
     own.add(reduction.blobs.get(reduction.inputs[0].root) or b"", reduction.contribution.leaf_bytes)
     assert reduction.audit(honest).finding is Finding.CONFIRMED

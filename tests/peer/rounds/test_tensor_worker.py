@@ -29,7 +29,7 @@ from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MERGES
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.replay_steps import missed_versions
-from peer.rounds.tensor_worker import RoundWork
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, HeldState, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
 
@@ -52,7 +52,7 @@ class Round:
         self.blobs = BlobStore(1 << 26)
         self.partitions = partitions
         self.members = [
-            RoundWork(
+            TensorWorker(
                 config,
                 Anchors(layouts_of(config), genesis_states(config)),
                 self.blobs,

@@ -11,7 +11,7 @@ from coordinator.trust.evidence import Guilt, contradiction
 from dht.statement import Context, Statement, digest_of, make_statement
 from dht.wire import Wire
 from peer.cli import main
-from peer.storage.evidence_files import EvidenceShelf
+from peer.storage.evidence_files import EvidenceFiles
 from peer.storage.run_directory import MANIFEST_FILE
 from tests.peer.exporting import KEYS, CertifiedRun
 
@@ -36,7 +36,7 @@ def kept(folder: Path, one: Statement, other: Statement) -> Path:
     run.mkdir()
     (run / MANIFEST_FILE).write_bytes(RUN.manifest.to_wire())
     guilt = Guilt(KEYS[1].peer_id, "not what is shown: it is judged anew")
-    EvidenceShelf(run / "evidence").keep(Ban(guilt, contradiction(one, other), 1.0))
+    EvidenceFiles(run / "evidence").keep(Ban(guilt, contradiction(one, other), 1.0))
     (path,) = (run / "evidence").iterdir()
     return path
 

@@ -41,9 +41,9 @@ def tiny() -> RunConfig:
 
 async def keep(peer: Peer, directory: RunDirectory, votes: VoteLog) -> None:
     """What a peer writes: manifest, votes, certificates, checkpoint."""
-    directory.keep_manifest(peer.pump.engine.core.manifest)
+    directory.keep_manifest(peer.driver.engine.core.manifest)
     directory.vote_log.append(*votes.read())
-    captured = await Checkpointer(directory, peer.pump, peer.presence).capture()
+    captured = await Checkpointer(directory, peer.driver, peer.presence).capture()
     directory.make_room()
     save_file(peer.learner.learner.export_state(), directory.learner_file)
     directory.save(captured, directory.learner_file)
@@ -56,11 +56,11 @@ async def make(folder: Path) -> dict[str, object]:
         await swarm.start()
         await swarm.train(STEPS)
         peer, learner = swarm.peers[0], swarm.peers[0].learner.learner
-        directory = RunDirectory(folder, peer.pump.engine.core.manifest.run_id)
+        directory = RunDirectory(folder, peer.driver.engine.core.manifest.run_id)
         await keep(peer, directory, VoteLog(Path(temporary) / peer.identity.peer_id))
-        machines = peer.pump.engine.machines
+        machines = peer.driver.engine.machines
         expected = {
-            "run_id": peer.pump.engine.core.rules.run_id.hex(),
+            "run_id": peer.driver.engine.core.rules.run_id.hex(),
             "peer": peer.identity.peer_id,
             "versions": [machine.held for machine in machines],
             "states": [machine.held_chain.state.hex() for machine in machines],

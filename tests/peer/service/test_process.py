@@ -225,18 +225,18 @@ def test_a_last_save_that_takes_longer_than_stopping_may_is_no_failure(
 
 def test_a_first_signal_does_not_cost_the_last_save() -> None:
     """As when a service is stopped while its peer, whose run is over, still saves."""
-    wishes, lines = process.Wishes(), list[str]()
+    requests, lines = process.ShutdownRequests(), list[str]()
 
     class OnBusyDisk(Stand):
         async def save_last(self) -> None:
-            wishes.on_signal(signal.SIGTERM)
+            requests.on_signal(signal.SIGTERM)
             for _ in range(10):
                 await asyncio.sleep(0)
             self.happened.append("saved")
 
     async def main() -> list[str]:
         node = OnBusyDisk()
-        await process._save_last(node, wishes, lines.append)
+        await process._save_last(node, requests, lines.append)
         return node.happened
 
     assert asyncio.run(main()) == ["saved"]
@@ -347,14 +347,14 @@ def test_a_signal_during_the_imports_ends_quietly(tmp_path: Path, alarms: list[i
 
 
 def test_a_peer_on_a_tether_stops_at_the_first_sigterm_without_saving(alarms: list[int]) -> None:
-    wishes = process.Wishes(tethered=True)
-    wishes.on_signal(signal.SIGINT)
-    assert not wishes.stop.is_set()
-    assert not wishes.abandoned
-    wishes = process.Wishes(tethered=True)
-    wishes.on_signal(signal.SIGTERM)
-    assert wishes.stop.is_set()
-    assert wishes.abandoned
+    requests = process.ShutdownRequests(tethered=True)
+    requests.on_signal(signal.SIGINT)
+    assert not requests.stop.is_set()
+    assert not requests.abandoned
+    requests = process.ShutdownRequests(tethered=True)
+    requests.on_signal(signal.SIGTERM)
+    assert requests.stop.is_set()
+    assert requests.abandoned
     assert alarms == [process.ALARM_SECONDS]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.chain import Chain
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from dht.errors import LocalError
 from peer.storage import certificate_log as module
 from peer.storage.certificate_log import CertificateLog
@@ -70,7 +70,7 @@ def test_at_every_moment_both_checkpoints_can_be_loaded(
             chain = CLUB.grow(chain.truncated(chain.version - back), *rosters)
             if data.draw(st.booleans()):
                 log = CertificateLog(path)  # another life
-            log.add(History(chain.certificates[-6:]))
+            log.add(PackedHistory(chain.certificates[-6:]))
             is_written = data.draw(st.booleans())
             if is_written:
                 log.cut()
@@ -90,7 +90,7 @@ def test_a_long_run_takes_no_more_room(tmp_path: Path, monkeypatch: pytest.Monke
     chain, log, sizes = CLUB.chain(), CertificateLog(tmp_path / "log"), []
     for _ in range(60):
         chain = grown(chain, 5)
-        log.add(History(chain.certificates[-20:]))
+        log.add(PackedHistory(chain.certificates[-20:]))
         log.cut()
         sizes.append((tmp_path / "log").stat().st_size)
     assert max(sizes[30:]) <= 1.05 * max(sizes[:30])

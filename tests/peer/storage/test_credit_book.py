@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.chain.chain import Chain
-from coordinator.chain.packed_history import History
+from coordinator.chain.packed_history import PackedHistory
 from coordinator.views import credit
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
@@ -30,7 +30,7 @@ def said(run: CertifiedRun, **changes: str) -> list[tuple[PeerId, Presence]]:
 
 def forgetful(chains: list[Chain]) -> list[Chain]:
     """Only the newest four certificates are kept."""
-    return [Chain(one.rules, one.fragment, one.genesis, History(one.certificates[-4:])) for one in chains]
+    return [Chain(one.rules, one.fragment, one.genesis, PackedHistory(one.certificates[-4:])) for one in chains]
 
 
 def test_credit_outlives_certificates_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

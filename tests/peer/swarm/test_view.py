@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from coordinator.views import quantity
 from coordinator.views.evaluation import Evaluation
-from coordinator.views.report import Ban
+from coordinator.views.report import ReportedBan
 from coordinator.views.snapshot import CertifiedWork, FragmentStatus, PeerSnapshot
 from peer.machine.sparkline import BARS, sparkline
 from peer.service.status_text import status_line, status_page
@@ -148,7 +148,7 @@ def test_the_summary_tells_success_from_failure_and_shows_the_sample() -> None:
 
 
 def test_the_summary_names_attackers_and_bans() -> None:
-    ban = Ban(peer="12D3KooWabcdefgh", reason="signed two different statements", by=3)
+    ban = ReportedBan(peer="12D3KooWabcdefgh", reason="signed two different statements", by=3)
     report = report_of(swarm(1), 2, 1.0).model_copy(update={"hostile": (ban.peer, "another"), "bans": (ban,)})
     shown = "\n".join(lines_of(summary(report, "", None)))
     assert "hostile    2, 1 of them banned" in shown

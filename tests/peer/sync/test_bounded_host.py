@@ -61,10 +61,10 @@ def attributes(one: object) -> list[tuple[Any, str]]:
 
 async def host_of(swarm: Swarm) -> Peer:
     """Beside those who train: one that contributes nothing."""
-    host = await swarm.add(Identity(digest_of(b"host")), swarm.peers[0].pump.engine.core.manifest)
-    host.pump.engine.core.contributes = False
-    host.pump.learner = None
-    await host.pump.transport.start(host.pump.on_frame, host.pump.on_gone)
+    host = await swarm.add(Identity(digest_of(b"host")), swarm.peers[0].driver.engine.core.manifest)
+    host.driver.engine.core.contributes = False
+    host.driver.learner = None
+    await host.driver.transport.start(host.driver.on_frame, host.driver.on_gone)
     return host
 
 
@@ -77,23 +77,23 @@ def test_nothing_in_a_host_grows_with_the_versions_that_go_by(tmp_path: Path, mo
         swarm = Swarm(config_of(fragments=1, steps_per_version=1, quorum=1), 1, tmp_path, chain_kept=CHAIN_KEPT)
         await swarm.start()
         host, [learner] = await host_of(swarm), swarm.peers
-        [machine] = host.pump.engine.machines
-        run_id = host.pump.engine.core.manifest.run_id
+        [machine] = host.driver.engine.machines
+        run_id = host.driver.engine.core.manifest.run_id
         folder = RunDirectory(tmp_path / "host", run_id)
         book = CreditBook(folder.path, run_id, 1)
         found = []
         for versions in (VERSIONS_FILLING, VERSIONS_FILLING + VERSIONS_MORE):
             while machine.chain.version < versions:
-                host.pump.feed(PresenceSeen(learner.identity.peer_id, learner.presence()))
+                host.driver.feed(PresenceSeen(learner.identity.peer_id, learner.presence()))
                 seen = host.presence().model_copy(update={"state": "hosting"})
-                learner.pump.feed(PresenceSeen(host.identity.peer_id, seen))
+                learner.driver.feed(PresenceSeen(host.identity.peer_id, seen))
                 await swarm.train(4)
                 certificates = machine.held_chain.certificates.copy()
-                folder.save(Captured((machine.held,), (host.pump.anchors.current(0),), (certificates,)), None)
+                folder.save(Captured((machine.held,), (host.driver.anchors.current(0),), (certificates,)), None)
                 book.save([machine.chain.truncated(machine.chain.version)])
-            found.append(lengths({"host": [host.pump, folder, book]}))
+            found.append(lengths({"host": [host.driver, folder, book]}))
         await swarm.close()
-        await host.pump.close()
+        await host.driver.close()
         return found[0], found[1]
 
     before, after = run_virtual(main())

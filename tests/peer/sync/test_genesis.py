@@ -15,7 +15,7 @@ from dht.identity import Identity
 from dht.statement import digest_of
 from peer.net.frames import Transfer, decode_header, encode_header
 from peer.numerics.outer_optimizer import OuterState
-from peer.rounds.requests import Transfers
+from peer.rounds.requests import StateRequests
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.genesis_file import GENESIS_FILE, digests_of, has_genesis, load_genesis, save_genesis
 from peer.sync.genesis import TRIES_MAX, fetch_genesis
@@ -53,7 +53,7 @@ async def fetched_from(held: list[OuterState]) -> list[OuterState]:
     host, newcomer = network.transport(HOST.peer_id), network.transport(NEWCOMER.peer_id)
     anchors = Anchors(layouts_of(CONFIG), held)
     anchors.serve_first(MANIFEST.genesis, held)
-    transfers = Transfers(
+    transfers = StateRequests(
         anchors, MANIFEST.to_wire(), tuple, lambda to, what, data: host.post(to, encode_header(what), data)
     )
 

@@ -115,26 +115,26 @@ async def long_run(folder: Path) -> Swarm:
     swarm = Swarm(config_of(), 2, folder, chain_kept=KEPT)
     await swarm.start()
     await swarm.train(64)
-    assert all(chain.first_version > 0 for chain in swarm.peers[0].pump.engine.chains)
+    assert all(chain.first_version > 0 for chain in swarm.peers[0].driver.engine.chains)
     return swarm
 
 
 def invite_of(peer: Peer) -> Invite:
-    machines = peer.pump.engine.machines
+    machines = peer.driver.engine.machines
     address = f"/ip4/127.0.0.1/tcp/1/p2p/{peer.identity.peer_id}"
-    return fresh_invite(peer.pump.engine.core.manifest, (address,), [one.held_chain for one in machines])
+    return fresh_invite(peer.driver.engine.core.manifest, (address,), [one.held_chain for one in machines])
 
 
 async def newcomer_of(swarm: Swarm) -> Peer:
-    manifest = swarm.peers[0].pump.engine.core.manifest
+    manifest = swarm.peers[0].driver.engine.core.manifest
     return await swarm.add(Identity(digest_of(b"newcomer")), manifest)
 
 
 async def begin(swarm: Swarm, newcomer: Peer, invite: Invite) -> None:
     """As a node does: first the heads, then everything else."""
-    pump = newcomer.pump
-    await begin_at_invite(pump.engine, invite, pump.transport)
-    await pump.transport.start(pump.on_frame, pump.on_gone)
+    driver = newcomer.driver
+    await begin_at_invite(driver.engine, invite, driver.transport)
+    await driver.transport.start(driver.on_frame, driver.on_gone)
     swarm.peers.append(newcomer)
 
 
@@ -150,12 +150,12 @@ def test_a_newcomer_joins_a_run_whose_beginning_nobody_keeps(tmp_path: Path) -> 
         begun = min(newcomer.versions)
         assert begun > KEPT
         await swarm.train(40)
-        heads = {peer.pump.engine.heads() for peer in swarm.peers}
+        heads = {peer.driver.engine.heads() for peer in swarm.peers}
         assert len(heads) == 1
         assert min(newcomer.versions) > begun + 4
-        for machine in newcomer.pump.engine.machines:
+        for machine in newcomer.driver.engine.machines:
             assert newcomer.identity.peer_id in machine.chain.active_set()
-            assert newcomer.pump.anchors.digest(machine.index) == machine.chain.state
+            assert newcomer.driver.anchors.digest(machine.index) == machine.chain.state
         # and its own invites bring others in
         assert waypoint_of(invite_of(newcomer)) is not None
         await swarm.close()
@@ -177,8 +177,8 @@ def test_heads_that_nobody_keeps_are_refused_in_one_sentence_and_no_heads_lead_n
         await begin(swarm, newcomer, replace(invite, heads_digest=None, heads_version=None))
         await swarm.train(20)
         assert newcomer.versions == [0, 0]
-        assert newcomer.pump.book.events["out_of_reach"] == 2
-        assert newcomer.pump.engine.rivals.out_of_reach({peer.identity.peer_id for peer in swarm.peers[:2]})
+        assert newcomer.driver.book.events["out_of_reach"] == 2
+        assert newcomer.driver.engine.rivals.out_of_reach({peer.identity.peer_id for peer in swarm.peers[:2]})
         await swarm.close()
 
     in_swarm(main)

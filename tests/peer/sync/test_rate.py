@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coordinator.views import quantity
-from peer.sync.rate import RATE_SECONDS, RATE_SECONDS_MIN, SLICE_SECONDS, Inflow
+from peer.sync.rate import RATE_SECONDS, RATE_SECONDS_MIN, SLICE_SECONDS, TransferRate
 
 
 def test_the_time_left_follows_the_rate_of_the_last_seconds() -> None:
-    inflow = Inflow()
+    inflow = TransferRate()
     assert inflow.seconds_left(1000, 0.0) is None
     for tick in range(40):  # 1,000 bytes a second
         inflow.add(250, tick / 4)
@@ -21,7 +21,7 @@ def test_the_time_left_follows_the_rate_of_the_last_seconds() -> None:
 
 
 def test_nothing_is_said_before_it_is_known_or_while_nothing_comes() -> None:
-    inflow = Inflow()
+    inflow = TransferRate()
     inflow.add(1000, 0.0)
     inflow.add(1000, RATE_SECONDS_MIN / 2)
     assert inflow.seconds_left(1000, 0.9 * RATE_SECONDS_MIN) is None
@@ -31,7 +31,7 @@ def test_nothing_is_said_before_it_is_known_or_while_nothing_comes() -> None:
 
 
 def test_a_fast_line_keeps_few_entries() -> None:
-    inflow = Inflow()
+    inflow = TransferRate()
     for piece in range(20_000):
         inflow.add(1 << 18, piece / 1000)
     assert len(inflow._slices) <= RATE_SECONDS / SLICE_SECONDS + 1

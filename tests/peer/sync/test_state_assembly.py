@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coordinator.wire.merkle import leaf_count
 from dht.identity import PeerId
 from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_digest, state_tree
-from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, TURN_SECONDS, Ask, Downloads, Wanted
+from peer.sync.download_scheduler import HOLDERS_ASKED_MAX, TURN_SECONDS, Ask, DownloadScheduler, Wanted
 from peer.sync.source import ANSWER_SECONDS, PATIENCE_SECONDS, PIECES_IN_FLIGHT, STALL_SECONDS
 
 ELEMENTS = 3 * STATE_PIECE_BYTES // 4 + 17  # four pieces per half, the last one short
@@ -33,14 +33,14 @@ DIGEST = state_digest(STATE.anchor, STATE.momentum)
 NAME = b"certificate"
 
 
-def begun(holders: Sequence[str], state: bytes = DIGEST, elements: int = ELEMENTS) -> Downloads:
+def begun(holders: Sequence[str], state: bytes = DIGEST, elements: int = ELEMENTS) -> DownloadScheduler:
     """One state, of fragment 0, to be had from these."""
-    downloads = Downloads()
+    downloads = DownloadScheduler()
     downloads.begin(Wanted(0, 3, NAME, state), elements, [PeerId(holder) for holder in holders])
     return downloads
 
 
-def receive(downloads: Downloads, peer: PeerId, piece: int | None, payload: bytes, now: float) -> int:
+def receive(downloads: DownloadScheduler, peer: PeerId, piece: int | None, payload: bytes, now: float) -> int:
     return downloads.receive(peer, 0, (NAME, piece), payload, now)
 
 
@@ -75,7 +75,7 @@ class Holders:
             return answer_of(1, ask.piece)[:-1]
         return answer_of(1, ask.piece)
 
-    def run(self, download: Downloads) -> None:
+    def run(self, download: DownloadScheduler) -> None:
         pending: list[tuple[Ask, bytes]] = []
         while not download.is_over(0):
             for ask in download.asks(self.now):
@@ -93,14 +93,14 @@ class Holders:
                 self.now = max(self.now, min(download.next_deadline(self.now), self.now + 10 * STALL_SECONDS))
 
 
-def fetch(*manners: Manner, seed: int = 0) -> tuple[Downloads, Holders]:
+def fetch(*manners: Manner, seed: int = 0) -> tuple[DownloadScheduler, Holders]:
     holders = Holders({f"peer {n}": manner for n, manner in enumerate(manners)}, random.Random(seed))
     download = begun(list(holders.manners))
     holders.run(download)
     return download, holders
 
 
-def assert_whole(download: Downloads) -> None:
+def assert_whole(download: DownloadScheduler) -> None:
     assert download.progress([0])[:2] == (8 * ELEMENTS, 8 * ELEMENTS)
     got = download.take(0)
     assert got is not None
@@ -205,7 +205,7 @@ def test_only_some_holders_are_asked_at_once_each_for_few_pieces() -> None:
     assert len({ask.holder for ask in download.asks(STALL_SECONDS)}) == HOLDERS_ASKED_MAX
 
 
-def proven(*holders: str, now: float = 0.0) -> tuple[Downloads, list[Ask]]:
+def proven(*holders: str, now: float = 0.0) -> tuple[DownloadScheduler, list[Ask]]:
     """These have given the leaf digests and are asked for pieces."""
     download = begun(holders)
     for ask in download.asks(now):

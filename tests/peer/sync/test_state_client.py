@@ -27,7 +27,7 @@ from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_d
 from peer.storage.anchors import STATES_SERVED, Anchors, genesis_states, layouts_of
 from peer.sync.download_scheduler import Wanted
 from peer.sync.source import PIECES_IN_FLIGHT, STALL_SECONDS
-from peer.sync.state_client import StateTransfer
+from peer.sync.state_client import StateClient
 from peer.sync.upload_scheduler import BURST_BYTES
 from tests.peer.virtual_loop import run_virtual
 
@@ -58,14 +58,14 @@ class Wire:
     asked: list[str] = field(default_factory=list)
     delay_seconds: float = 0.01
 
-    def fetcher(self) -> StateTransfer:
+    def fetcher(self) -> StateClient:
         self.servers = {}
         for name, state in self.holders.items():
             anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
             if state is not None:
                 anchors.install(0, DIGEST, state, STEP)
-            self.servers[name] = StateTransfer(anchors, partial(self._hand_over, name))
-        self.client = StateTransfer(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
+            self.servers[name] = StateClient(anchors, partial(self._hand_over, name))
+        self.client = StateClient(Anchors(layouts_of(CONFIG), genesis_states(CONFIG)), self._ask)
         return self.client
 
     def _ask(self, holder: PeerId, ask: StateAsk | StatePiece, _: bytes | memoryview) -> None:
@@ -112,7 +112,7 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
         loop = asyncio.get_running_loop()
         states = Wire({"a": state}, delay_seconds=1.0).fetcher()
         machines = [SimpleNamespace(index=0, ready=False)]
-        pump: Any = SimpleNamespace(
+        driver: Any = SimpleNamespace(
             transfers=SimpleNamespace(states=states),
             engine=SimpleNamespace(machines=machines),
             fetches=SimpleNamespace(outrun=False, following=[]),
@@ -121,8 +121,8 @@ def test_whoever_waits_is_told_how_long_it_still_takes() -> None:
         notes = []
         for at in (1.5, 3.5):
             await asyncio.sleep(at - loop.time())
-            pump.now = loop.time()
-            notes.append(note_of("", pump))
+            driver.now = loop.time()
+            notes.append(note_of("", driver))
         left = states.progress([0], loop.time())[3]
         assert left is not None
         expected = loop.time() + left
@@ -166,13 +166,13 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
                 assert isinstance(piece, StatePiece)
                 loop.call_later(0.5, newcomer.receive, to, piece, bytes(data))
 
-        donor = StateTransfer(held, give)
-        newcomer = StateTransfer(
+        donor = StateClient(held, give)
+        newcomer = StateClient(
             Anchors(held.layouts, states),
             lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
         )
         machines = [SimpleNamespace(index=fragment, ready=False) for fragment in range(3)]
-        pump: Any = SimpleNamespace(
+        driver: Any = SimpleNamespace(
             transfers=SimpleNamespace(states=newcomer),
             engine=SimpleNamespace(machines=machines),
             fetches=SimpleNamespace(outrun=False, following=[]),
@@ -181,14 +181,14 @@ def test_the_progress_is_that_of_all_states_that_are_lacking_between_two_tries_t
         notes = []
         for at in (1.1, 200.0):
             await asyncio.sleep(at - loop.time())
-            pump.now = loop.time()
-            notes.append(note_of("", pump))
+            driver.now = loop.time()
+            notes.append(note_of("", driver))
         assert all(task.exception() for task in tasks), "between two tries"
-        pump.fetches.outrun = True
+        driver.fetches.outrun = True
         machines[1].ready = machines[2].ready = True
-        notes.append(note_of("", pump))
-        machines[0].ready, pump.fetches.following = True, [1, 2]
-        notes.append(note_of("", pump))
+        notes.append(note_of("", driver))
+        machines[0].ready, driver.fetches.following = True, [1, 2]
+        notes.append(note_of("", driver))
         donor.close()
         newcomer.close()
         return notes
@@ -232,7 +232,7 @@ def test_one_whole_state_is_hashed_once_for_all_who_ask(monkeypatch: pytest.Monk
         anchors.install(fragment, name, states[fragment])
     names += list(enumerate(firsts))
     answers: list[bytes] = []
-    donor = StateTransfer(anchors, lambda to, piece, data: answers.append(bytes(data)))
+    donor = StateClient(anchors, lambda to, piece, data: answers.append(bytes(data)))
 
     async def main() -> None:
         for _ in range(3):
@@ -258,12 +258,12 @@ def test_hostile_questions_are_answered_with_nothing() -> None:
     answers: list[bytes] = []
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
     anchors.install(0, DIGEST, state_of(1))
-    server = StateTransfer(anchors, lambda to, piece, data: answers.append(bytes(data)))
+    server = StateClient(anchors, lambda to, piece, data: answers.append(bytes(data)))
 
     async def main() -> None:
         for fragment, digest, piece in [(200, DIGEST, 0), (0, digest_of(b"other"), 0), (0, DIGEST, 99_999)]:
             server.serve(PeerId("x"), StateAsk(fragment=fragment, certificate=digest, piece=piece))
-        client = StateTransfer(anchors, lambda to, piece, data: None)
+        client = StateClient(anchors, lambda to, piece, data: None)
         client.receive(PeerId("x"), StatePiece(fragment=0, certificate=DIGEST, piece=0), b"unasked")
 
     run_virtual(main())
@@ -326,7 +326,7 @@ def test_whoever_is_gone_is_given_nothing_more() -> None:
     given: list[str] = []
     anchors = Anchors(layouts_of(CONFIG), genesis_states(CONFIG))
     anchors.install(0, DIGEST, state)
-    donor = StateTransfer(anchors, lambda to, piece, data: given.append(to))
+    donor = StateClient(anchors, lambda to, piece, data: given.append(to))
 
     async def main() -> None:
         donor.give_at_most(STATE_PIECE_BYTES)
@@ -361,7 +361,7 @@ def test_a_stranger_does_not_use_up_the_days_upload() -> None:
         given, refused = given + len(data), refused + (not data)
 
     async def main() -> None:
-        donor = StateTransfer(anchors, post)
+        donor = StateClient(anchors, post)
         donor.give_at_most(math.inf, day_bytes)
         length = len(anchors.served(0, DIGEST).anchor) * 4  # type: ignore[union-attr]
         for _ in range(24 * 60):
@@ -392,7 +392,7 @@ def test_a_step_that_only_trickles_in_is_not_waited_for() -> None:
     wire = Wire({"a": state_of(1)}, delay_seconds=0.6 * STALL_SECONDS)
     assert fetch_step(wire) is not None
     wire = Wire({"a": state_of(1)})
-    serve = StateTransfer.serve
+    serve = StateClient.serve
 
     async def main() -> bytes | None:
         client, loop = wire.fetcher(), asyncio.get_running_loop()
@@ -421,7 +421,7 @@ def test_a_step_may_take_longer_where_the_state_did() -> None:
         def slowly(sender: PeerId, ask: StateAsk) -> None:
             nonlocal free_at
             free_at = max(free_at, loop.time()) + (0.0 if ask.piece is None else piece_seconds)
-            loop.call_at(free_at, StateTransfer.serve, donor, sender, ask)
+            loop.call_at(free_at, StateClient.serve, donor, sender, ask)
 
         donor.serve = slowly  # type: ignore[method-assign]
         assert await client.fetch_step(certificate_of(state), PeerId("a"), len(STEP)) is None, "not known to be slow"
@@ -537,8 +537,8 @@ def test_what_has_come_whole_counts_for_the_progress_until_all_has() -> None:
             free_at = max(free_at, loop.time()) + 0.5
             loop.call_at(free_at, newcomer.receive, to, piece, bytes(data))
 
-        donor = StateTransfer(held, give)
-        newcomer = StateTransfer(
+        donor = StateClient(held, give)
+        newcomer = StateClient(
             Anchors(held.layouts, states),
             lambda to, ask, data: donor.serve(to, ask) if isinstance(ask, StateAsk) else None,
         )
@@ -612,7 +612,7 @@ def test_a_donor_keeps_a_state_that_somebody_fetches_and_steps_for_longer(fetche
     names = [digest_of(b"version", bytes([version])) for version in range(30)]
     step = bytes(anchors.state_bytes(0) // 8)
     answers: list[int] = []
-    donor = StateTransfer(anchors, lambda to, piece, data: answers.append(len(data)))
+    donor = StateClient(anchors, lambda to, piece, data: answers.append(len(data)))
 
     async def main() -> None:
         for place, name in enumerate(names):

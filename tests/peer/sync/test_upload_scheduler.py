@@ -11,7 +11,7 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.net.frames import StateAsk
 from peer.storage.pins import ASKERS_MAX
-from peer.sync.upload_scheduler import ASKS_PER_ASKER_MAX, BURST_BYTES, Donations
+from peer.sync.upload_scheduler import ASKS_PER_ASKER_MAX, BURST_BYTES, UploadScheduler
 
 DIGEST = digest_of(b"certificate")
 PIECE_BYTES = 256 << 10
@@ -21,7 +21,7 @@ def ask(piece: int = 0, fragment: int = 0, certificate: bytes = DIGEST) -> State
     return StateAsk(fragment=fragment, certificate=certificate, piece=piece)
 
 
-def give_all(donations: Donations, now: float, payload_bytes: int = PIECE_BYTES) -> list[str]:
+def give_all(donations: UploadScheduler, now: float, payload_bytes: int = PIECE_BYTES) -> list[str]:
     given_to = []
     while (chosen := donations.next(now)) is not None:
         given_to.append(str(chosen[0]))
@@ -31,7 +31,7 @@ def give_all(donations: Donations, now: float, payload_bytes: int = PIECE_BYTES)
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, PIECE_BYTES)), min_size=1, max_size=60))
 def test_never_more_than_the_rate_and_one_burst(events: list[tuple[float, int]]) -> None:
-    donations, now, given_bytes, rate = Donations(1e6), 0.0, 0, 1e6
+    donations, now, given_bytes, rate = UploadScheduler(1e6), 0.0, 0, 1e6
     for pause_seconds, payload_bytes in events:
         now += pause_seconds
         donations.ask(PeerId("a"), ask())
@@ -40,7 +40,7 @@ def test_never_more_than_the_rate_and_one_burst(events: list[tuple[float, int]])
 
 
 def test_lines_take_turns_and_each_keeps_its_order() -> None:
-    donations = Donations()
+    donations = UploadScheduler()
     for piece in range(6):
         donations.ask(PeerId("greedy"), ask(piece))
     donations.ask(PeerId("modest"), ask(9))
@@ -50,7 +50,7 @@ def test_lines_take_turns_and_each_keeps_its_order() -> None:
 
 
 def test_lines_are_bounded() -> None:
-    donations = Donations(1e12)
+    donations = UploadScheduler(1e12)
     for number in range(ASKERS_MAX + 5):
         for piece in range(ASKS_PER_ASKER_MAX + 3):
             donations.ask(PeerId(f"peer {number}"), ask(piece))
@@ -60,7 +60,7 @@ def test_lines_are_bounded() -> None:
 
 
 def test_whoever_waits_is_told_how_long() -> None:
-    donations = Donations(1e6)
+    donations = UploadScheduler(1e6)
     assert donations.wait_seconds() is None
     for piece in range(2):
         donations.ask(PeerId("a"), ask(piece))
@@ -74,7 +74,7 @@ def test_whoever_waits_is_told_how_long() -> None:
 
 
 def test_whoever_is_gone_takes_nobodys_turn() -> None:
-    donations = Donations()
+    donations = UploadScheduler()
     for piece in range(ASKS_PER_ASKER_MAX):
         donations.ask(PeerId("gone"), ask(piece))
     donations.ask(PeerId("here"), ask(9))
@@ -85,7 +85,7 @@ def test_whoever_is_gone_takes_nobodys_turn() -> None:
 
 
 def test_what_somebody_has_asked_for_already_is_given_once() -> None:
-    donations = Donations()
+    donations = UploadScheduler()
     for piece in (1, 2, 1):
         donations.ask(PeerId("impatient"), ask(piece))
     donations.ask(PeerId("another"), ask(1))
@@ -93,7 +93,7 @@ def test_what_somebody_has_asked_for_already_is_given_once() -> None:
 
 
 def test_whoever_asks_for_a_newer_state_gets_no_more_of_the_older_one() -> None:
-    donations = Donations()
+    donations = UploadScheduler()
     for piece in range(3):
         donations.ask(PeerId("a"), ask(piece))
     donations.ask(PeerId("a"), ask(0, fragment=1))
