@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from peer.attacks.zoo import ATTACKS
 
 SMALL = "tests/quality/small.toml"
+TINY = "tests/quality/tiny.toml"
 SIX = (SMALL, "--learners", "6", "--steps", "480")  # the honest of eight, alone
 EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 TWELVE = (SMALL, "--learners", "12", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
-SHORT = ("--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
-SHIPPED = (*SHORT, "--outer-lr", "0.65", "--outer-momentum", "0")  # at the inner rate of examples/tiny.toml
+SHORT = (TINY, "--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
+SHIPPED = (*SHORT, "--outer-lr", "0.65", "--outer-momentum", "0")  # with AdamW at 1.5e-3
 OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
 MEANS = {  # a mean of vectors that point apart is shorter than they are, so it may want a whole outer step
@@ -171,7 +172,7 @@ def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: 
     return Experiment(
         f"{name}-s{seed}-{ours}-{theirs}",
         (
-            *("--learners", learners, "--steps", steps, "--batch-tokens", tokens, *pace, "--seed", seed),
+            *(TINY, "--learners", learners, "--steps", steps, "--batch-tokens", tokens, *pace, "--seed", seed),
             *("--inner-lr", ours, "--compare", "dp", "--dp-lr", theirs),
         ),
     )
@@ -353,7 +354,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "outer-0.8-0.5": ("--outer-lr", "0.8", "--outer-momentum", "0.5"),
             "outer-1-0": ("--outer-lr", "1", "--outer-momentum", "0"),
             "rows": ("--norms", "row"),
-            "muon": ("--optimizer", "muon"),
+            "muon": ("--optimizer", "muon", "--set", "inner.momentum=0.9"),
             "lion8bit": ("--optimizer", "lion8bit", "--inner-lr", "5e-4"),
         },
     ),
