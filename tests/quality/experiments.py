@@ -5,16 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.attacks.zoo import ATTACKS
+from tests.quality import muon
+from tests.quality.experiment import (
+    EIGHT,
+    LEARNERS,
+    NO_MOMENTUM,
+    SEEDS,
+    SHIPPED,
+    SHORT,
+    SIX,
+    SMALL,
+    WORST,
+    Experiment,
+    Rates,
+    pair,
+    seeded,
+    variants,
+)
+from tests.quality.muon import MUON, MUON_BEST, MUON_RATES
 
-SMALL = "tests/quality/small.toml"
-TINY = "tests/quality/tiny.toml"
-SIX = (SMALL, "--learners", "6", "--steps", "480")  # the honest of eight, alone
-EIGHT = (SMALL, "--learners", "8", "--steps", "480")
 TWELVE = (SMALL, "--learners", "12", "--steps", "480")
 SIXTEEN = (SMALL, "--learners", "16", "--steps", "480")
 UNEVEN = ("--noniid", "0.3")
-SHORT = (TINY, "--learners", "4", "--steps", "480")  # 1,024 tokens per learner step: two minutes of one core
-SHIPPED = (*SHORT, "--outer-lr", "0.65", "--outer-momentum", "0")  # with AdamW at 1.5e-3
 OCTAVES = (*EIGHT, *UNEVEN, "--speeds", "octaves", "--late-joins")
 PLAIN = (*SHORT, "--inner-lr", "3e-3", "--outer-lr", "0.65", "--outer-momentum", "0")  # best of P = 8, H = 24 there
 MEANS = {  # a mean of vectors that point apart is shorter than they are, so it may want a whole outer step
@@ -23,19 +35,16 @@ MEANS = {  # a mean of vectors that point apart is shorter than they are, so it 
 }
 BOTH_RDA = {rule: ("--merge", rule) for rule in ("rda", "robust_rda")}
 BEFORE = ("--outer-lr", "0.5", "--outer-momentum", "0.8")  # the defaults before docs/adr/0029
-NO_MOMENTUM = ("--outer-lr", "0.65", "--outer-momentum", "0")
 SHORT_PERIOD = ("--fragments", "2", "--period", "8", *NO_MOMENTUM)
 PARITY_CUTS = ("--fragments", "2", "--period", "4")
 PARITY_ADOPTION = ("--adoption", "eager:0.7", "--moment-correction", "0.5")
 PARITY_PACE = (*PARITY_CUTS, *NO_MOMENTUM, *PARITY_ADOPTION)
 SHORTEST_PACE = ("--fragments", "3", "--period", "3", "--outer-lr", "0.5", "--outer-momentum", "0", *PARITY_ADOPTION)
-Rates = tuple[str, str]  # inner rates of Muster and of data-parallel
 PARITY_RATES: tuple[Rates, ...] = (("4.5e-3", "6.75e-3"), ("6.75e-3", "4.5e-3"), ("1e-2", "3e-3"))
 SHORTEST_RATES: tuple[Rates, ...] = (("6.75e-3", "3e-3"), ("1e-2", "4.5e-3"), ("1.5e-2", "6.75e-3"))
 SHORTEST_BEST: Rates = ("1.5e-2", "4.5e-3")
 HIGHEST_RATES: Rates = ("2.25e-2", "1e-2")
 SHIPPED_RATES: tuple[Rates, ...] = (("3e-3", "4.5e-3"), ("4.5e-3", "6.75e-3"), ("6.75e-3", "3e-3"))
-LEARNERS = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,14 @@ PARITY_PERIODS = (
     ),
     SHORTEST,
     Period("H = 3, 6,144 tokens", "-h3-6144", SHORTEST_PACE, {}, dict.fromkeys((8, 16), (SHORTEST_BEST,)), tokens=6144),
-    Period("H = 24, as shipped", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
+    Period("H = 24, AdamW", "-h24", NO_MOMENTUM, {4: SHIPPED_RATES}, {}),
+    Period(
+        "H = 24, Muon",
+        "-h24-muon",
+        (*NO_MOMENTUM, *MUON),
+        dict.fromkeys(LEARNERS, MUON_RATES),
+        dict.fromkeys(LEARNERS, (MUON_BEST,)),
+    ),
 )
 LENGTHS: dict[tuple[int, int], tuple[Rates, ...]] = {  # other steps, and tokens of each; four learners, first seed
     (480, 1024): (("4.5e-3", "2e-3"), *SHORTEST_RATES),
@@ -94,7 +110,6 @@ ADOPTIONS = {  # and what files can be called
     "eager:0.7": "eager0.7",
 }
 HARD = ("sign_flip", "scaling", "alie", "ipm")
-WORST = ("stale", "work_lie", "fixed_direction", "alie_optimised", "label_flip")  # of all, two of eight
 CLAIMING = ("stale", "sign_flip", "label_flip")  # what a claim helps most
 ON_PROTOCOL = (  # one or two of each kind
     "two_joins",
@@ -135,7 +150,6 @@ STRENGTHS = (  # beside those that the attacks have by themselves
     "backdoor:2:share=1",
 )
 RULES = ("mean", "median", "trimmed_mean", "krum")  # beside the default
-SEEDS = ("0", "1", "2")
 HALF_GOODPUT = "100:20"  # MTBI and return in steps, per learner: of eight, elastic data-parallel keeps 0.52 to 0.61
 FAILURES: dict[str, tuple[str, ...]] = {
     "none": (),
@@ -150,37 +164,9 @@ SPLITS, ROUNDS_APART = ("4:4", "6:2"), (5, 20, 100)
 REUNIONS = ("drop", "carry", "uncut")
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One run of `muster lab`, or of `tests.quality.without`; its cached result is docs/results/NAME.json."""
-
-    name: str
-    arguments: tuple[str, ...]
-    without: str = ""  # a rule of ours
-
-    @property
-    def command(self) -> str:
-        """What makes this result, but for where it is written."""
-        program = ("python", "-m", "tests.quality.without", self.without) if self.without else ("muster", "lab")
-        return " ".join((*program, *self.arguments))
-
-
-def _pair(name: str, size: tuple[int, int, int], seed: str, rates: Rates, pace: tuple[str, ...]) -> Experiment:
-    """Both methods at equal tokens; `size` is learners, steps and tokens per learner step."""
-    learners, steps, tokens = map(str, size)
-    ours, theirs = rates
-    return Experiment(
-        f"{name}-s{seed}-{ours}-{theirs}",
-        (
-            *(TINY, "--learners", learners, "--steps", steps, "--batch-tokens", tokens, *pace, "--seed", seed),
-            *("--inner-lr", ours, "--compare", "dp", "--dp-lr", theirs),
-        ),
-    )
-
-
 def _parity(learners: int) -> tuple[Experiment, ...]:
     return tuple(
-        _pair(period.name(learners), (learners, 480, period.tokens), seed, rates, period.pace)
+        pair(period.name(learners), (learners, 480, period.tokens), seed, rates, period.pace)
         for period in PARITY_PERIODS
         for seed, rates in period.runs(learners)
     )
@@ -191,10 +177,6 @@ def length_name(steps: int, tokens: int) -> str:
     return f"parity-{steps}x{tokens}"
 
 
-def _variants(group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]]) -> tuple[Experiment, ...]:
-    return tuple(Experiment(f"{group}-{name}", (*base, *options)) for name, options in variants.items())
-
-
 def _adoption(group: str, base: tuple[str, ...]) -> tuple[Experiment, ...]:
     return tuple(
         Experiment(
@@ -203,16 +185,6 @@ def _adoption(group: str, base: tuple[str, ...]) -> tuple[Experiment, ...]:
         )
         for rule, name in ADOPTIONS.items()
         for delay in DELAYS
-    )
-
-
-def _seeded(
-    group: str, base: tuple[str, ...], variants: dict[str, tuple[str, ...]], without: str = ""
-) -> tuple[Experiment, ...]:
-    return tuple(
-        Experiment(f"{group}-{name}-s{seed}", (*base, "--seed", seed, *options), without)
-        for seed in SEEDS
-        for name, options in variants.items()
     )
 
 
@@ -276,7 +248,7 @@ def _attacked_seeds(
 ) -> tuple[Experiment, ...]:
     """The honest alone, and with the hostile, on the same seeds."""
     hostile = {attack.partition(":")[0]: ("--attack", attack) for attack in attacks}
-    return (*_seeded(group, honest, {"none": ()}), *_seeded(group, all_of_them, hostile))
+    return (*seeded(group, honest, {"none": ()}), *seeded(group, all_of_them, hostile))
 
 
 def _strength(attack: str) -> str:
@@ -289,13 +261,13 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     "parity-m8": _parity(8),
     "parity-m16": _parity(16),
     "parity-lengths": tuple(
-        _pair(length_name(*size), (4, *size), SEEDS[0], rates, SHORTEST_PACE)
+        pair(length_name(*size), (4, *size), SEEDS[0], rates, SHORTEST_PACE)
         for size, grid in LENGTHS.items()
         for rates in grid
     ),
     "adoption": _adoption("adoption", PLAIN),
     "adoption-shipped": _adoption("adoption-shipped", SHIPPED),
-    "codecs": _seeded(
+    "codecs": seeded(
         "codecs",
         PLAIN,
         {
@@ -308,24 +280,24 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
         },
     ),
     "merges-m8": (
-        *_seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
-        *_seeded("merges-m8", EIGHT, {f"{rule}-alike": options for rule, options in BOTH_RDA.items()}, "embeddings"),
+        *seeded("merges-m8", EIGHT, MEANS | BOTH_RDA),
+        *seeded("merges-m8", EIGHT, {f"{rule}-alike": options for rule, options in BOTH_RDA.items()}, "embeddings"),
     ),
     "merges-m16": (
-        *_seeded("merges-m16", SIXTEEN, MEANS | BOTH_RDA),
-        *_seeded("merges-m16", SIXTEEN, {"robust_rda-alike": BOTH_RDA["robust_rda"]}, "embeddings"),
+        *seeded("merges-m16", SIXTEEN, MEANS | BOTH_RDA),
+        *seeded("merges-m16", SIXTEEN, {"robust_rda-alike": BOTH_RDA["robust_rda"]}, "embeddings"),
     ),
     "noniid": (
-        *_seeded("noniid", OCTAVES, BOTH_RDA),
-        *_seeded("noniid", OCTAVES, {"robust_rda-median": BOTH_RDA["robust_rda"]}, "half-more"),
-        *_seeded("noniid", OCTAVES, {"robust_rda-whole": BOTH_RDA["robust_rda"]}, "truncation"),
+        *seeded("noniid", OCTAVES, BOTH_RDA),
+        *seeded("noniid", OCTAVES, {"robust_rda-median": BOTH_RDA["robust_rda"]}, "half-more"),
+        *seeded("noniid", OCTAVES, {"robust_rda-whole": BOTH_RDA["robust_rda"]}, "truncation"),
     ),
-    "pace": _variants(
+    "pace": variants(
         "pace",
         (*SHORT, "--inner-lr", "3e-3", *SHORT_PERIOD),
         {f"h{period}-p{cuts}": ("--period", period, "--fragments", cuts) for period, cuts in PACES},
     ),
-    "outer": _variants(
+    "outer": variants(
         "outer",
         (*SHORT, "--inner-lr", "3e-3", *SHORT_PERIOD),
         {
@@ -338,7 +310,7 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "mean-1-0": ("--merge", "mean", "--outer-lr", "1"),
         },
     ),
-    "ablation": _variants(
+    "ablation": variants(
         "ablation",
         (*SHORT, *BEFORE),
         {
@@ -358,21 +330,22 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "lion8bit": ("--optimizer", "lion8bit", "--inner-lr", "5e-4"),
         },
     ),
+    **muon.GROUPS,
     "attacks": (
         Experiment("attacks-none", SIX),
-        *_variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
+        *variants("attacks", EIGHT, {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
     "attacks-protocol": (
         Experiment("attacks-protocol-none", SIX),
-        *_variants("attacks-protocol", EIGHT, {name: ("--attack", f"{name}:2") for name in ON_PROTOCOL}),
+        *variants("attacks-protocol", EIGHT, {name: ("--attack", f"{name}:2") for name in ON_PROTOCOL}),
     ),
     "attacks-strengths": (
         Experiment("attacks-strengths-none", SIX),
-        *_variants("attacks-strengths", EIGHT, {_strength(attack): ("--attack", attack) for attack in STRENGTHS}),
+        *variants("attacks-strengths", EIGHT, {_strength(attack): ("--attack", attack) for attack in STRENGTHS}),
     ),
     "attacks-claiming": (
         Experiment("attacks-claiming-none", SIX),
-        *_variants("attacks-claiming", EIGHT, {name: ("--attack", f"{name}+work:2") for name in CLAIMING}),
+        *variants("attacks-claiming", EIGHT, {name: ("--attack", f"{name}+work:2") for name in CLAIMING}),
         *(
             Experiment(f"attacks-claiming-{name}-median", (*EIGHT, "--attack", f"{name}+work:2"), "half-more")
             for name in CLAIMING
@@ -380,11 +353,11 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "attacks-three": (
         Experiment("attacks-three-none", (SMALL, "--learners", "5", "--steps", "480")),
-        *_variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in ATTACKS}),
+        *variants("attacks-three", EIGHT, {name: ("--attack", f"{name}:3") for name in ATTACKS}),
     ),
     "attacks-sixteen": (
         Experiment("attacks-sixteen-none", TWELVE),
-        *_variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in (*HARD, *WORST)}),
+        *variants("attacks-sixteen", SIXTEEN, {name: ("--attack", f"{name}:4") for name in (*HARD, *WORST)}),
     ),
     "attacks-seeds": _attacked_seeds("attacks-seeds", SIX, EIGHT, ("sign_flip:2",)),
     "attacks-sixteen-seeds": _attacked_seeds(
@@ -392,14 +365,14 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "attacks-noniid": (
         Experiment("attacks-noniid-none", (*SIX, *UNEVEN)),
-        *_variants("attacks-noniid", (*EIGHT, *UNEVEN), {name: ("--attack", f"{name}:2") for name in ATTACKS}),
+        *variants("attacks-noniid", (*EIGHT, *UNEVEN), {name: ("--attack", f"{name}:2") for name in ATTACKS}),
     ),
     "rules": tuple(
         Experiment(f"rules-{rule}-{attack}", (*EIGHT, "--merge", rule, "--attack", f"{attack}:2"))
         for rule in RULES
         for attack in HARD
     ),
-    "quorum": _seeded(
+    "quorum": seeded(
         "quorum",
         # half of the learners 18 % behind, and steps that vary by 10 %, as in the paper's Table 5
         (*SHIPPED, "--speeds", "two_generations", "--speed-jitter", "0.1", "--late-joins", "--min-share", "0"),
@@ -411,5 +384,5 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "partition": _partitions(),
     "scavenging": _scavenging(),
-    "failures": tuple(one for what, base in FAILING.items() for one in _seeded(f"failures-{what}", base, FAILURES)),
+    "failures": tuple(one for what, base in FAILING.items() for one in seeded(f"failures-{what}", base, FAILURES)),
 }

@@ -20,7 +20,8 @@ from typing import Any
 
 from tests.checkout import git
 from tests.quality import sorting
-from tests.quality.experiments import GROUPS, Experiment
+from tests.quality.experiment import Experiment
+from tests.quality.experiments import GROUPS
 from tests.quality.plots import PLOTS
 from tests.quality.tables import Reports, fill
 

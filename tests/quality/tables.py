@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from types import MappingProxyType
 from typing import Any
 
+from tests.quality.experiment import SEEDS, Rates
 from tests.quality.experiments import (
     ADOPTIONS,
     CUTS,
@@ -25,17 +26,16 @@ from tests.quality.experiments import (
     RULES,
     SCAVENGED_STEPS,
     SCAVENGERS,
-    SEEDS,
     SHORTEST,
     SHORTEST_RATES,
     SPLITS,
-    Rates,
     healed_at,
     helped_steps,
     length_name,
     parting,
     scavenged_steps,
 )
+from tests.quality.muon import DEPTHS, INITIAL, MUON_LENGTHS, MUON_RATES, MUON_SIZES, MUON_SIZES_ADAMW
 
 Reports = Mapping[str, Mapping[str, Any]]
 Count = Callable[[Mapping[str, Any]], int]  # of a report
@@ -83,7 +83,10 @@ def with_error(values: Sequence[float]) -> str:
 
 
 def parity(learners: int) -> Callable[[Reports], str]:
-    """Every pair of runs, for each period, and its best one on all seeds. Only the two of a pair read the same text."""
+    """Every pair of runs, for each period, and its best one on all seeds. Only the two of a pair read the same text.
+
+    What has not been run is left out.
+    """
 
     def row(heads: Sequence[str], pair: Pair, device: str = "") -> list[str]:
         return [*heads, *map(shown, pair), _quotient(pair), device]
@@ -101,7 +104,7 @@ def parity(learners: int) -> Callable[[Reports], str]:
                 ratio = _ratio([_pair(reports, f"{name}-s{seed}", best) for seed in SEEDS])
                 rows.append([f"**{period.label}**", "all", *best, "", "", f"**{ratio}**", ""])
         heads = ["period", "seed", "Muster's rate", "the other's", "Muster", "data-parallel", "ratio", "made on"]
-        return markdown(heads, rows)
+        return markdown(heads, [row for row in rows if MISSING not in row[4:7] and f"**{MISSING}**" not in row])
 
     return table
 
@@ -118,11 +121,35 @@ def lengths(reports: Reports) -> str:
 
 def best_by_length(reports: Reports) -> dict[tuple[int, int], Pair]:
     """Four learners on the first seed: each method's least loss at the rates that were run, whose texts differ."""
-    found = {}
-    for size, (name, rates) in GRIDS.items():
-        pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", one) for one in rates]
-        found[size] = _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
-    return found
+    return {size: _best(reports, name, rates) for size, (name, rates) in GRIDS.items()}
+
+
+def muon_lengths(reports: Reports) -> str:
+    """Muon at the period that ships, by learners and steps: best against best on the first seed."""
+    rows = []
+    for learners, steps in MUON_LENGTHS:
+        name = f"muon-m{learners}-{steps}"
+        best = _best(reports, name, MUON_LENGTHS[learners, steps])
+        rows.append([str(learners), f"{steps:,}", *map(shown, best), _quotient(best)])
+    return markdown(["learners", "steps", "Muster", "data-parallel", "best against best"], rows)
+
+
+def muon_sizes(reports: Reports) -> str:
+    """Both optimizers at the period that ships, by size at equal tokens a parameter: best against best."""
+    rows = []
+    for size in MUON_SIZES:
+        ours, theirs = _best(reports, f"muon-size-{size}-muon8bit", MUON_RATES)
+        adamw, theirs_adamw = _best(reports, f"muon-size-{size}-adamw8bit", MUON_SIZES_ADAMW)
+        losses = map(shown, (ours, theirs, adamw, theirs_adamw))
+        rows.append([size, *losses, _quotient((ours, theirs)), _quotient((ours, theirs_adamw))])
+    heads = ["million parameters", "Muon", "data-parallel", "AdamW", "its data-parallel"]
+    return markdown([*heads, "over data-parallel Muon", "over data-parallel AdamW"], rows)
+
+
+def _best(reports: Reports, name: str, grid: Sequence[Rates]) -> Pair:
+    """Each method's least loss on the first seed at the rates that were run."""
+    pairs = [_pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid]
+    return _least(ours for ours, _ in pairs), _least(theirs for _, theirs in pairs)
 
 
 def _both(reports: Reports, start: str, rates: Rates) -> Mapping[str, Any] | None:
@@ -143,11 +170,11 @@ def _device(reports: Reports, start: str, rates: Rates) -> str:
 
 
 def _at_one_rate(reports: Reports, name: str, grid: Sequence[Rates]) -> dict[str, Pair]:
-    """Both methods at the rates that both had on the first seed, though in runs that read different text."""
+    """Both methods at the rates that both had on the first seed, though not in one run: they read different text."""
     pairs = {rates: _pair(reports, f"{name}-s{SEEDS[0]}", rates) for rates in grid}
     ours = {rates[0]: pair[0] for rates, pair in pairs.items()}
     theirs = {rates[1]: pair[1] for rates, pair in pairs.items()}
-    return {rate: (ours[rate], theirs[rate]) for rate in ours if rate in theirs}
+    return {rate: (ours[rate], theirs[rate]) for rate in ours if rate in theirs and (rate, rate) not in grid}
 
 
 def _least(losses: Iterable[float | None]) -> float | None:
@@ -183,16 +210,18 @@ def adoption(group: str) -> Callable[[Reports], str]:
 
 
 def against(group: str, reference: str, counts: Mapping[str, Count] = NOTHING) -> Callable[[Reports], str]:
-    """Variants of a group with one seed each, their ratio to one of them, and what is counted of each."""
+    """Variants of a group with one seed each that were run, their ratio to one of them, and what is counted of each."""
 
     def table(reports: Reports) -> str:
         base = loss_of(reports.get(f"{group}-{reference}"))
         rows = []
         for one in GROUPS[group]:
-            loss = loss_of(reports.get(one.name))
-            ratio = MISSING if loss is None or base is None else f"{loss / base:.4f}"
             report = reports.get(one.name)
-            counted = [MISSING if report is None else str(count(report)) for count in counts.values()]
+            if report is None:
+                continue
+            loss = loss_of(report)
+            ratio = MISSING if loss is None or base is None else f"{loss / base:.4f}"
+            counted = [str(count(report)) for count in counts.values()]
             rows.append([one.name.removeprefix(f"{group}-"), f"`{one.command}`", shown(loss), ratio, *counted])
         return markdown(["variant", "command", "held out", f"against {reference}", *counts], rows)
 
@@ -332,6 +361,12 @@ TABLES: dict[str, Callable[[Reports], str]] = {
     "parity-m8": parity(8),
     "parity-m16": parity(16),
     "parity-lengths": lengths,
+    "muon": against("muon", "default"),
+    "muon-state": paired("muon-state", "float32"),
+    "muon-lengths": muon_lengths,
+    "muon-sizes": muon_sizes,
+    "initial": grid("layers", {one: f"initial-{one}-" for one in DEPTHS}, {name: name for name in INITIAL}),
+    "attacks-muon": against("attacks-muon", "none"),
     "adoption": adoption("adoption"),
     "adoption-shipped": adoption("adoption-shipped"),
     "codecs": paired("codecs", "bf16"),

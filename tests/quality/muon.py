@@ -1,0 +1,96 @@
+"""The experiments with Muon: which recipe ships, how far it is from data-parallel, and what it costs."""
+
+from __future__ import annotations
+
+from tests.quality.experiment import (
+    EIGHT,
+    NO_MOMENTUM,
+    SEEDS,
+    SHIPPED,
+    SIX,
+    TINY,
+    WORST,
+    Experiment,
+    Rates,
+    pair,
+    seeded,
+    variants,
+)
+
+MUON = ("--optimizer", "muon8bit")
+MUON_RATES: tuple[Rates, ...] = tuple((rate, rate) for rate in ("1e-2", "1.5e-2", "2.25e-2"))
+MUON_BEST: Rates = ("1.5e-2", "1.5e-2")
+MUON_LENGTHS = {(4, 2400): MUON_RATES, (8, 1200): MUON_RATES}  # learners and steps of 3,072 tokens
+MUON_SIZES = {  # million parameters: hidden size, layers, feed-forward size, and steps for equal tokens a parameter
+    "0.1": ("64", "2", "176", "120"),
+    "0.4": ("128", "2", "352", "480"),
+    "1.6": ("256", "2", "704", "1760"),
+    "6": ("512", "2", "1408", "6800"),
+}
+MUON_SIZES_ADAMW: tuple[Rates, ...] = tuple((rate, rate) for rate in ("3e-3", "4.5e-3", "6.75e-3"))
+DEPTHS, INITIAL = ("2", "8", "24"), ("width", "depth")
+
+GROUPS: dict[str, tuple[Experiment, ...]] = {
+    "muon": variants(
+        "muon",
+        (*SHIPPED, *MUON, "--inner-lr", "1.5e-2"),
+        {
+            "default": (),
+            "1e-2": ("--inner-lr", "1e-2"),
+            "2.25e-2": ("--inner-lr", "2.25e-2"),
+            "momentum-0.9": ("--set", "inner.momentum=0.9"),
+            "outer-0.8": ("--outer-lr", "0.8"),
+            "outer-1": ("--outer-lr", "1"),
+            "outer-0.65-0.3": ("--outer-momentum", "0.3"),
+            "eager": ("--adoption", "eager:0.7"),
+            "decay-0": ("--set", "inner.weight_decay=0"),
+            "decay-0.3": ("--set", "inner.weight_decay=0.3"),
+            "warmup-100": ("--set", "inner.warmup_steps=100"),
+            "linear": ("--set", "inner.schedule=linear"),
+            "wsd": ("--set", "inner.schedule=wsd"),
+            "depth": ("--set", "model.initial=depth"),
+        },
+    ),
+    "muon-state": seeded(
+        "muon-state",
+        (*SHIPPED, "--inner-lr", "1.5e-2", "--set", "inner.momentum=0.9"),
+        {"float32": ("--optimizer", "muon"), "8bit": MUON},
+    ),
+    "muon-lengths": tuple(
+        pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*NO_MOMENTUM, *MUON))
+        for (learners, steps), grid in MUON_LENGTHS.items()
+        for rates in grid
+    ),
+    "muon-sizes": tuple(
+        pair(
+            f"muon-size-{size}-{name}",
+            (4, int(steps), 3072),
+            SEEDS[0],
+            rates,
+            (
+                *(*NO_MOMENTUM, "--optimizer", name, "--set", f"model.hidden_size={hidden}"),
+                *("--set", f"model.layers={layers}", "--set", f"model.intermediate_size={inner}"),
+            ),
+        )
+        for size, (hidden, layers, inner, steps) in MUON_SIZES.items()
+        for name, grid in (("muon8bit", MUON_RATES), ("adamw8bit", MUON_SIZES_ADAMW))
+        for rates in grid
+    ),
+    "initial": tuple(
+        Experiment(
+            f"initial-{layers}-{name}",
+            (
+                *(TINY, "--learners", "1", "--quorum", "1", "--min-share", "0", "--steps", "60", *MUON),
+                *("--inner-lr", "1.5e-2", "--set", f"model.layers={layers}", "--set", f"model.initial={name}"),
+            ),
+        )
+        for layers in DEPTHS
+        for name in INITIAL
+    ),
+    "attacks-muon": (
+        Experiment("attacks-muon-none", (*SIX, *MUON, "--inner-lr", "1.5e-2")),
+        *variants(
+            "attacks-muon", (*EIGHT, *MUON, "--inner-lr", "1.5e-2"), {name: ("--attack", f"{name}:2") for name in WORST}
+        ),
+    ),
+}
