@@ -33,8 +33,9 @@ test: $(INSTALLED) ## run all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not swarm and not slow and not docker" -n $(WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "swarm and not slow"
 
-test-slow: $(INSTALLED) ## run the tests that take minutes: chaos, observer and dashboard against real swarms
-	$(BIN)/python -m pytest -m slow
+test-slow: $(INSTALLED) ## run the tests that make test leaves out: further seeds and settings, and long real swarms
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not swarm and not docker" -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and swarm"
 
 compose-test: $(INSTALLED) ## build the image and run the tests of the swarm in containers
 	docker/test.sh

@@ -17,7 +17,7 @@ from coordinator.views.control import snapshot
 from tests.dashboard.browsing import chromium, open_page
 from tests.dashboard.serving import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.swarm, pytest.mark.browser, pytest.mark.timeout(300)]
 
 END_SECONDS_MAX = 60.0
 

@@ -20,6 +20,7 @@ from tests.real.test_nat import wait_for
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.slow,
+    pytest.mark.swarm,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"),
 ]

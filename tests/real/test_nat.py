@@ -26,6 +26,7 @@ from tests.real.conftest import RUN
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.slow,
+    pytest.mark.swarm,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("iptables") is None,

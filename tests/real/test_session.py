@@ -116,6 +116,7 @@ def start(folder: Path, seed: int, *invite: str, loop: str = LOOP) -> subprocess
 
 
 @pytest.mark.slow
+@pytest.mark.swarm
 @pytest.mark.timeout(400)
 def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
     loops = [start(tmp_path / "first", 1)]
@@ -132,6 +133,7 @@ def test_two_sessions_end_with_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.swarm
 @pytest.mark.timeout(400)
 def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp_path: Path) -> None:
     """Also with those of fragments that it never adopted in this life."""
@@ -145,6 +147,7 @@ def test_a_session_that_goes_on_ends_with_the_newest_parameters_however_soon(tmp
 
 
 @pytest.mark.slow
+@pytest.mark.swarm
 @pytest.mark.timeout(200)
 def test_a_session_whose_peer_is_stopped_in_a_long_step_ends_in_order(tmp_path: Path) -> None:
     loop = start(tmp_path / "peer", 0, loop=STOPPED)
