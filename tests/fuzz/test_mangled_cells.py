@@ -10,6 +10,7 @@ import pytest
 
 from tests.fuzz.mangler import Mangler
 from tests.sim.crowds import PEERS, scene
+from tests.sim.crowds import small_groups as small_groups
 
 VERSIONS = 4
 COPIES = 40  # of each message that it changes: a crowd hears few of one peer

@@ -25,6 +25,7 @@ from dht.wire import Wire
 from tests.coordinator.builders import Club
 from tests.extra import extra
 from tests.sim.crowds import PEERS, Scene, says, scene, two_tiers
+from tests.sim.crowds import small_groups as small_groups
 
 NONCE = bytes(16)
 

@@ -16,6 +16,7 @@ from dht.identity import PeerId
 from dht.statement import Statement, digest_of
 from tests.extra import extra
 from tests.sim.crowds import GROUP, PACE, PEERS, Scene, says, scene, two_tiers
+from tests.sim.crowds import small_groups as small_groups
 
 
 @pytest.mark.parametrize("seed", [0, *extra([1, 2])])

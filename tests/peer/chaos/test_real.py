@@ -20,6 +20,7 @@ from dht.errors import LocalError, UsageError
 from peer.chaos.namespaces import PREFIX
 from peer.node.checkpointer import CHECKPOINT_SECONDS
 from tests.real.conftest import ROOT, RUN, Swarm
+from tests.real.conftest import swarm as swarm  # the fixture
 from tests.real.test_attacks import PROVEN
 from tests.real.test_swarm import OVERLAP
 
