@@ -21,6 +21,7 @@ from coordinator.core.events import Encoded
 from coordinator.core.own_work import OwnWork
 from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import JOIN_SHARE, RECHECK_SHARE
+from coordinator.group.eligibility import retreat
 from coordinator.round.cell_input import CellInput
 from coordinator.wire.messages import NONCE_BYTES, AgainNote, CellYield, YieldNote
 from dht.errors import PeerError
@@ -108,8 +109,7 @@ class CellRounds:
         return self._heads_here
 
     def _free(self, now: float) -> bool:
-        core = self.core
-        return self.custody.complete and not (core.draining or core.withdrawn or now < core.unable_until)
+        return self.custody.complete and retreat(self.core, now) is None
 
     def _brings(self, now: float) -> bool:
         return self.core.contributes and self.ledger.brings(self.core.steps_now(now))

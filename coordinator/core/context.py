@@ -13,7 +13,7 @@ from coordinator.core.answer_budget import FRAGMENT_BYTES_AT_ONCE, AnswerBudget
 from coordinator.core.events import OriginsSeen, ReachSeen, Seen
 from coordinator.core.lateness import Lateness
 from coordinator.core.quorum import GraceEstimates, grace_seconds
-from coordinator.core.tickets import is_full
+from coordinator.core.tickets import has_ticket, is_full
 from coordinator.core.timeline import GRACE_SHARE_MAX
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, Manifest, PaceSpec
 from coordinator.trust.bans import Bans
@@ -93,6 +93,13 @@ class Core:
         Presence alone does not tell: keys cost nothing. So the newest group has to be full, too (docs/adr/0042).
         """
         return self.presence.population(now) > PEERS_PER_GROUP_MAX and is_full(chain.newest_roster())
+
+    def has_ticket(self, chain: Chain, peer: PeerId, now: float) -> bool:
+        """Whether this peer's turn has come, where not everybody's can (`coordinator.core.tickets`)."""
+        if not self.crowded(chain, now):  # as always in a small swarm: what follows costs a hash
+            return True
+        known = chain.newest_roster() | chain.active_set()
+        return has_ticket(chain.beacon(), peer, known, self.presence.population(now))
 
     def note(self, event: Seen, now: float) -> None:
         """How things are now: our learner, from where others call, whether they get through to us."""

@@ -228,21 +228,16 @@ class Engine:
     # -- opening rounds
 
     def _candidates(self, now: float) -> list[Candidate]:
-        if self.draining or self.in_flight >= self.core.pace.overlap:
+        if self.in_flight >= self.core.pace.overlap:
             return []
         candidates = []
         for machine in self.machines:
-            if machine.may_open(now) and not self._founds_alone(machine, now):
+            if machine.eligibility(now)[0]:
                 pacing = machine.tempo.pacing(machine.chain, now)
                 spaced = self.opened_at + pacing.spacing_seconds
                 due_at = max(pacing.due_at, spaced, machine.rounds.joining.not_before)
                 candidates.append(Candidate(machine.index, machine.chain.version, due_at))
         return candidates
-
-    def _founds_alone(self, machine: FragmentMachine, now: float) -> bool:
-        """Whether a first version has too few to be made with: attempts used up alone only part us from who comes."""
-        core = self.core
-        return machine.chain.version == 0 and len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
 
     def _open(self, now: float) -> list[Action]:
         candidates = self._candidates(now)

@@ -19,6 +19,7 @@ from coordinator.core.state_sync import FETCH_RETRY_SECONDS, StateSync
 from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.gossip import announce, spread
 from coordinator.engine.version_round import VersionRound
+from coordinator.group.eligibility import Hindrance, eligibility
 from coordinator.group.pacing import Tempo
 from coordinator.round.attempt import Attempt
 from coordinator.round.roles import has_say
@@ -98,9 +99,11 @@ class FragmentMachine:
 
     # -- events
 
-    def may_open(self, now: float) -> bool:
-        """Whether we are free to ask into a group, or into a cell, which comes first."""
-        return self.cells.may_open(now) or (not self.cells.busy and self.rounds.may_open(now))
+    def eligibility(self, now: float) -> tuple[bool, Hindrance | None]:
+        """Whether we may ask into a group, or into a cell, which comes first; what hinders us if not."""
+        if self.cells.may_open(now):
+            return True, None
+        return (False, Hindrance.BUSY) if self.cells.busy else eligibility(self.rounds.standing(now), now)
 
     def open(self, now: float) -> list[Action]:
         """Take part in making the next version; the caller has seen that we may."""
@@ -147,7 +150,7 @@ class FragmentMachine:
     def _follow_cells(self, now: float) -> list[Action]:
         """Go on with our cells; after them, into the group."""
         actions = self.cells.settle(now)
-        into_group = self.cells.hand_over() and self.rounds.may_open(now)
+        into_group = self.cells.hand_over() and eligibility(self.rounds.standing(now), now)[0]
         return actions + (self.rounds.open(now) if into_group else [])
 
     def learn(self, certificate: Certificate, now: float) -> list[Action]:

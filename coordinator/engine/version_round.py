@@ -19,6 +19,7 @@ from coordinator.core.own_work import OwnWork
 from coordinator.core.state_sync import StateSync
 from coordinator.core.timeline import QUORUM_SHARE, Timeline
 from coordinator.core.vote_locks import VoteLocks
+from coordinator.group.eligibility import Standing, eligibility
 from coordinator.group.group import Group, read_group
 from coordinator.group.joining import Joining
 from coordinator.group.pacing import Tempo
@@ -86,17 +87,10 @@ class VersionRound:
             return True
         return self.core.contributes and not self.cells.given and self.ledger.brings(self.core.steps_now(now))
 
-    def wanted(self, now: float) -> bool:
-        """Whether we should take part: learners always; a witness only where the active set lacks votes without it."""
-        if self.core.draining or self.core.withdrawn or now < self.core.unable_until:
-            return False
-        if self.core.contributes:
-            return self.joining.has_ticket(self.core.me, now) or self.tempo.minor_allowed(self.chain, now)
-        return self.core.me in self.chain.active_set() and self.tempo.witnesses_needed(self.chain, now)
-
-    def may_open(self, now: float) -> bool:
-        """Whether we are free to ask into a group."""
-        return self.custody.complete and not self.busy and not self.bound(now) and self.wanted(now)
+    def standing(self, now: float, follows: bool = False) -> Standing:
+        """What decides whether we may ask into a group; `follows`: into one that others have opened."""
+        complete, bound = self.custody.complete, self.bound(now)
+        return Standing(self.core, self.chain, self.tempo, complete, self.busy, bound, follows)
 
     # -- into a group
 
@@ -106,14 +100,14 @@ class VersionRound:
 
     def _advance(self, gathering: RosterBuilder, now: float) -> list[Action]:
         """Ask into an attempt that others have opened; move one of which we are the leader forward."""
-        may_join = self.custody.complete and not self.bound(now)
-        if may_join and self.core.me not in gathering.joins and self.attempt is None and self.wanted(now):
+        standing, asked = self.standing(now, follows=True), self.core.me in gathering.joins
+        if self.attempt is None and not asked and eligibility(standing, now)[0]:
             return self.joining.follow(gathering, self.contributes(now), now)
         mine = self.attempt  # may still be replaced by a revision of its own roster
         busy = mine is not None and (mine.group.attempt != gathering.attempt or mine.exchange.inputs is not None)
         leads = self.joining.leads(gathering.attempt) and not self._is_over(gathering.attempt)
-        asked = may_join and self.core.me in gathering.joins
-        if not asked or busy or not leads or self._awaits_cell(gathering, now):
+        free = standing.complete and not standing.bound
+        if not (asked and free and leads) or busy or self._awaits_cell(gathering, now):
             return []
         silent, minor = _silent(self, gathering.attempt), self.tempo.minor_allowed(self.chain, now)
         return self.joining.close(gathering, silent, minor, now)

@@ -13,7 +13,6 @@ from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, RoundKey
 from coordinator.core.context import DEADLINE_DOUBLINGS_MAX, Core
 from coordinator.core.quorum import quorum_size
-from coordinator.core.tickets import has_ticket
 from coordinator.core.timeline import JOIN_SHARE, RETRY_SHARE
 from coordinator.group.group import Group, leader_of, read_join
 from coordinator.group.leaders import first_able, first_leaders
@@ -71,13 +70,6 @@ class Joining:
         return leader_of(self.chain, attempt) == self.core.me
 
     # -- asking
-
-    def has_ticket(self, peer: PeerId, now: float) -> bool:
-        """Whether this peer's turn has come, where not everybody's can (`coordinator.core.tickets`)."""
-        if not self.core.crowded(self.chain, now):  # as always in a small swarm: what follows costs a hash
-            return True
-        known = self.chain.newest_roster() | self.chain.active_set()
-        return has_ticket(self.chain.beacon(), peer, known, self.core.presence.population(now))
 
     def open(self, contributes: bool, now: float) -> list[Action]:
         """Ask into the first attempt whose leader is there, as we believe, and can be called, if any can."""
@@ -225,7 +217,8 @@ class Joining:
     def close(self, gathering: RosterBuilder, silent: Set[PeerId], minor_allowed: bool, now: float) -> list[Action]:
         """Issue or revise the roster of an attempt that we lead, if it is time."""
         gathering.failures = self.failures
-        asking = {peer for peer in self.core.presence.heard_trainers(now) if self.has_ticket(peer, now)}
+        trainers = self.core.presence.heard_trainers(now)
+        asking = {peer for peer in trainers if self.core.has_ticket(self.chain, peer, now)}
         waited_for = asking if gathering.awaits_strangers(now) else asking & self.chain.known()
         expected = waited_for | (self.chain.active_set() & gathering.joins.keys())
         actions = gathering.close(expected, silent, minor_allowed, now)

@@ -28,6 +28,7 @@ class FragmentStatus(_Frozen):
     state: str = Field(description="hex digest of the state that we hold, as certified")
     phase: Phase
     reason: str = Field("", description="why its last attempt at the next version was void; empty if none was")
+    hindrance: str = Field("", description="why it asks into no group now; empty if it may as soon as one is due")
 
 
 class CertifiedWork(_Frozen):

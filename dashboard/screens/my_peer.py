@@ -45,6 +45,7 @@ def page(source: Source) -> None:
             "version": show.number("Newest version"),
             "held": show.number("Held here"),
             "phase": show.words("Doing"),
+            "hindrance": show.words("What hinders it"),
             "reason": show.words("Why the last attempt was void"),
         }
         show.table(fragment_rows(mine), columns, "my-fragments")
@@ -61,6 +62,7 @@ def fragment_rows(mine: PeerSnapshot) -> list[Row]:
             "version": one.version,
             "held": one.held_version,
             "phase": one.phase,
+            "hindrance": plain(one.hindrance),
             "reason": plain(one.reason),
         }
         for index, one in enumerate(mine.fragments)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 
 from coordinator.chain.chain import Chain
 from coordinator.core.context import Core
 from coordinator.engine.engine import Engine
 from coordinator.engine.fragment import FragmentMachine
+from coordinator.group.eligibility import Hindrance
 from coordinator.views import quantity
 from coordinator.views.network_view import CertificateView
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot, Phase
@@ -29,20 +31,20 @@ from peer.sync.introduction import ADVICE_OUT_OF_REACH
 
 ROUNDS_SHOWN = 16  # to whoever asks on this machine, perhaps twice a second
 CERTIFICATES_SHOWN = 4  # of each fragment
+PHASES: Mapping[Hindrance, Phase] = MappingProxyType(
+    {Hindrance.BEHIND: "catching up", Hindrance.BOUND: "bound by a vote"}
+)
 OUTRUN = "versions follow each other faster than they arrive here, so this peer cannot catch up on this line"
 
 
 def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> FragmentStatus:
     """One fragment in words and digests; `last_void` says why its last attempt came to nothing."""
+    _, hindrance = machine.eligibility(now)
     phase: Phase = "idle"
-    if not machine.ready:
-        phase = "catching up"
-    elif machine.attempt is not None:
-        phase = "in a round"
-    elif machine.joining_since is not None:
-        phase = "joining"
-    elif machine.bound(now):
-        phase = "bound by a vote"
+    if hindrance is Hindrance.BUSY:
+        phase = "joining" if machine.attempt is None else "in a round"
+    elif hindrance is not None:
+        phase = PHASES.get(hindrance, "idle")
     return FragmentStatus(
         version=machine.chain.version,
         held_version=machine.held,
@@ -50,6 +52,7 @@ def fragment_status(machine: FragmentMachine, last_void: str, now: float) -> Fra
         state=machine.chain.state.hex(),
         phase=phase,
         reason=last_void,
+        hindrance=hindrance or "",
     )
 
 

@@ -35,6 +35,15 @@ def _own(snapshot: PeerSnapshot) -> str:
     return f"{quantity.count(snapshot.own_tokens)} tokens ({snapshot.own_share:.0%})"
 
 
+def _hindrances(snapshot: PeerSnapshot) -> dict[str, str]:
+    """What keeps the peer from asking into a group, and of which fragments."""
+    found: dict[str, list[str]] = {}
+    for index, one in enumerate(snapshot.fragments):
+        if one.hindrance:
+            found.setdefault(one.hindrance, []).append(str(index))
+    return {why: ", ".join(which) for why, which in found.items()}
+
+
 def status_page(snapshot: PeerSnapshot) -> str:
     """Several lines for `muster status`."""
     certified = snapshot.certified
@@ -57,6 +66,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")
     lines += [
         f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
+        *(f"waits     it {why}: fragments {which}" for why, which in _hindrances(snapshot).items()),
         f"certified {certified.versions} versions seen, {quantity.count(certified.tokens)} tokens",
         f"network   {snapshot.peers_live} peers live, {snapshot.rounds_in_flight} rounds in flight, "
         f"sent {quantity.size(snapshot.bytes_sent)}, received {quantity.size(snapshot.bytes_received)}",

@@ -203,7 +203,7 @@ def test_ghosts_make_no_crowd_of_a_group_that_has_room() -> None:
     for number in range(2 * PEERS_PER_GROUP_MAX):
         asking.core.presence.see(virtual_peer_id(number, 3), presence(), 0.0)
     assert not asking.core.crowded(asking.chain, 0.0)
-    assert all(asking.has_ticket(peer, 0.0) for peer in PEERS)
+    assert all(asking.core.has_ticket(asking.chain, peer, 0.0) for peer in PEERS)
 
 
 def test_where_groups_are_full_the_whole_active_set_asks_and_ghosts_only_thin_out_strangers() -> None:
@@ -213,8 +213,8 @@ def test_where_groups_are_full_the_whole_active_set_asks_and_ghosts_only_thin_ou
     for roster in (older, newest):
         asking.chain.append(certificate(asking.chain, roster, voters=PEERS[:1]))
     assert asking.core.crowded(asking.chain, 0.0)
-    assert all(asking.has_ticket(peer, 0.0) for peer in {*newest, *older})
-    assert not all(asking.has_ticket(peer, 0.0) for peer in club)
+    assert all(asking.core.has_ticket(asking.chain, peer, 0.0) for peer in {*newest, *older})
+    assert not all(asking.core.has_ticket(asking.chain, peer, 0.0) for peer in club)
 
 
 def test_the_same_attempt_is_asked_into_with_the_same_words() -> None:

@@ -1,0 +1,77 @@
+"""Whether we may take part in making a fragment's next version, and if not, what hinders us. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.chain.chain import Chain
+from coordinator.core.context import Core
+from coordinator.group.pacing import Tempo
+
+
+class Hindrance(StrEnum):
+    """Why we ask into no group for a fragment, as people are told it."""
+
+    BEHIND = "lacks its newest state"
+    BUSY = "has a round in flight"
+    BOUND = "is bound by a vote"
+    DRAINING = "begins no more rounds"
+    WITHDRAWN = "begins no rounds while the peer pauses"
+    UNABLE = "waits until the disk takes votes again"
+    NO_TICKET = "waits for its turn, since more peers train than a group takes"
+    NOT_NEEDED = "has votes enough without those of a host"
+    ALONE = "waits for others to begin with"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where we stand at the newest version of a fragment."""
+
+    core: Core
+    chain: Chain
+    tempo: Tempo
+    complete: bool  # we hold the state of that version
+    busy: bool
+    bound: bool  # by a vote
+    follows: bool = False  # others have opened the group that we would ask into
+
+
+def eligibility(state: Standing, now: float) -> tuple[bool, Hindrance | None]:
+    """Whether we may ask into a group, and what hinders us if not. What costs most is looked at last."""
+    found: Hindrance | None
+    if not state.complete:
+        found = Hindrance.BEHIND
+    elif state.busy and not state.follows:
+        found = Hindrance.BUSY
+    elif state.bound:
+        found = Hindrance.BOUND
+    else:
+        found = retreat(state.core, now) or _excess(state, now) or _loneliness(state, now)
+    return found is None, found
+
+
+def retreat(core: Core, now: float) -> Hindrance | None:
+    """What keeps us from beginning anything new, be it in a group or in a cell."""
+    if core.draining:
+        return Hindrance.DRAINING
+    if core.withdrawn:
+        return Hindrance.WITHDRAWN
+    return Hindrance.UNABLE if now < core.unable_until else None
+
+
+def _excess(state: Standing, now: float) -> Hindrance | None:
+    """Learners take part when it is their turn; a witness only where the active set lacks votes without it."""
+    core, chain, tempo = state.core, state.chain, state.tempo
+    if core.contributes:
+        turn = core.has_ticket(chain, core.me, now) or tempo.minor_allowed(chain, now)
+        return None if turn else Hindrance.NO_TICKET
+    needed = core.me in chain.active_set() and tempo.witnesses_needed(chain, now)
+    return None if needed else Hindrance.NOT_NEEDED
+
+
+def _loneliness(state: Standing, now: float) -> Hindrance | None:
+    """Too few to make a first version with: attempts used up alone would only part us from who comes."""
+    core = state.core
+    few = len(core.presence.trainers(now)) + core.contributes < core.pace.min_group
+    return Hindrance.ALONE if few and state.chain.version == 0 and not state.follows else None

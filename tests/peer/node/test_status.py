@@ -1,0 +1,60 @@
+"""What a peer says of its fragments: what it does for each, and what keeps it from doing more."""
+
+from __future__ import annotations
+
+from coordinator.chain.chain import Chain
+from coordinator.core.events import Progress
+from coordinator.engine.engine import Engine
+from coordinator.run.manifest import PaceSpec
+from coordinator.views.snapshot import FragmentStatus, PeerSnapshot
+from peer.node.status import fragment_status
+from peer.service.status_text import status_page
+from tests.coordinator.builders import NOW, Club
+
+CLUB = Club.of(1, pace=PaceSpec(fragments=2, steps_per_version=8, quorum=1, min_group=1, round_seconds=8.0))
+
+
+def told(engine: Engine, now: float = NOW) -> list[FragmentStatus]:
+    return [fragment_status(machine, "", now) for machine in engine.machines]
+
+
+def engine_of(chains: list[Chain], held: int = 0) -> Engine:
+    return Engine(CLUB.core(0), chains, [held, held], NOW)
+
+
+def test_phase_and_hindrance_are_those_of_the_core() -> None:
+    engine = engine_of([CLUB.chain(0), CLUB.chain(1)])
+    assert [(one.phase, one.hindrance) for one in told(engine)] == [("idle", "")] * 2
+    engine.handle(Progress(4, 1.0), NOW)
+    assert [one.phase for one in told(engine)] == ["in a round", "idle"]
+    engine.drain()
+    assert [one.phase for one in told(engine)] == ["in a round", "idle"], "what is in flight goes on"
+    assert told(engine)[1].hindrance == "begins no more rounds"
+
+
+def test_who_lacks_a_state_catches_up() -> None:
+    engine = engine_of([CLUB.grow(CLUB.chain(0), [0]), CLUB.grow(CLUB.chain(1), [0])])
+    assert {(one.phase, one.hindrance) for one in told(engine)} == {("catching up", "lacks its newest state")}
+
+
+def test_the_page_of_a_peer_names_each_hindrance_once_with_its_fragments() -> None:
+    plain = {"version": 1, "held_version": 1, "head": "h", "state": "s", "phase": "idle"}
+    known = ["is bound by a vote", "", "is bound by a vote", "begins no more rounds"]
+    fragments = tuple(FragmentStatus.model_validate({**plain, "hindrance": one}) for one in known)
+    shown = PeerSnapshot.model_validate(
+        {
+            "run_id": "r",
+            "peer_id": "p",
+            "name": "",
+            "role": "learner",
+            "state": "training",
+            "pid": 1,
+            "wall_seconds": 1.0,
+            "fragments": fragments,
+        }
+    )
+    lines = [line for line in status_page(shown).splitlines() if line.startswith("waits")]
+    assert lines == [
+        "waits     it is bound by a vote: fragments 0, 2",
+        "waits     it begins no more rounds: fragments 3",
+    ]
