@@ -1,7 +1,7 @@
 """One cell as one of its members lives it: commit, scatter, reduce, and what that comes to at the leader (ADR 0011).
 
-The steps of a round up to its results, by the same `Exchange`. The leader alone gets the results, has the reducers open
-what they merged, and reduces again itself whatever is missing, false or doubtful. Sans-IO.
+The shared reduction of a group. The leader alone gets the results, has the reducers open what they merged, and reduces
+again itself whatever is missing, false or doubtful. Sans-IO.
 """
 
 from __future__ import annotations
@@ -9,23 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.cells.cell_group import CellGroup
-from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Apply, PartitionResult, Send
-from coordinator.core.context import Core
-from coordinator.core.events import Encoded, Inspected, Opened, Reduced
 from coordinator.core.timeline import BUNDLE_SHARE, CHECK_SHARE, RECHECK_SHARE, RETRY_SHARE, Timeline
 from coordinator.group.group import read_commit
 from coordinator.round.cell_input import CellInput
-from coordinator.round.early_messages import EarlyMessages
-from coordinator.round.exchange import Exchange
-from coordinator.round.opening_server import OpeningServer
+from coordinator.round.joint_reduction import JointReduction
 from coordinator.round.outcome import contributor
-from coordinator.round.refutations import Refutations
-from coordinator.round.spot_checks import SpotChecks
 from coordinator.wire.inputs import bundle_of
-from coordinator.wire.messages import AgainNote, CellYield, NeedNote, PartNote
-from coordinator.wire.openings import OpeningNote, OpenNote
-from dht.errors import PeerError
+from coordinator.wire.messages import AgainNote, CellYield
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -34,25 +25,16 @@ SLACK_SHARE = 0.05  # of a round's deadline: more patience than what the others 
 
 
 @dataclass(slots=True)
-class Cell:
-    """`brought`: what a cell of ours brings into this one; None: our own outer gradient."""
+class Cell(JointReduction):
+    """A member's part in a cell. `harvest`: what its results come to, at the leader."""
 
-    core: Core
-    chain: Chain
     group: CellGroup
-    began: float
     timeline: Timeline = field(init=False)
-    exchange: Exchange = field(init=False)
-    early: EarlyMessages = field(init=False)
-    opener: OpeningServer = field(init=False)
-    refutations: Refutations = field(init=False)
-    inspection: SpotChecks = field(init=False)
+    began: float = field(kw_only=True)
     commits: dict[PeerId, Statement] = field(default_factory=dict)
     bundle: Statement | None = None
-    gone: set[PeerId] = field(default_factory=set)
     started: bool = False
     abstains: bool = False  # we lead it, and bring nothing of our own
-    brought: CellInput | None = None
     harvest: CellInput | None = None
     failed: bool = False
     retry_at: float = field(init=False)
@@ -60,12 +42,8 @@ class Cell:
 
     def __post_init__(self) -> None:
         self.timeline = self._timeline(self.commit_by)
-        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline)
-        self.early = EarlyMessages(self.exchange, NEEDS_INPUTS)
-        self.opener = OpeningServer(self.core, self.group, self.exchange)
-        self.refutations = Refutations(self.core, self.group, self.exchange)
-        self.inspection = SpotChecks(self.core, self.group, self.timeline, self.exchange, self.refutations)
-        self.gone = set(self.core.presence.gone & set(self.group.members))
+        self.compose(NEEDS_INPUTS)
+        self.gone = dict.fromkeys(self.core.presence.gone.intersection(self.group.members), self.began)
         self.retry_at = self.began + RETRY_SHARE * self._deadline_seconds
 
     # -- times
@@ -87,7 +65,7 @@ class Cell:
     def _silent(self) -> frozenset[PeerId]:
         """Who may yet commit."""
         ourselves = {self.core.me} if self.abstains else set()
-        return self.group.contributors - self.commits.keys() - self.gone - ourselves
+        return self.group.contributors - self.commits.keys() - self.gone.keys() - ourselves
 
     @property
     def result_by(self) -> float:
@@ -123,67 +101,22 @@ class Cell:
     def start(self, brought: CellInput | None) -> list[Action]:
         """Ask for what we bring."""
         self.started, self.brought = True, brought
-        return self.exchange.start(None if brought is None else brought.merged)
+        return self.bring()
 
     def abstain(self) -> list[Action]:
         """Lead it without work of our own."""
         self.started = self.abstains = True
         return []
 
-    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        claimed = event if self.brought is None else self.brought.claim(event)
-        return self.exchange.on_encoded(claimed) + self.settle(now)
-
-    def on_reduced(self, event: Reduced, now: float) -> list[Action]:
-        return self.exchange.on_reduced(event) + self.settle(now)
-
-    def on_opened(self, event: Opened) -> list[Action]:
-        return self.opener.on_opened(event)
-
-    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
-        return self.inspection.on_inspected(event, now) + self.settle(now)
-
-    def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
-        return self.inspection.on_opening(sender, note) + self.settle(now)
-
-    def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
-        """Serve a member; only the leader looks into results."""
-        if sender not in self.group.members:
-            return []
-        if isinstance(need, NeedNote):
-            return self.exchange.answer(sender, need)
-        return self.opener.answer(sender, need) if sender == self.group.leader else []
-
-    def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a member: wait for nothing of its."""
-        if peer not in self.group.members:
-            return []
-        self.gone.add(peer)
-        self.exchange.lose(peer)
-        return self.settle(now)
-
-    def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
-        """A statement or part of this cell; raises PeerError if it does not belong or is false."""
-        if sender not in self.group.members:
-            raise PeerError("comes from somebody outside the cell")
-        self.gone.discard(sender)
-        if self.early.holds_back(sender, message, root):
-            return []
-        actions = self._dispatch(sender, message, root, now)
-        return actions + self.settle(now)
-
-    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
-        if isinstance(message, PartNote):
-            self.exchange.on_part(sender, message, root)
-        elif message.context.kind == "commit" and self.leads and self.bundle is None:
-            read_commit(message, self.group, self.core.codec, self.core.rules)
-            self.commits.setdefault(sender, message)
-        elif message.context.kind == "bundle" and self.exchange.inputs is None:
+    def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
+        """Commitments, at the leader; then its bundle, from which on time counts."""
+        if statement.context.kind == "commit" and self.leads and self.bundle is None:
+            read_commit(statement, self.group, self.core.codec, self.core.rules)
+            self.commits.setdefault(sender, statement)
+        elif statement.context.kind == "bundle" and self.exchange.inputs is None:
             self.timeline = self._timeline(now)
             self.exchange.timeline = self.inspection.timeline = self.timeline
-            return self.exchange.on_bundle(message, self.gone) + self.early.replay(self.receive, now)
-        elif message.context.kind == "result":
-            self.exchange.on_result(message, root)
+            return self.exchange.on_bundle(statement, self.gone.keys())
         return []
 
     def on_again(self, sender: PeerId, note: AgainNote, now: float) -> list[Action]:
@@ -191,9 +124,8 @@ class Cell:
         known = self.exchange.inputs is not None and max(note.partitions) < self.group.partitions
         if sender != self.group.leader or not known or self.exchange.redone:
             return []
-        return (
-            self.exchange.on_redo(note.partitions, self.gone) + self.early.replay(self.receive, now) + self.settle(now)
-        )
+        actions = self.exchange.on_redo(note.partitions, self.gone.keys())
+        return actions + self.early.replay(self.receive, now) + self.settle(now)
 
     # -- the leader's part
 
@@ -204,7 +136,7 @@ class Cell:
         actions = self._bundle(now) if self.leads and self.bundle is None else []
         actions += self.exchange.decide(now)
         if self.leads and self.exchange.inputs is not None:
-            actions += self.inspection.decide(self.gone, now) + self._conclude(now)
+            actions += self.inspection.decide(self.gone.keys(), now) + self._conclude(now)
         return actions
 
     def _bundle(self, now: float) -> list[Action]:

@@ -173,13 +173,13 @@ class CellRounds:
             return self._lead(group, now)
         if self.joined is not None:
             return []
-        self.joined = Cell(self.core, self.chain, group, now)
+        self.joined = Cell(self.core, self.chain, group, began=now)
         return self.joined.start(None) if group.height == 1 else []
 
     def _lead(self, group: CellGroup, now: float) -> list[Action]:
         if self.leading is not None or (group.height > 1 and group.head != self.core.me):
             return []
-        self.leading = Cell(self.core, self.chain, group, now)
+        self.leading = Cell(self.core, self.chain, group, began=now)
         others = tuple(member for member in group.members if member != self.core.me)
         own = self.leading.start(None) if self._brings(now) else self.leading.abstain()
         return [*self.core.to_all(others, group.statement), *own]

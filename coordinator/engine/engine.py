@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from coordinator.cells.cell import Cell
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Send, Tell, VoteRecord
@@ -135,13 +134,14 @@ class Engine:
             return attempt.on_opened(event)
         if isinstance(event, Inspected):
             return attempt.on_inspected(event, now) + self.tribunal.collect(event, now)
-        if isinstance(attempt, Cell):
-            return []  # it takes no step
+        voting = machine.rounds.find(event.key.roster_id)
+        if voting is None:
+            return []
         if isinstance(event, Applied):
-            return attempt.on_applied(event)
+            return voting.on_applied(event)
         if not event.written:
             self.core.note_unable(now)
-        return attempt.on_vote_recorded(event)
+        return voting.on_vote_recorded(event)
 
     # -- messages
 

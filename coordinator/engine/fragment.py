@@ -7,7 +7,6 @@ it, and changes over to another branch (design §6.2 step 10, §8).
 
 from __future__ import annotations
 
-from coordinator.cells.cell import Cell
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.cells.cell_version import adoption, supply
 from coordinator.chain.certificate import Certificate
@@ -22,6 +21,7 @@ from coordinator.engine.version_round import VersionRound
 from coordinator.group.eligibility import Hindrance, eligibility
 from coordinator.group.pacing import Tempo
 from coordinator.round.attempt import Attempt
+from coordinator.round.joint_reduction import JointReduction
 from coordinator.round.roles import has_say
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -89,7 +89,7 @@ class FragmentMachine:
         """Since when we have been asking into a group or a cell; None while we do not ask."""
         return self.rounds.joining.since if self.cells.since is None else self.cells.since
 
-    def find(self, roster_id: bytes) -> Attempt | Cell | None:
+    def find(self, roster_id: bytes) -> JointReduction | None:
         """Our attempt or cell with this roster."""
         return self.rounds.find(roster_id) or self.cells.find(roster_id)
 
@@ -280,7 +280,7 @@ def roots_needed(machine: FragmentMachine) -> frozenset[bytes]:
 def is_in_part(machine: FragmentMachine, statement: Statement) -> bool:
     """Whether somebody says in a group or cell of ours what is its part there."""
     attempts = [*machine.rounds.all(), *([] if machine.finished is None else [machine.finished])]
-    members: list[Attempt | Cell] = [*attempts, *machine.cells.cells()]
+    members: list[JointReduction] = [*attempts, *machine.cells.cells()]
     return any(has_say(one.exchange, statement) for one in members)
 
 

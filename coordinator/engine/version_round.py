@@ -201,7 +201,7 @@ class VersionRound:
         attempt = self.find(event.key.roster_id)
         if attempt is None:
             return self.cells.on_encoded(event, now)
-        own = attempt.harvest is None  # else our own work is given to the cell
+        own = attempt.brought is None  # else our own work is given to the cell
         self.ledger.give(event.key.roster_id, self.core.steps_now(now) if own else 0)
         return attempt.on_encoded(event, now)
 

@@ -1,7 +1,6 @@
 """One member's attempt at a round, from the accepted roster to a certificate or an abstention (design §6.2).
 
-Composes the steps: `Exchange` (4–7), `Leader` (the leader's part), `Voting` (8–9). What comes before its turn is kept
-in a bounded list and tried again; what was lost is repeated by `_remind`.
+The shared reduction (4–7), with `Leader` (the leader's part) and `Voting` (8–9). `_remind` repeats what was lost.
 """
 
 from __future__ import annotations
@@ -10,25 +9,15 @@ import math
 from dataclasses import dataclass, field
 
 from coordinator.chain.certificate import Certificate
-from coordinator.chain.chain import Chain
 from coordinator.core.actions import Action, Adopt
-from coordinator.core.context import Core
-from coordinator.core.events import Applied, Encoded, Inspected, Opened, Reduced, VoteRecorded
+from coordinator.core.events import Applied, VoteRecorded
 from coordinator.core.lateness import LEADING
-from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE, Timeline
-from coordinator.group.group import Group, read_commit
-from coordinator.round.cell_input import CellInput
-from coordinator.round.early_messages import EarlyMessages
-from coordinator.round.exchange import Exchange
+from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE
+from coordinator.group.group import read_commit
+from coordinator.round.joint_reduction import JointReduction
 from coordinator.round.leader import Leader
-from coordinator.round.opening_server import OpeningServer
 from coordinator.round.outcome import read_check
-from coordinator.round.refutations import Refutations
-from coordinator.round.spot_checks import SpotChecks
 from coordinator.round.voting import Voting
-from coordinator.wire.messages import NeedNote, PartNote
-from coordinator.wire.openings import OpeningNote, OpenNote
-from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement
 
@@ -37,40 +26,20 @@ LAST_WORDS = frozenset({"result", "proposal", "vote", "abstain"})  # what still 
 
 
 @dataclass(slots=True)
-class Attempt:
-    """Everything one member knows of one group.
+class Attempt(JointReduction):
+    """A member's part in a group whose results all look into and vote about."""
 
-    `gone`: members that the transport lost, and when, or that were silent in the group before; nobody waits for these.
-    """
-
-    core: Core
-    chain: Chain
-    group: Group
-    timeline: Timeline
-    harvest: CellInput | None = None  # what we bring as a head of others; None: our own outer gradient
-    left_out: int = 0  # who asked in vain, as far as we know (`Exchange`)
-    exchange: Exchange = field(init=False)
-    opener: OpeningServer = field(init=False)
-    refutations: Refutations = field(init=False)
-    inspection: SpotChecks = field(init=False)
     verdict: Voting = field(init=False)
     chair: Leader = field(init=False)
-    early: EarlyMessages = field(init=False)
     retry_at: float = field(init=False)
     moment: float = math.inf  # when a stage ends for members that have only a moment
-    gone: dict[PeerId, float] = field(init=False)
-    heard: set[PeerId] = field(default_factory=set)  # members that said anything here
     deserted: bool = False  # others have gone on without it, who may never have been shown its roster
 
     def __post_init__(self) -> None:
+        self.compose(NEEDS_INPUTS)
         presence = self.core.presence
         lost = (presence.gone | presence.unheard).intersection(self.group.members)
         self.gone = dict.fromkeys(lost, self.timeline.start)
-        self.exchange = Exchange(self.core, self.chain, self.group, self.timeline, self.left_out)
-        self.early = EarlyMessages(self.exchange, NEEDS_INPUTS)
-        self.opener = OpeningServer(self.core, self.group, self.exchange)
-        self.refutations = Refutations(self.core, self.group, self.exchange)
-        self.inspection = SpotChecks(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.verdict = Voting(self.core, self.group, self.timeline, self.exchange, self.inspection)
         self.chair = Leader(self.core, self.group, self.timeline, self.exchange, self.refutations)
         self.retry_at = self.timeline.at(RETRY_SHARE)
@@ -114,7 +83,7 @@ class Attempt:
         if certificate.outcome.roster_id != self.group.key.roster_id:
             return None
         counted = certificate.outcome.included_in(self.core.me)
-        if self.harvest is not None:  # our own work, if any, is in a cell's
+        if self.brought is not None:  # our own work, if any, is in a cell's
             counted = (False,) * len(counted)
         return Adopt(
             certificate,
@@ -129,69 +98,35 @@ class Attempt:
     def start(self, now: float) -> list[Action]:
         if not self.exchange.suffices(self.group.contributors):
             return self.abstain()  # whatever they commit, its leader has left out too many
-        merged = None if self.harvest is None else self.harvest.merged
-        return self.exchange.start(merged) + self._settle(now)
+        return self.bring() + self.settle(now)
 
-    def receive(self, sender: PeerId, message: Statement | PartNote, root: bytes | None, now: float) -> list[Action]:
-        """A statement or part of this group; raises PeerError if it does not belong or is false."""
-        kind = "part" if isinstance(message, PartNote) else message.context.kind
-        if sender not in self.group.members:
-            raise PeerError("comes from somebody outside the group")
-        if self.over and kind not in LAST_WORDS:
-            return []
-        if self.early.holds_back(sender, message, root):
-            return []
-        progress = self.exchange.progress
-        actions = self._dispatch(sender, message, root)
-        self.heard.add(sender)
-        self.gone.pop(sender, None)
-        if self.exchange.progress != progress:
-            actions += self.early.replay(self.receive, now)
-        return actions + self._settle(now)
+    def heeds(self, kind: str) -> bool:
+        """All until we have abstained; then only what may still make a version."""
+        return not self.over or kind in LAST_WORDS
 
-    def _dispatch(self, sender: PeerId, message: Statement | PartNote, root: bytes | None) -> list[Action]:
-        if isinstance(message, PartNote):
-            self.exchange.on_part(sender, message, root)
-            return []
-        kind = message.context.kind
+    def hear(self, sender: PeerId, statement: Statement, now: float) -> list[Action]:
+        """What is said on the way to a certificate."""
+        kind = statement.context.kind
         if kind == "commit":
             if self.chair.leads and sender not in self.chair.commits:
-                read_commit(message, self.group, self.core.codec, self.core.rules)
-                self.chair.add_commit(message)
+                read_commit(statement, self.group, self.core.codec, self.core.rules)
+                self.chair.add_commit(statement)
             return []
         if kind == "bundle":
-            actions = self.exchange.on_bundle(message, self.gone.keys())
+            actions = self.exchange.on_bundle(statement, self.gone.keys())
             return actions if self.exchange.inputs is not None else self.abstain()
-        if kind == "result":
-            self.exchange.on_result(message, root)
-            return []
         if kind == "check" and self.exchange.inputs is not None:
-            self.chair.add_check(read_check(message, self.group, self.exchange.inputs, self.core.verifier))
+            self.chair.add_check(read_check(statement, self.group, self.exchange.inputs, self.core.verifier))
             return []
         if kind == "refutation":
-            return self.refutations.hear(message)
+            return self.refutations.hear(statement)
         if kind == "vote":
-            self.verdict.ballot.add_vote(message)
+            self.verdict.ballot.add_vote(statement)
             return []
         if kind == "abstain":
-            self.verdict.ballot.add_abstention(message)
+            self.verdict.ballot.add_abstention(statement)
             return []
-        return self.verdict.on_leader_statement(message, self.gone.keys())
-
-    def on_encoded(self, event: Encoded, now: float) -> list[Action]:
-        claimed = event if self.harvest is None else self.harvest.claim(event)
-        return [] if self.over else self.exchange.on_encoded(claimed) + self._settle(now)
-
-    def on_reduced(self, event: Reduced, now: float) -> list[Action]:
-        return self.exchange.on_reduced(event) + self._settle(now)
-
-    def on_opened(self, event: Opened) -> list[Action]:
-        return self.opener.on_opened(event)
-
-    def on_inspected(self, event: Inspected, now: float) -> list[Action]:
-        ours = event.accuser == self.core.me
-        actions = self.inspection.on_inspected(event, now) if ours else self.refutations.on_inspected(event)
-        return actions + self._settle(now)
+        return self.verdict.on_leader_statement(statement, self.gone.keys())
 
     def on_applied(self, event: Applied) -> list[Action]:
         return self.verdict.on_applied(event)
@@ -199,28 +134,10 @@ class Attempt:
     def on_vote_recorded(self, event: VoteRecorded) -> list[Action]:
         return self.verdict.on_vote_recorded() if event.written else self.verdict.on_vote_not_written()
 
-    def lose(self, peer: PeerId, now: float) -> list[Action]:
-        """The transport lost a member: wait for nothing of its."""
-        if peer not in self.group.members:
-            return []
-        self.gone[peer] = now
-        self.exchange.lose(peer)
-        return self._settle(now)
-
-    def answer(self, sender: PeerId, need: NeedNote | OpenNote) -> list[Action]:
-        """Serve a member's request for something of this group."""
-        if isinstance(need, OpenNote):
-            return self.opener.answer(sender, need) if sender in self.group.voters else []
-        return self.exchange.answer(sender, need) if sender in self.group.members else []
-
-    def on_opening(self, sender: PeerId, note: OpeningNote, now: float) -> list[Action]:
-        """A member has opened what we asked for."""
-        return [] if self.over else self.inspection.on_opening(sender, note) + self._settle(now)
-
     # -- time
 
     def tick(self, now: float) -> list[Action]:
-        actions = self._settle(now)
+        actions = self.settle(now)
         if now >= self.retry_at:
             self.retry_at = now + RETRY_SHARE * self.timeline.deadline_seconds
             if self.retry_at >= self.timeline.lock_end:
@@ -256,7 +173,7 @@ class Attempt:
         """Let this group go, unless we have voted."""
         return self.verdict.abstain()
 
-    def _settle(self, now: float) -> list[Action]:
+    def settle(self, now: float) -> list[Action]:
         """Do everything that has become possible."""
         actions = self._advance(now)
         self.moment = self.exchange.waits.next_moment(now)
