@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
-Work = Coroutine[Any, Any, None]
+Result = TypeVar("Result")
+Work = Coroutine[Any, Any, Result]
 
 
 class Tasks:
@@ -14,16 +15,16 @@ class Tasks:
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self, work: Work) -> asyncio.Task[None]:
+    def begin(self, work: Work[Result]) -> asyncio.Task[Result]:
         """A task that somebody will wait for, and so hear of its failure."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def spawn(self, work: Work) -> None:
+    def spawn(self, work: Work[Any]) -> None:
         """A task that nobody waits for."""
         self.begin(work).add_done_callback(self._told)
 
@@ -33,11 +34,11 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # should nobody wait for it any more, that is no reason to warn
 
-    def _told(self, task: asyncio.Task[None]) -> None:
+    def _told(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)

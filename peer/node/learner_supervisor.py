@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from coordinator.core.events import Progress
-from dht.identity import PeerId
 from peer.learner.messages import Steps
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import Checkpointer
@@ -24,52 +23,72 @@ from peer.rounds.driver import RoundDriver
 from peer.storage.run_directory import RunDirectory
 
 
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A process that is on its way. `fresh`: it has to begin with what the peer holds."""
+
+    control: asyncio.Task[LearnerControl]
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The parts of a peer that follow its learner."""
+
+    directory: RunDirectory
+    checkpointer: Checkpointer
+    stage: Lifecycle
+    limits: LiveLimits
+
+    def take(self, training: LearnerControl) -> None:
+        """A learner's process is ready."""
+        self.checkpointer.training = self.stage.training = training
+        self.limits.begin_training(training)
+
+
 class LearnerSupervisor:
-    """Of one peer, whose learner processes follow each other."""
+    """Of one peer, whose learner processes follow each other. `training` is None until the first is ready."""
 
     def __init__(
-        self, options: NodeOptions, me: PeerId, driver: RoundDriver, directory: RunDirectory, tasks: Tasks
+        self, options: NodeOptions, driver: RoundDriver, tasks: Tasks, progress: LearnerProgress, around: Around
     ) -> None:
-        self.progress = LearnerProgress()
-        self.training: LearnerControl | None = None  # once its process is ready
+        self.progress = progress
+        self.training: LearnerControl | None = None
         self._options = options
-        self._me = me
         self._driver = driver
-        self._directory = directory
         self._tasks = tasks
-        self._starting: asyncio.Task[None]
-        self._fresh = True  # whether its process has to begin with what the peer holds
-        self._checkpointer: Checkpointer
-        self._stage: Lifecycle
-        self._limits: LiveLimits
+        self._around = around
 
-    def prepare(self, state: Path | None, behind: bool = False) -> None:
+    def prepare(self, state: Path | None, behind: bool = False) -> Starting:
         """Start a process, paused, that goes on from this state; `behind`: versions have been certified since."""
-        self._starting = self._tasks.begin(self._start(state))
-        self._fresh = behind or state is None
+        return Starting(self._tasks.begin(self._start(state)), fresh=behind or state is None)
 
-    async def begin(self, checkpointer: Checkpointer, stage: Lifecycle, limits: LiveLimits) -> None:
+    async def begin(self, starting: Starting) -> None:
         """Take part with the process, as soon as it is ready; raises what `LearnerControl.start` does."""
-        self._checkpointer, self._stage, self._limits = checkpointer, stage, limits
-        await self._take_part()
+        await self._take_part(starting)
         self._tasks.spawn(self._watch())
 
-    async def _start(self, state: Path | None) -> None:
-        manifest = self._driver.engine.core.manifest
-        self.training = await LearnerControl.start(
-            manifest, self._me, self._options, state, self.progress, self._on_steps
-        )
+    async def stop(self) -> None:
+        """End the process, and have nobody ask it for anything."""
+        self._driver.learner = None
+        if self.training is not None:
+            await self.training.client.stop()
 
-    async def _take_part(self) -> None:
-        await self._starting
-        training, driver = self.training, self._driver
-        assert training is not None
+    async def _start(self, state: Path | None) -> LearnerControl:
+        core = self._driver.engine.core
+        self.training = await LearnerControl.start(
+            core.manifest, core.me, self._options, state, self.progress, self._on_steps
+        )
+        return self.training
+
+    async def _take_part(self, starting: Starting) -> None:
+        driver = self._driver
+        training = await starting.control
         await driver.adoptions.settle()  # of what was fetched while the learner started
         driver.learner, training.client.on_obeyed = training.client, driver.tape.obeyed
-        self._checkpointer.training = self._stage.training = training
-        self._limits.begin_training(training)
+        self._around.take(training)
         config, machines = driver.engine.core.manifest.config, driver.engine.machines
-        loads = self._fresh and (any(one.held for one in machines) or config.model.weights == "given")
+        loads = starting.fresh and (any(one.held for one in machines) or config.model.weights == "given")
         driver.tape.life(training.client.ready, driver.anchors.all_newest(), loads)
         if loads:
             await training.client.load_all(torch.cat(driver.anchors.all_anchors()))
@@ -95,7 +114,7 @@ class LearnerSupervisor:
         standstill, driver = HangDetector(), self._driver
         while self.training is not None:
             await asyncio.sleep(LOOK_SECONDS)
-            wanted = self._stage.state == "training" and not driver.engine.draining
+            wanted = self._around.stage.state == "training" and not driver.engine.draining
             sign = self._sign_of_life(self.training) if wanted else None
             if not standstill.look(sign, self.training.step_seconds, driver.now):
                 continue
@@ -108,15 +127,15 @@ class LearnerSupervisor:
 
     def _sign_of_life(self, training: LearnerControl) -> tuple[int, ...]:
         """Another one after everything that the learner says, and while it writes what it saves."""
-        return training.client.heard, *self._directory.written()
+        return training.client.heard, *self._around.directory.written()
 
     async def _replace(self, old: LearnerControl) -> None:
         """As after a crash: what the old one has learned and not contributed is lost."""
         driver, work = self._driver, self._driver.work
-        self._stage.begin_anew()
-        self._limits.training = driver.learner = None
+        self._around.stage.begin_anew()
+        self._around.limits.training = driver.learner = None
         await old.client.kill()
         await work.run(work.snapshots.clear)  # the next one does not hold what was in them
-        self._options = replace(self._options, spawned=None, limits=self._limits.in_force)
-        self.prepare(await asyncio.to_thread(self._directory.saved_learner), behind=True)
-        await self._take_part()
+        self._options = replace(self._options, spawned=None, limits=self._around.limits.in_force)
+        saved = await asyncio.to_thread(self._around.directory.saved_learner)
+        await self._take_part(self.prepare(saved, behind=True))

@@ -13,14 +13,14 @@ from coordinator.run.manifest import Manifest
 from coordinator.views.network_view import NetworkView
 from dht.addresses import PeerAddress
 from dht.errors import UsageError
-from dht.identity import Identity
+from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from dht.statement import digest_of
 from dht.store import StoredRecord
 from peer.net.network import QUEUE_BYTES_MIN, QUEUE_SECONDS, Network, transport_config
 from peer.net.transport import OnFrame, OnGone, TransportConfig
-from peer.node.node import Node
 from peer.node.options import NodeOptions
+from peer.node.parts import enter
 from peer.observer.process import Observer, Show
 from tests.coordinator.builders import Club
 from tests.peer.virtual_loop import run_virtual
@@ -79,14 +79,13 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
     async def open_network(*_: object) -> Network:
         return Unwatched()
 
-    monkeypatch.setattr("peer.node.node.open_network", open_network)
+    monkeypatch.setattr("peer.node.parts.open_network", open_network)
 
     async def main() -> None:
-        node = Node(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner")
-        await node._enter(digest_of(b"run"), ())
+        entered = await enter(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner", digest_of(b"run"), ())
         with pytest.raises(RuntimeError, match="nobody thought of this"):
-            await node.wait()
-        await node.stop()
+            await entered.life.wait()
+        await entered.life.close()
 
     run_virtual(main())
 
@@ -136,6 +135,9 @@ class Quiet(Unwatched):
 
     def remember(self, _: list[PeerAddress]) -> None: ...
     async def watch(self) -> None: ...
+
+    async def hosts(self) -> dict[PeerId, str]:
+        return {}
 
 
 def test_an_observers_clock_goes_on_after_its_machine_has_slept(

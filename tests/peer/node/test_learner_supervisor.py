@@ -24,11 +24,12 @@ from peer.machine.tasks import Tasks
 from peer.node.checkpointer import LEARNER_SECONDS, Checkpointer
 from peer.node.hang_detector import HANGS_MAX, PATIENCE_SECONDS
 from peer.node.learner_control import LearnerControl
-from peer.node.learner_supervisor import LearnerSupervisor
+from peer.node.learner_supervisor import Around, LearnerSupervisor
 from peer.node.lifecycle import Lifecycle, certified_progress, versions_certified
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import slow_advice, step_seconds_max
 from peer.node.status import advice_of
+from peer.rounds.counters import LearnerProgress
 from peer.storage.run_directory import RunDirectory
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.node.test_lifecycle import stage_of
@@ -149,14 +150,14 @@ class House:
         self.stage._presence.rounds = 9
         self.checkpointer = Checkpointer(directory, driver, self.peer.presence)
         options = NodeOptions(self.folder, session=self.session)
-        self.learning = LearnerSupervisor(options, self.peer.identity.peer_id, driver, directory, self.tasks)
+        around = Around(directory, self.checkpointer, self.stage, Desk())  # type: ignore[arg-type]
+        self.learning = LearnerSupervisor(options, driver, self.tasks, LearnerProgress(), around)
 
     async def begin(self) -> Reporter:
         """The learner takes part."""
         with pytest.MonkeyPatch.context() as patch:
             self.patch(patch)
-            self.learning.prepare(None)
-            await self.learning.begin(self.checkpointer, self.stage, Desk())  # type: ignore[arg-type]
+            await self.learning.begin(self.learning.prepare(None))
         self.stage.state = "starting"
         self.stage.advance(self.peer.driver.now)
         return self.learners[-1]

@@ -1,0 +1,153 @@
+"""The parts that every peer has, built once and in order: what is missing is never looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from coordinator.chain.chain import CHAIN_KEPT
+from coordinator.core.context import Core
+from coordinator.core.events import PresenceSeen
+from coordinator.run.manifest import Manifest
+from coordinator.wire.presence import Presence, PresenceTable
+from dht.addresses import PeerAddress
+from dht.identity import Identity, KeyVerifier, PeerId
+from peer.machine.sensors import MachineSensors
+from peer.net.addresses import OwnAddresses
+from peer.net.network import Network
+from peer.net.presence_loop import PresenceLoop
+from peer.node.build import build_driver, core_kind, open_network
+from peer.node.checkpointer import Checkpointer
+from peer.node.life import Life
+from peer.node.lifecycle import Lifecycle
+from peer.node.live_limits import LiveLimits
+from peer.node.options import NodeOptions
+from peer.node.pause_loop import PauseLoop
+from peer.node.presence import OwnPresence
+from peer.rounds.counters import LearnerProgress
+from peer.rounds.driver import RoundDriver
+from peer.storage.run_directory import RunDirectory, RunState
+
+FLUSH_SECONDS = 1.0  # for what is on its way to others when we leave
+
+Role = Literal["host", "learner"]
+
+
+@dataclass(slots=True)
+class KnownAddresses:
+    """Where others can be dialled, by what they say of themselves; nowhere, before we have heard anybody."""
+
+    table: PresenceTable | None = None
+
+    def of(self, peer: PeerId) -> list[str]:
+        """What this peer said last."""
+        sighting = None if self.table is None else self.table.sightings.get(peer)
+        return [] if sighting is None else list(sighting.presence.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A peer in the network of its run, of which it may not know the manifest yet."""
+
+    options: NodeOptions
+    identity: Identity
+    role: Role
+    life: Life
+    known: KnownAddresses
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of a peer but its learner or evaluator. Nothing of it runs yet."""
+
+    entered: Entered
+    manifest: Manifest
+    directory: RunDirectory
+    held: RunState
+    driver: RoundDriver
+    addresses: OwnAddresses
+    presence: PresenceLoop
+    checkpointer: Checkpointer
+    stage: Lifecycle
+    pauses: PauseLoop
+    limits: LiveLimits
+    progress: LearnerProgress
+
+
+async def enter(
+    options: NodeOptions, identity: Identity, role: Role, run_id: bytes, met: tuple[PeerAddress, ...]
+) -> Entered:
+    """Into the network to which the peers `met` lead; raises UsageError, NetworkError or LocalError."""
+    life, known = Life(), KnownAddresses()
+    network = await open_network(options, run_id, met, known.of)
+    life.closing.push_async_callback(network.close)
+    life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
+    life.tasks.spawn(network.watch())
+    return Entered(options, identity, role, life, known, network)
+
+
+async def assemble(entered: Entered, manifest: Manifest) -> Parts:
+    """All parts of a peer of this run, with what this machine kept of it; raises MusterError."""
+    options, network, life = entered.options, entered.network, entered.life
+    directory = RunDirectory(options.data_directory, manifest.run_id)
+    directory.keep_manifest(manifest)
+    core = _core(entered, manifest)
+    held = await asyncio.to_thread(directory.load, manifest, core.rules)
+    driver = build_driver(core, held, network, directory, options)
+    life.closing.callback(driver.tape.close)
+    life.closing.push_async_callback(driver.close)
+    driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again
+    entered.known.table = core.presence
+    progress = LearnerProgress()
+
+    def said() -> Presence:
+        return own_presence.now(stage.state, progress if entered.role == "learner" else None)
+
+    addresses = await OwnAddresses.start(network.dht, core, lambda: presence.hurry())
+    own_presence = OwnPresence(driver, options, addresses)
+    presence = PresenceLoop(
+        network.dht.store,
+        network.dht.daemon,
+        manifest.run_id,
+        said,
+        lambda peer, seen: driver.feed(PresenceSeen(peer, seen)),
+    )
+    stage = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
+    driver.failed, driver.certified = life.fail, stage.drain_at_goal
+    sensors = partial(MachineSensors, data_directory=options.data_directory)
+    pauses = PauseLoop(options, sensors, network, network.throttle, stage.obey)
+    limits = LiveLimits(options, pauses, network, driver)
+    checkpointer = Checkpointer(directory, driver, said)
+    return Parts(
+        *(
+            entered,
+            manifest,
+            directory,
+            held,
+            driver,
+            addresses,
+            presence,
+            checkpointer,
+            stage,
+            pauses,
+            limits,
+            progress,
+        )
+    )
+
+
+def _core(entered: Entered, manifest: Manifest) -> Core:
+    options = entered.options
+    return core_kind(options, manifest, entered.identity)(
+        manifest,
+        entered.identity,
+        KeyVerifier(),
+        os.urandom,
+        unix_offset_seconds=options.clock() - asyncio.get_running_loop().time(),
+        contributes=entered.role == "learner",
+        chain_kept=options.chain_kept or CHAIN_KEPT,
+    )
