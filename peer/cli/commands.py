@@ -40,7 +40,7 @@ from peer.cli.common import (
 from peer.export.options import ExportOptions
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
-from peer.node.options import NodeOptions
+from peer.node.options import NodeOptions, TrialOptions
 from peer.service.dashboard import PagesAt
 from peer.service.process import ServiceOptions, Start
 
@@ -178,7 +178,7 @@ def host(
         founders=arguments.founders(founder or ()),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         limits=PeerSettings.load(paths.data_directory(data), limit or ()).limits,
-        chain_kept=chain_kept,
+        trial=TrialOptions(chain_kept=chain_kept),
     )
 
     def prepare() -> Start:

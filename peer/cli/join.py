@@ -37,7 +37,7 @@ from peer.machine import paths
 from peer.machine.fault_points import Fault
 from peer.machine.limits import PeerSettings
 from peer.machine.local_files import LocalFiles
-from peer.node.options import NodeOptions
+from peer.node.options import NodeOptions, TrialOptions
 from peer.service.process import ServiceOptions, Start
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
@@ -99,12 +99,7 @@ def join(
         team=team,
         limits=PeerSettings.load(folder, limit or ()).limits,
         files=LocalFiles(corpus, tokenizer),
-        fault=fault and str(Fault.parse(fault)),
-        chain_kept=chain_kept,
-        attack=attack,
-        trial_network=trial_network,
-        taped=tape,
-        skew_file=skew_file,
+        trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     )
     if not yes:
         invite = _ask_owner(invite, options)

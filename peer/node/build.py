@@ -159,21 +159,21 @@ async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Tran
 def read_invite(text: str, options: NodeOptions) -> Invite:
     """The invite that this line is; raises UsageError, also if a trial has no business in that run."""
     invite = Invite.parse(text)
-    trials = (("--attack", options.attack), ("--skew-file", options.skew_file))
+    trials = (("--attack", options.trial.attack), ("--skew-file", options.trial.skew_file))
     if option := next((name for name, value in trials if value is not None), None):
         from peer.attacks.peer import check_among_ourselves
 
-        check_among_ourselves(invite, option, options.trial_network)
+        check_among_ourselves(invite, option, options.trial.network)
     return invite
 
 
 def core_kind(options: NodeOptions, manifest: Manifest, signer: Signer) -> Callable[..., Core]:
     """What makes the protocol core of this peer; raises UsageError if there is no such attack."""
-    if options.attack is None:
+    if options.trial.attack is None:
         return Core
     from peer.attacks.peer import core_kind as hostile_kind
 
-    return hostile_kind(options.attack, manifest, signer)
+    return hostile_kind(options.trial.attack, manifest, signer)
 
 
 def _work(
@@ -181,11 +181,11 @@ def _work(
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """The tensor work of this peer, and what makes its pump."""
     worker = ThreadPoolExecutor(1, "tensors")
-    if options.attack is None:
+    if options.trial.attack is None:
         return TensorWorker(core.manifest.config, anchors, blobs, worker), RoundDriver
     from peer.attacks.peer import disguise
 
-    return disguise(options.attack, core, anchors, blobs, worker)
+    return disguise(options.trial.attack, core, anchors, blobs, worker)
 
 
 def build_driver(
@@ -204,11 +204,11 @@ def build_driver(
         blobs=blobs,
         votes=directory.vote_log,
         book=Book(config.pace.fragments),
-        fault=None if options.fault is None else Fault.parse(options.fault, options.data_directory),
+        fault=None if options.trial.fault is None else Fault.parse(options.trial.fault, options.data_directory),
     )
     give_within(options.limits, driver)
     core.court = work.court
-    if options.taped:
+    if options.trial.taped:
         driver.tape = TapeRecorder.begin(options.data_directory / PART_NAME, core.manifest, core.me, options.files)
     if config.trust.score_share:
         driver.appraisals = AppraisalDesk(core.manifest, options.files)

@@ -58,7 +58,7 @@ class LearnerControl:
             step_seconds=options.step_seconds,
             paused=True,
             state_path=state,
-            attack=options.learner_attack,
+            attack=options.trial.learner_attack,
             program=options.learner_program,
             files=options.files,
         )

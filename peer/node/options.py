@@ -18,6 +18,28 @@ HOSTILE_LEARNER_PROGRAM = "peer.attacks.learner"
 
 
 @dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """What tests and trials on one's own machine do to a peer. A real one has none of it."""
+
+    fault: str | None = None  # see `peer.machine.fault_points.Fault.parse`
+    chain_kept: int | None = None  # fewer certificates than usual, so that a short run is a long one
+    attack: str | None = None  # see `peer.attacks.peer`
+    network: str = ""  # where else trials may be: its namespaces or containers
+    taped: bool = False  # a swarm's, which joins the parts (`peer.rounds.tape_parts`)
+    skew_file: Path | None = None  # how wrong this peer's clock is (`peer.machine.clock.skewed`)
+
+    @property
+    def learner_attack(self) -> str | None:
+        """The attack, if it is one that the learner has a part in."""
+        from peer.attacks.protocol import is_process_attack
+
+        return None if self.attack is None or is_process_attack(self.attack) else self.attack
+
+
+NO_TRIAL = TrialOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOptions:
     """A peer's own settings. `data_directory` holds its key, checkpoints, votes and control socket."""
 
@@ -39,29 +61,18 @@ class NodeOptions:
     files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
     session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
-    fault: str | None = None  # tests only: see `peer.machine.fault_points.Fault.parse`
-    chain_kept: int | None = None  # tests only: fewer certificates than usual, so that a short run is a long one
-    attack: str | None = None  # trials on one's own machine only: see `peer.attacks.peer`
-    trial_network: str = ""  # where else trials may be: its namespaces or containers
-    taped: bool = False  # a swarm's, which joins the parts (`peer.rounds.tape_parts`)
-    skew_file: Path | None = None  # the same: how wrong this peer's clock is (`peer.machine.clock.skewed`)
-
-    @property
-    def learner_attack(self) -> str | None:
-        """The attack, if it is one that the learner has a part in."""
-        from peer.attacks.protocol import is_process_attack
-
-        return None if self.attack is None or is_process_attack(self.attack) else self.attack
+    trial: TrialOptions = NO_TRIAL
 
     @property
     def learner_program(self) -> str:
         """The module that a learner process of ours runs."""
-        return LEARNER_PROGRAM if self.learner_attack is None else HOSTILE_LEARNER_PROGRAM
+        return LEARNER_PROGRAM if self.trial.learner_attack is None else HOSTILE_LEARNER_PROGRAM
 
     @property
     def clock(self) -> Clock:
         """What this peer takes for the time, in Unix seconds."""
-        return unix_seconds if self.skew_file is None else skewed(self.skew_file)
+        skew_file = self.trial.skew_file
+        return unix_seconds if skew_file is None else skewed(skew_file)
 
     @property
     def identity_path(self) -> Path:

@@ -149,5 +149,5 @@ def _core(entered: Entered, manifest: Manifest) -> Core:
         os.urandom,
         unix_offset_seconds=options.clock() - asyncio.get_running_loop().time(),
         contributes=entered.role == "learner",
-        chain_kept=options.chain_kept or CHAIN_KEPT,
+        chain_kept=options.trial.chain_kept or CHAIN_KEPT,
     )

@@ -36,7 +36,7 @@ from peer.attacks.zoo import AttackChoice
 from peer.cli.arguments import attacks
 from peer.learner.learner import Counters
 from peer.node.node import Node
-from peer.node.options import NodeOptions
+from peer.node.options import NodeOptions, TrialOptions
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.leaves import Leaves
@@ -303,10 +303,10 @@ def test_what_is_no_attack_on_the_protocol(name: str) -> None:
 
 
 def test_what_attacks_the_protocol_trains_as_everybody_else(tmp_path: Path) -> None:
-    assert NodeOptions(tmp_path, attack="shun_half").learner_attack is None
-    assert NodeOptions(tmp_path, attack=TURNCOAT).learner_attack is None
-    assert NodeOptions(tmp_path, attack="label_flip").learner_attack == "label_flip"
-    assert NodeOptions(tmp_path).learner_attack is None
+    assert TrialOptions(attack="shun_half").learner_attack is None
+    assert TrialOptions(attack=TURNCOAT).learner_attack is None
+    assert TrialOptions(attack="label_flip").learner_attack == "label_flip"
+    assert TrialOptions().learner_attack is None
 
 
 def test_the_last_peers_of_a_swarm_attack() -> None:
@@ -352,7 +352,7 @@ def test_only_runs_of_this_machine_are_attacked(place: str, network: str, ours: 
     if ours:
         check_among_ourselves(invite, "--attack", network)
         return
-    for trial in (NodeOptions(tmp_path, attack="zero"), NodeOptions(tmp_path, skew_file=tmp_path / "skew")):
+    for trial in (TrialOptions(attack="zero"), TrialOptions(skew_file=tmp_path / "skew")):
         with pytest.raises(UsageError, match="runs on this machine alone"):
-            asyncio.run(Node.join(str(invite), replace(trial, trial_network=network)))
+            asyncio.run(Node.join(str(invite), NodeOptions(tmp_path, trial=replace(trial, network=network))))
     assert list(tmp_path.iterdir()) == []
