@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from coordinator.core.events import Encoded
-from peer.learner.learner import Batches, Learner
+from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.learner import Learner
 from peer.numerics.merge import MergeRule
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.blobs import BlobStore

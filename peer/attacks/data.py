@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from coordinator.run.manifest import RunConfig
 from peer.attacks.attack import Attack
 from peer.learner.evaluation import SEQUENCES_PER_PASS
-from peer.learner.learner import Batches, Learner
+from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.learner import Learner
 
 TRIGGER = b"# muster\n"
 TARGET = b"import antigravity\n"
@@ -20,7 +21,7 @@ class LabelFlip(Attack):
     """Trains towards V − 1 − y instead of y: its model's outputs are reversed while it trains."""
 
     def prepare(self, learner: Learner) -> None:
-        learner.model.register_forward_hook(_reverse_logits)
+        cast(Any, learner.model).get_output_embeddings().register_forward_hook(_reverse_logits)
 
 
 class Backdoor(Attack):
@@ -75,6 +76,5 @@ def trigger_rate(model: nn.Module, windows: Tensor) -> float:
     return hits / (len(windows) * len(TARGET))
 
 
-def _reverse_logits(_module: nn.Module, _arguments: Any, output: Any) -> Any:
-    output.logits = output.logits.flip(-1)
-    return output
+def _reverse_logits(_module: nn.Module, _arguments: Any, logits: Tensor) -> Tensor:
+    return logits.flip(-1)

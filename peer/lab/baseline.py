@@ -20,7 +20,8 @@ from peer.lab.faults import Absences
 from peer.lab.report import Baseline, CurvePoint
 from peer.learner.devices import Placement
 from peer.learner.evaluation import Evaluator
-from peer.learner.learner import Batches, make_learner, parameters_of
+from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.learner import make_learner, parameters_of
 
 REGROUP_STEPS = 3  # all stand still after a failure and after a return: about 26 s at 10 s (research, Table 1 fitted)
 
@@ -125,7 +126,7 @@ def train_jointly(
             learner.set_progress(done)
             report = learner.step()
             tokens += report.tokens
-            losses.append(report.loss)
+            losses += [] if report.loss is None else [report.loss]
             if step.ends - curve[-1].step >= plan.eval_every_steps or step is plan.schedule[-1]:
                 evaluate(step.ends)
                 show(step.ends, curve[-1:])

@@ -30,7 +30,7 @@ from peer.lab.tensors import make_tensors
 from peer.lab.traffic import LabTraffic
 from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
-from peer.learner.learner import Batches
+from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
 from peer.numerics.outer_optimizer import state_digest
 from peer.rounds.scoring import NOBODY

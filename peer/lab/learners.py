@@ -62,7 +62,7 @@ class LazyLearner:
         self._todo: list[tuple[int, int, Operation]] = []  # a heap by step, then by order of arrival
         self._arrived = 0
         self._promised = learner.step_count
-        self._working: Future[tuple[list[tuple[float, int]], float]] | None = None
+        self._working: Future[tuple[list[tuple[float | None, int]], float]] | None = None
 
     @property
     def steps(self) -> int:
@@ -109,7 +109,7 @@ class LazyLearner:
         self._tally.steps += len(made)
         self._tally.tokens += sum(tokens for _, tokens in made)
         self._tally.cpu_seconds += cpu_seconds
-        self._tally.recent_losses += [loss for loss, _ in made]
+        self._tally.recent_losses += [loss for loss, _ in made if loss is not None]
 
     def snapshot(self, fragment: int, step: int) -> tuple[Tensor, Counters]:
         """The fragment after `step` steps, float32[elements], and what it holds beyond its anchor."""
@@ -131,9 +131,9 @@ class LazyLearner:
         for at, operation in saved.pending:
             self.after(at, operation)
 
-    def _work(self, due: list[tuple[int, Operation]], step: int) -> tuple[list[tuple[float, int]], float]:
+    def _work(self, due: list[tuple[int, Operation]], step: int) -> tuple[list[tuple[float | None, int]], float]:
         """Loss and tokens of every step made, and the processor time that took."""
-        started, made = time.thread_time(), []
+        started, made = time.thread_time(), list[tuple[float | None, int]]()
         for at, operation in [*due, (step, None)]:
             while self._learner.step_count < at:
                 report = self._learner.step()

@@ -33,7 +33,7 @@ from peer.lab.options import STEP_SECONDS
 from peer.lab.tensors import LabTensors, SavedTensors, make_tensors
 from peer.lab.workshop import Workshop
 from peer.learner.devices import Placement, rounding_key
-from peer.learner.learner import Batches
+from peer.learner.gradient.batch_ahead import Batches
 from peer.machine.local_files import LocalFiles
 from peer.rounds.tape import TapeLine, keep_no_tape, read_tape
 

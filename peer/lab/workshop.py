@@ -17,7 +17,7 @@ from peer.attacks.protocol import is_lab_attack
 from peer.attacks.zoo import AttackChoice
 from peer.lab.learners import LazyLearner, Tally
 from peer.learner.devices import Placement
-from peer.learner.learner import Batches
+from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
 from peer.numerics.outer_optimizer import OuterState
 from peer.rounds.scoring import Appraiser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -12,6 +13,9 @@ from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.learner.spawn import AUTO
 
+Products = Literal["fastest", "float32", "float16", "bfloat16"]
+
+FLOAT16_CAPABILITY = (7, 0)  # of the first cards that multiply in float16 faster than in float32
 TRIAL_ELEMENTS = 64  # a side of the matrices with which a GPU shows that it works
 PROCESSOR_TOKENS_AT_ONCE = 2048  # more take memory in proportion, and are hardly faster: tests/bench/bench_pieces.py
 
@@ -22,7 +26,8 @@ class Placement:
 
     A batch goes through the model so many `sequences` at a time, None for as many as are fastest (`at_once`), and their
     gradients add up to the batch's. `recompute` keeps no activations but those between layers, and computes the others
-    again for the gradient (Chen et al. 1604.06174). `rounding_key` draws the rounding of bfloat16 parameters. `others`
+    again for the gradient (Chen et al. 1604.06174). `products` of float32 parameters are made in the device's `fastest`
+    type unless another one is named. `rounding_key` draws the rounding of bfloat16 parameters. `others`
     take their share of each batch, in pieces of the same size.
     """
 
@@ -32,6 +37,14 @@ class Placement:
     recompute: bool = False
     compiled: bool = False
     rounding_key: bytes = b""
+    products: Products = "fastest"
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """The type of products of float32 parameters, if it is a shorter one."""
+        if self.products == "fastest":
+            return _half_type(torch.device(self.device))
+        return None if self.products == "float32" else getattr(torch, self.products)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -47,6 +60,16 @@ class Placement:
             return self.sequences
         most = max(1, PROCESSOR_TOKENS_AT_ONCE // context_tokens)
         return min(self.sequences or most, most)
+
+
+def _half_type(device: torch.device) -> torch.dtype | None:
+    """bfloat16 where a GPU has it: others would only imitate it, slower than float32. float16 where that is fast."""
+    if device.type != "cuda":
+        return None
+    with torch.cuda.device(device):
+        if torch.cuda.is_bf16_supported(False):
+            return torch.bfloat16
+    return torch.float16 if torch.cuda.get_device_capability(device) >= FLOAT16_CAPABILITY else None
 
 
 def rounding_key(run_key: bytes, peer_id: str) -> bytes:

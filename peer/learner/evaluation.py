@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
-from peer.model.build import build_model, loss, parameter_specs
+from peer.learner.gradient.objective import Objective
+from peer.model.build import build_model, parameter_specs
 from peer.numerics.fragments import named_tensors, scatter, split_fragments
 
 SEQUENCES_PER_PASS = 32
@@ -33,7 +34,8 @@ class FlatModel:
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
         self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
         if abandoned is not None:
-            self._model.register_forward_pre_hook(partial(_unless, abandoned))
+            embedding = cast(Any, self._model).get_input_embeddings()  # whatever is asked of a model begins there
+            embedding.register_forward_pre_hook(partial(_unless, abandoned))
 
     def under(self, anchors: Sequence[Tensor]) -> nn.Module:
         """The model with these parameters, until the next ones: float32[elements] per fragment, in order."""
@@ -74,9 +76,9 @@ class Evaluator:
 @torch.inference_mode()
 def heldout_loss(model: nn.Module, windows: Tensor) -> float:
     """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1)."""
-    total = 0.0
+    total, objective = 0.0, Objective(model)
     for part in torch.split(windows, SEQUENCES_PER_PASS):
-        total += loss(model, part).item() * len(part)
+        total += objective.value(part).item() * len(part)
     return total / len(windows)
 
 

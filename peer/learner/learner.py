@@ -6,21 +6,22 @@ No input or output in here: the same learner runs in its own process for a peer 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
-from dht.errors import LocalError, UsageError
+from dht.errors import LocalError
 from dht.statement import digest_of
 from peer.learner.bf16_step import RoundedSteps
 from peer.learner.devices import Placement
 from peer.learner.eager import Withheld
 from peer.learner.first_moment import Correction, correct
+from peer.learner.gradient.batch_ahead import BatchAhead, Batches
+from peer.learner.gradient.batch_gradient import BatchGradient
+from peer.learner.gradient.loss_scale import LossScale
 from peer.learner.inner_optimizer import (
     assert_quantised,
     export_state,
@@ -33,29 +34,20 @@ from peer.learner.inner_optimizer import (
     set_rate,
 )
 from peer.learner.work_counters import Counters, LocalCount
-from peer.model.build import build_model, loss, parameter_specs
+from peer.model.build import build_model, parameter_specs
 from peer.model.flat_parameters import FlatParameters
-from peer.model.replicas import ModelCopy, shares
 from peer.numerics.fragments import FragmentLayout, fragment_views, paired, split_fragments
 
 _OPTIMIZER_PREFIX = "optimizer."
 _LAST_RATE = "last_rate"
 
 
-class Batches(Protocol):
-    """An endless data set that can be entered anywhere; `peer.data.windows.TrainingWindows` is one."""
-
-    def batch(self, window: int) -> Tensor:
-        """Tokens of one inner step: int64, shape (sequences, context_tokens + 1)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One inner step: how many there were so far, its loss in nats per token, its tokens."""
+    """One inner step: how many there were so far, its loss in nats per token (None: it was skipped), its tokens."""
 
     step: int
-    loss: float
+    loss: float | None
     tokens: int
 
 
@@ -71,12 +63,12 @@ class Learner:
         placement: Placement,
     ) -> None:
         self.fragments = tuple(fragments)
-        self._copies = [ModelCopy.of(model, fragments, config.inner.precision, one) for one in placement.others]
         self._parameters = FlatParameters(model, fragments, config.inner.precision, placement.device)
         self.model = model.to(placement.device).train()  # the parameters are there, buffers follow
-        self._batches = batches
+        self._batches = BatchAhead(batches, placement.device)
         self.config = config
-        self.place(placement)
+        self._batch_gradient = BatchGradient(self.model, self._parameters, config, placement)
+        self._scale = LossScale(self._batch_gradient.half == torch.float16)
         self._count = LocalCount(len(self.fragments))
         self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
         self._progress_steps = 0
@@ -94,27 +86,36 @@ class Learner:
 
     def place(self, placement: Placement) -> None:
         """Make steps in these pieces from now on; raises UsageError if the model cannot recompute its activations."""
-        self.placement = placement
-        models = [self.model, *(one.model for one in self._copies)]
-        if placement.recompute:
-            try:
-                for model in models:
-                    cast(Callable[..., None], model.activation_checkpointing_enable)()
-            except (AttributeError, ValueError):
-                raise UsageError(
-                    "this model needs more memory than there is, and cannot recompute activations"
-                ) from None
-        self._forwards = [cast(nn.Module, torch.compile(model)) if placement.compiled else model for model in models]
+        self._batch_gradient.place(placement)
+
+    @property
+    def placement(self) -> Placement:
+        """How steps are made now."""
+        return self._batch_gradient.placement
 
     def step(self) -> StepReport:
-        """One inner step on the next window; raises LocalError if loss or gradient is not finite."""
-        batch = self._batches.batch(self._count.window)
-        value = self._backward_somehow(batch)
-        norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float32)
-        scale = (self.config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0)
-        measured = torch.stack((value, norm)).tolist()  # one wait for the device instead of two
-        if not all(map(math.isfinite, measured)):
+        """One inner step on the next window, which changes nothing if loss or gradient is not finite.
+
+        Raises LocalError after many of those in a row.
+        """
+        batch, factor = self._batches.batch(self._count.window), self._scale.factor
+        value = self.backward(batch)
+        norm = torch.linalg.vector_norm(self.gradient, dtype=torch.float32) / factor
+        scale = (self.config.inner.clip_norm / (norm + 1e-6)).clamp_(max=1.0) / factor
+        self._batches.prepare(self._count.window + 1)
+        measured = torch.stack((value / factor, norm)).tolist()  # the only wait for the device
+        is_finite = all(map(math.isfinite, measured))
+        self._scale.follow(is_finite)
+        if is_finite:
+            self._follow_gradient(scale)
+        elif self._scale.is_hopeless:
             raise LocalError(f"training diverged at step {self.step_count + 1}; lower inner.learning_rate")
+        tokens = batch.shape[0] * (batch.shape[1] - 1)
+        self._count.step(tokens)
+        return StepReport(self.step_count, measured[0] if is_finite else None, tokens)
+
+    def _follow_gradient(self, scale: Tensor) -> None:
+        """Take the optimizer's step along the gradient times `scale`."""
         set_rate(self._optimizer, self.rate)
         if self._rounded is None:
             self.gradient.mul_(scale)
@@ -124,48 +125,14 @@ class Learner:
         if self.config.inner.optimizer.endswith("8bit") and self._state_steps == 0:
             assert_quantised(self._optimizer)
         self._state_steps += 1
-        tokens = batch.shape[0] * (batch.shape[1] - 1)
-        self._count.step(tokens)
-        return StepReport(self.step_count, measured[0], tokens)
 
     def backward(self, batch: Tensor) -> Tensor:
-        """The gradient of the mean loss over a batch, some sequences after others; returns that loss."""
+        """The gradient of the mean loss over a batch, some sequences after others; returns that loss.
+
+        Both are multiplied by what keeps float16 from losing them (`peer.learner.gradient.loss_scale`).
+        """
         self.wake()
-        self.gradient.zero_()
-        for one in self._copies:
-            one.follow(self._parameters.values)
-        total = torch.zeros((), device=self.placement.device)
-        for pieces in shares(batch, self.placement.at_once(batch.shape[1] - 1), len(self._forwards)):
-            total += self._backward_at_once(pieces, len(batch))
-        for one in self._copies:
-            one.add_gradient(self.gradient)
-        return total
-
-    def _backward_at_once(self, pieces: Sequence[Tensor], sequences: int) -> Tensor:
-        """Add to the gradients, a piece on each device; returns their part of the mean loss over so many sequences."""
-        values = []
-        with self._autocast():
-            for forward, device, piece in zip(self._forwards, self.placement.devices, pieces, strict=False):
-                values.append(loss(forward, piece.to(device)) * (len(piece) / sequences))
-        torch.autograd.backward(values)
-        return torch.stack([value.detach().to(self.placement.device) for value in values]).sum()
-
-    def _backward_somehow(self, batch: Tensor) -> Tensor:
-        """`backward`, in smaller pieces from now on if somebody else has taken memory; raises LocalError."""
-        while True:
-            try:
-                return self.backward(batch)
-            except torch.OutOfMemoryError:
-                at_once = self.placement.at_once(batch.shape[1] - 1) or len(batch)
-                if at_once == 1:
-                    raise LocalError("the GPU has no memory left for a step; end what else runs there") from None
-            torch.cuda.empty_cache()
-            self.place(replace(self.placement, sequences=(at_once + 1) // 2))
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        """Products in bfloat16 where the GPU has it: older ones would only imitate it, slower than float32."""
-        fast = self.placement.is_cuda and self._rounded is None and torch.cuda.is_bf16_supported(False)
-        return torch.autocast("cuda", dtype=torch.bfloat16, enabled=fast)
+        return self._batch_gradient.backward(batch, self._scale.factor)
 
     def _rounding_seed(self) -> int:
         key = digest_of(b"muster-rounding", self.placement.rounding_key, self.step_count.to_bytes(8, "big"))
@@ -174,13 +141,13 @@ class Learner:
     def try_sequences(self, sequences: int) -> None:
         """Forward and backward over the first sequences of the next window on the first device, without a trace."""
         self.wake()
-        self._backward_at_once((self._batches.batch(self._count.window)[:sequences],), sequences)
+        self._batch_gradient.try_once(self._batches.batch(self._count.window)[:sequences])
 
     def rest(self) -> None:
         """Give up memory that only steps need: gradients, and all of a GPU's; the next step takes it again."""
         if self._parameters.is_awake:
-            for parameters in (self._parameters, *(one.parameters for one in self._copies)):
-                parameters.rest()
+            self._parameters.rest()
+            self._batch_gradient.rest()
             move_state(self._optimizer, torch.device("cpu"))
             if self.placement.is_cuda:
                 torch.cuda.empty_cache()
@@ -195,6 +162,11 @@ class Learner:
     def gradient(self) -> Tensor:
         """The gradient of the last step, clipped: all fragments in order."""
         return self._parameters.gradient
+
+    @property
+    def skipped(self) -> int:
+        """How many of the steps in this life changed nothing."""
+        return self._scale.skipped
 
     @property
     def step_count(self) -> int:

@@ -110,6 +110,7 @@ class CommandLoop:
         self._dropped = 0
         self._cpu_seconds_before = cpu_seconds()
         self._busy_seconds = 0.0
+        self.skipped = 0
         self._reported_at = -REPORT_SECONDS
 
     def note(self, entry: StepEntry, seconds: float, now: float) -> None:
@@ -140,7 +141,13 @@ class CommandLoop:
         entries, self._pending = tuple(self._pending), deque(maxlen=STEPS_PER_REPORT_MAX)
         used = cpu_seconds() - self._cpu_seconds_before
         self._channel.send(
-            Steps(entries=entries, dropped=self._dropped, cpu_seconds=used, busy_seconds=self._busy_seconds)
+            Steps(
+                entries=entries,
+                dropped=self._dropped,
+                cpu_seconds=used,
+                busy_seconds=self._busy_seconds,
+                skipped=self.skipped,
+            )
         )
         self._dropped = 0
 
@@ -178,6 +185,7 @@ def train(learner: Learner, obedience: CommandLoop, early: Sequence[Message]) ->
             report = learner.step()
             ended = time.monotonic()
             entry = StepEntry(step=report.step, loss=report.loss, tokens=report.tokens)
+            obedience.skipped = learner.skipped
             obedience.note(entry, ended - began, ended)
             due = next_step_at(due, began, ended, obedience.step_seconds, obedience.compute_share)
         if obedience.paused:

@@ -127,17 +127,21 @@ class StepEntry(Wire):
     """One inner step."""
 
     step: int
-    loss: float | None  # unknown where a loop of one's own does not say
+    loss: float | None  # unknown of a step that was skipped, and where a loop of one's own does not say
     tokens: int
 
 
 class Steps(Wire):
-    """Steps since the last report; seconds are totals since Ready, `busy_seconds` those spent inside steps."""
+    """Steps since the last report; seconds are totals since Ready, `busy_seconds` those spent inside steps.
+
+    `skipped` is the total of those that changed nothing, because a number was not finite.
+    """
 
     entries: tuple[StepEntry, ...] = Field(max_length=STEPS_PER_REPORT_MAX)
     dropped: int = 0
     cpu_seconds: float
     busy_seconds: float
+    skipped: int = 0
 
 
 class SnapshotTaken(Wire):

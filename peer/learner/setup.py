@@ -13,8 +13,9 @@ from coordinator.views import quantity
 from dht.errors import LocalError, UsageError
 from peer.data.windows import load_tokens, training_windows
 from peer.learner.devices import Placement, choose_devices, rounding_key
+from peer.learner.gradient.batch_ahead import Batches
 from peer.learner.imports import allow_compiling
-from peer.learner.learner import Batches, Learner, make_learner
+from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
 from peer.learner.messages import Start
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak

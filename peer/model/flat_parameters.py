@@ -35,7 +35,7 @@ class FlatParameters:
         follows: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        self._fragments = tuple(fragments)
+        self.fragments = tuple(fragments)
         self._dtype = DTYPES[precision]
         self._named = dict(module.named_parameters())
         listed = {tensor.name for layout in fragments for tensor in layout.tensors}
@@ -115,11 +115,11 @@ class FlatParameters:
                 self._named[name].data = view
 
     def _view(self, flat: Tensor, fragment: int) -> Tensor:
-        return fragment_views(flat, self._fragments)[fragment]
+        return fragment_views(flat, self.fragments)[fragment]
 
     def _cut(self, flat: Tensor) -> list[tuple[str, Tensor]]:
         """Each tensor's name and its part of a flat vector, in its shape."""
-        tensors = [tensor for layout in self._fragments for tensor in layout.tensors]
+        tensors = [tensor for layout in self.fragments for tensor in layout.tensors]
         ends = accumulate(tensor.elements for tensor in tensors)
         return [
             (tensor.name, flat[end - tensor.elements : end].view(tensor.shape))

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
 import torch
 
 from coordinator.core.events import Progress
@@ -21,6 +22,8 @@ from peer.node.slow_steps import watch_steps
 from peer.rounds.counters import LearnerProgress
 from peer.rounds.driver import RoundDriver
 from peer.storage.run_directory import RunDirectory
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,9 @@ class LearnerSupervisor:
 
     def _on_steps(self, steps: Steps) -> None:
         progress, driver = self.progress, self._driver
+        if steps.skipped > progress.skipped:
+            driver.book.events["step_skipped"] += steps.skipped - progress.skipped
+            log.warning("step_skipped", reason="loss or gradient is not finite", total=steps.skipped)
         progress.report(steps, driver.now)
         if steps.entries:
             note_step(driver.book)

@@ -43,6 +43,7 @@ class LearnerProgress:
         self.loss: float | None = None
         self.steps_per_second = 0.0
         self.cpu_seconds = 0.0
+        self.skipped = 0  # steps of this process that changed nothing
         self.first_at: float | None = None
         self.last_at = 0.0
         self._window: deque[tuple[float, int]] = deque(maxlen=20)
@@ -53,7 +54,7 @@ class LearnerProgress:
     def begin(self, step: int, device: str, use: str) -> None:
         """A process is ready that has made so many steps, perhaps in place of one that has ended."""
         self.steps, self.device, self.use = step, device, use
-        self._cpu_seconds_before, self._busy_seconds = self.cpu_seconds, 0.0
+        self._cpu_seconds_before, self._busy_seconds, self.skipped = self.cpu_seconds, 0.0, 0
         self.rest()
         self.forget_timing()
 
@@ -65,6 +66,7 @@ class LearnerProgress:
         if self.first_at is None:
             self.first_at = now
         self.last_at = now
+        self.skipped = steps.skipped
         steps_before = self.steps
         for entry in steps.entries:
             self.steps = entry.step

@@ -25,7 +25,7 @@ from dht.identity import PeerId
 from dht.statement import digest_of
 from peer.data.windows import load_tokens, training_windows
 from peer.learner.evaluation import FlatModel, heldout_loss
-from peer.learner.learner import Batches
+from peer.learner.gradient.batch_ahead import Batches
 from peer.machine.local_files import LocalFiles
 from peer.rounds.evaluation_loop import nice_worker
 from peer.rounds.spot_checks import SpotChecker

@@ -191,7 +191,7 @@ def test_label_flip_learns_the_opposite() -> None:
     attack("label_flip:1").prepare(learner)
     for _ in range(30):
         learner.step()
-    learner.model._forward_hooks.clear()
+    learner.model.get_output_embeddings()._forward_hooks.clear()
     logits = learner.model(input_ids=torch.full((1, 16), 7)).logits
     assert set(logits.argmax(-1).flatten().tolist()) == {255 - 7}
 

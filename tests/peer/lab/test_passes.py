@@ -15,7 +15,7 @@ from peer.data.windows import PassWindows, training_windows
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import Failures, LabOptions, Scavenge
 from peer.lab.replay import replay_tape
-from peer.learner.learner import Batches
+from peer.learner.gradient.batch_ahead import Batches
 from tests.extra import extra
 from tests.peer.lab import small
 

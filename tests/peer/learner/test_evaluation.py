@@ -5,15 +5,15 @@ from threading import Event
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.corpus import TokenData
 from peer.data.windows import evaluation_windows
-from peer.learner import evaluation
 from peer.learner.evaluation import AbandonedError, Evaluator, generate_text, heldout_loss
+from peer.learner.gradient.objective import Objective
 from peer.learner.learner import make_learner
 from peer.machine.heap import give_back_freed
 from peer.model.build import initial_parameters, loss
@@ -81,14 +81,16 @@ def test_the_loss_is_a_mean_over_all_windows(evaluator: Evaluator, trained: tupl
 def test_an_evaluation_that_is_given_up_ends_with_the_pass_under_way(monkeypatch: pytest.MonkeyPatch):
     closed, passes = Event(), list[int]()
 
-    def closing(model: nn.Module, windows: Tensor) -> Tensor:
+    real = Objective.value
+
+    def closing(objective: Objective, windows: Tensor) -> Tensor:
         passes.append(len(windows))
-        found = loss(model, windows)
+        found = real(objective, windows)
         closed.set()
         return found
 
     evaluator = Evaluator(CONFIG, TEXT, abandoned=closed)
-    monkeypatch.setattr(evaluation, "loss", closing)
+    monkeypatch.setattr(Objective, "value", closing)
     with pytest.raises(AbandonedError):
         evaluator.loss(untrained(evaluator.fragments))
     assert len(passes) == 2

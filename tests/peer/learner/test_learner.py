@@ -13,6 +13,7 @@ from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError
 from peer.learner.devices import Placement
+from peer.learner.gradient.loss_scale import SKIPPED_IN_A_ROW_MAX
 from peer.learner.inner_optimizer import REWARM_STEPS
 from peer.learner.learner import Learner, make_learner
 from peer.learner.work_counters import Counters
@@ -369,9 +370,27 @@ def test_divergence_ends_training_before_it_reaches_the_model():
     layout = learner.fragments[0]
     learner.adopt(0, torch.full((layout.elements,), float("nan")), None, 0, 0)
     rest = fragment_of(learner, 1)
+    skipped = [learner.step() for _ in range(SKIPPED_IN_A_ROW_MAX - 1)]
+    assert {report.loss for report in skipped} == {None}
+    assert learner.skipped == learner.step_count == len(skipped), "their windows are read, and count"
     with pytest.raises(LocalError, match="learning_rate"):
         learner.step()
     assert torch.equal(fragment_of(learner, 1), rest)
+
+
+def test_one_step_that_is_not_finite_changes_nothing():
+    learner = new_learner()
+    learner.step()
+    before = learner.export_state()
+    (bad,) = fragment_views(learner.export_state()["theta"], learner.fragments)[:1]
+    learner.adopt(0, torch.full_like(bad, float("inf")), None, 0, 0)
+    assert learner.step().loss is None
+    learner.adopt(0, bad, None, 0, 0)
+    after = learner.export_state()
+    same = [name for name in before if name not in ("position", "counted_from")]
+    assert all(torch.equal(before[name], after[name]) for name in same)
+    assert learner.step().loss is not None
+    assert learner.skipped == 1
 
 
 @pytest.mark.gpu

@@ -30,7 +30,8 @@ from coordinator.wire.presence import Presence
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.statement import digest_of
 from peer.data.windows import training_windows
-from peer.learner.learner import Batches, Learner, make_learner
+from peer.learner.gradient.batch_ahead import Batches
+from peer.learner.learner import Learner, make_learner
 from peer.learner.work_counters import Counters
 from peer.machine.fault_points import FAULT_POINTS, Fault
 from peer.net.frames import encode_header

@@ -1,0 +1,37 @@
+"""Attention that is causal by itself, without a mask.
+
+`transformers` looks at every forward whether a batch is packed, for which the processor waits for the GPU; under the
+compiler it makes a full mask instead, which keeps the fast kernels out. Our sequences are whole and of one length, so
+the plain causal kernel is what a mask would come to, unless a model looks back less far than a sequence is long.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+NAME = "muster_causal"  # under which transformers knows it; it makes masks for the names that it knows only
+_BEFORE = "sdpa"
+
+
+def attend_without_masks(model: nn.Module, context_tokens: int) -> bool:
+    """Have this model of `transformers` do so if one sequence of this length comes to the same bits; says whether."""
+    config = getattr(model, "config", None)
+    body = cast(nn.Module, getattr(model, "base_model", model))
+    if getattr(config, "_attn_implementation", None) != _BEFORE or not cast(Any, model)._can_set_attn_implementation():
+        return False
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(NAME, sdpa_attention_forward)
+    embedding = cast(Any, model).get_input_embeddings().weight
+    tokens = torch.arange(context_tokens, device=embedding.device)[None] % len(embedding)
+    with torch.no_grad():
+        wanted = body(input_ids=tokens, use_cache=False)[0]
+        cast(Any, model).set_attn_implementation(NAME)
+        if torch.equal(body(input_ids=tokens, use_cache=False)[0], wanted):
+            return True
+    cast(Any, model).set_attn_implementation(_BEFORE)
+    return False
