@@ -12,7 +12,7 @@ from peer.machine.tasks import Tasks
 log = structlog.get_logger(__name__)
 
 
-class Life:
+class PeerLife:
     """From the first part of a peer to its last. Parts put what takes them apart on `closing`; the last goes first."""
 
     def __init__(self) -> None:

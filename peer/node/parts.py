@@ -21,7 +21,7 @@ from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop
 from peer.node.build import build_driver, core_kind, open_network
 from peer.node.checkpointer import Checkpointer
-from peer.node.life import Life
+from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
 from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
@@ -55,7 +55,7 @@ class Entered:
     options: NodeOptions
     identity: Identity
     role: Role
-    life: Life
+    life: PeerLife
     known: KnownAddresses
     network: Network
 
@@ -82,7 +82,7 @@ async def enter(
     options: NodeOptions, identity: Identity, role: Role, run_id: bytes, met: tuple[PeerAddress, ...]
 ) -> Entered:
     """Into the network to which the peers `met` lead; raises UsageError, NetworkError or LocalError."""
-    life, known = Life(), KnownAddresses()
+    life, known = PeerLife(), KnownAddresses()
     network = await open_network(options, run_id, met, known.of)
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
