@@ -17,6 +17,10 @@ NOT_PROVEN = (
     "It does not prove that the data was good, that most of these keys were honest, that nobody hid a backdoor in "
     "honest-looking work, or who the people behind the keys are."
 )
+CONFIG_IN_PART = (
+    "This run was begun by an earlier version, whose manifests fix a part of the model's configuration: what else "
+    "stands in config.json is the exporter's word."
+)
 
 
 def in_words(found: Verified, folder: Path) -> str:
@@ -37,7 +41,8 @@ def in_words(found: Verified, folder: Path) -> str:
     if len(found.signers()) > SIGNERS_SHOWN:
         lines.append(f"  and {len(found.signers()) - SIGNERS_SHOWN} others")
     lines.append(f"written    {written:%Y-%m-%d %H:%M} UTC by {found.exporter}; {CARD} is its word alone")
-    return "\n".join([*lines, "", *(fill(text, COLUMNS) for text in (_proven(found), NOT_PROVEN))])
+    texts = [_proven(found), NOT_PROVEN] + ([] if found.fixes_config else [CONFIG_IN_PART])
+    return "\n".join([*lines, "", *(fill(text, COLUMNS) for text in texts)])
 
 
 def as_plain_data(found: Verified) -> str:

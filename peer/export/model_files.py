@@ -9,26 +9,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from coordinator.run.manifest import RunConfig
-from coordinator.run.model_spec import OWN
+from coordinator.run.model_spec import OWN, ModelSpec
 from peer.data.windows import BYTE_VOCABULARY
-from peer.model.families import architecture, make_config
+from peer.model.config_table import Table, config_file, is_complete, is_refused, names_in
+from peer.model.families import SPECIAL_TOKENS, architecture, canonical, check_settings, default_config, make_config
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def model_files(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """The JSON files of an export that the manifest alone fixes, by name; a run's own tokenizer comes beside them.
+def model_files(config: RunConfig) -> dict[str, Table]:
+    """The JSON files of an export by name; a run's own tokenizer comes beside them.
 
     None for a model that its peers brought: only they can build it.
     """
-    if config.model.is_own:
+    files = fixed_files(config)
+    return files if config.model.is_own or CONFIG in files else {CONFIG: rendered_config(config)} | files
+
+
+def fixed_files(config: RunConfig) -> dict[str, Table]:
+    """Those of them that the manifest alone fixes, whatever is installed here: all, unless an earlier version hosts."""
+    files, model = {}, config.model
+    if model.is_own:
         return {}
-    files = {CONFIG: model_config(config) if config.model.is_plain_llama else family_config(config)}
+    if model.is_plain_llama:
+        files[CONFIG] = model_config(config)
+    elif is_complete(model.settings_table):
+        check_settings(model)  # whose organiser may be anybody
+        files[CONFIG] = config_file(model.family, model.settings_table)
     if is_bytewise(config):
         files[TOKENIZER] = byte_tokenizer()
     if is_bytewise(config) or config.data.tokenizer_sha256:
@@ -42,12 +53,12 @@ def is_bytewise(config: RunConfig) -> bool:
     return is_text and config.model.vocabulary == BYTE_VOCABULARY
 
 
-def encoded(value: dict[str, Any]) -> bytes:
+def encoded(value: Table) -> bytes:
     """JSON as it is written."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def model_config(config: RunConfig) -> dict[str, Any]:
+def model_config(config: RunConfig) -> Table:
     """What `peer.model.build.llama_config` says, in the words of `config.json`, with every value written out."""
     model = config.model
     return {
@@ -78,20 +89,28 @@ def model_config(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def family_config(config: RunConfig) -> dict[str, Any]:
-    """The config of a model of another family, as the installed `transformers` writes it."""
+def rendered_config(config: RunConfig) -> Table:
+    """The config of a family of which the manifest fixes a part only; the rest is as `transformers` here has it."""
     made = make_config(config.model, config.data.context_tokens)
-    written: dict[str, Any] = made.to_dict()
+    written: Table = made.to_dict()
     written.pop("transformers_version", None)
-    written |= {"architectures": [architecture(config.model, made)], "dtype": "float32"}
+    written |= {"architectures": [architecture(made)], "dtype": "float32"}
     # as a reader of the file finds it: arrays for tuples, texts for keys
     return json.loads(json.dumps(written))  # type: ignore[no-any-return]
 
 
-def byte_tokenizer() -> dict[str, Any]:
+def describes(found: Table, model: ModelSpec) -> bool:
+    """Whether a `config.json` says the part that such a manifest fixes, and nothing that would run code."""
+    known = default_config(model)
+    fixed = {canonical(known, name): value for name, value in model.settings_table.items() if "drop" not in name}
+    fixed = {"model_type": model.family} | {name: fixed[name] for name in fixed if name not in SPECIAL_TOKENS}
+    return not any(map(is_refused, names_in(found))) and all(found.get(name) == fixed[name] for name in fixed)
+
+
+def byte_tokenizer() -> Table:
     """A file of the `tokenizers` library in which token k is the byte k."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    bpe: dict[str, Any] = {
+    bpe: Table = {
         "type": "BPE",
         "dropout": None,
         "unk_token": None,
@@ -116,7 +135,7 @@ def byte_tokenizer() -> dict[str, Any]:
     }
 
 
-def tokenizer_config(config: RunConfig) -> dict[str, Any]:
+def tokenizer_config(config: RunConfig) -> Table:
     """Which class reads `tokenizer.json`, and how many tokens the model can see."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -27,16 +27,18 @@ from peer.export.listing import (
     PROOF,
     STATEMENT_KIND,
     WEIGHTS,
+    ListedFile,
     Listing,
     difference,
 )
-from peer.export.model_files import TOKENIZER, encoded, model_files
+from peer.export.model_files import CONFIG, TOKENIZER, describes, encoded, fixed_files
 from peer.numerics.fragments import FragmentLayout, gather
 from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
 
 Model = TypeVar("Model", bound=Wire)
 SPACING_MAX = 4  # times what we would write: JSON may be laid out otherwise
+CONFIG_BYTES_MAX = 1 << 18  # where the manifest fixes a part only
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Verified:
     written_unix_seconds: int
     parameters: int
     fragments: tuple[ProvenFragment, ...]
+
+    @property
+    def fixes_config(self) -> bool:
+        """Whether the manifest fixes every field of `config.json`; those of earlier versions fix some."""
+        return CONFIG in fixed_files(self.manifest.config) or self.manifest.config.model.is_own
 
     @property
     def from_founders(self) -> bool:
@@ -111,17 +118,26 @@ def _read(folder: Path, name: str, model: type[Model], bytes_max: int) -> Model:
 
 def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> None:
     """Files that follow from the manifest are as they have to be, and no others are there, whoever signed the list."""
-    files, tokenizer = model_files(manifest.config), manifest.config.data.tokenizer_sha256
-    own_tokenizer = {TOKENIZER} if tokenizer else set()
-    for name in sorted({one.name for one in listing.files} ^ {*files, *own_tokenizer, WEIGHTS, MANIFEST, PROOF, CARD}):
+    config, tokenizer = manifest.config, manifest.config.data.tokenizer_sha256
+    files, listed = fixed_files(config), {one.name: one for one in listing.files}
+    names = {*files, WEIGHTS, MANIFEST, PROOF, CARD} | ({TOKENIZER} if tokenizer else set())
+    names |= set() if config.model.is_own else {CONFIG}
+    for name in sorted(listed.keys() ^ names):
         raise PeerError(f"{name} does not belong to an export, or is missing from it")
-    if tokenizer and next(one.digest.hex() for one in listing.files if one.name == TOKENIZER) != tokenizer:
+    if tokenizer and listed[TOKENIZER].digest.hex() != tokenizer:
         raise PeerError(f"{TOKENIZER} is not the run's tokenizer")
     for name, expected in files.items():
-        size_bytes = next(one.size_bytes for one in listing.files if one.name == name)
-        is_near = size_bytes <= SPACING_MAX * len(encoded(expected))
-        if not is_near or json.loads((folder / name).read_bytes()) != expected:
+        if _json(folder / name, listed[name], SPACING_MAX * len(encoded(expected))) != expected:
             raise PeerError(f"{name} does not describe the run's model")
+    if CONFIG in names and CONFIG not in files:
+        found = _json(folder / CONFIG, listed[CONFIG], CONFIG_BYTES_MAX)
+        if not isinstance(found, dict) or not describes(found, config.model):
+            raise PeerError(f"{CONFIG} does not describe the run's model")
+
+
+def _json(path: Path, listed: ListedFile, bytes_max: int) -> object:
+    """What a file says, None if it is too long."""
+    return json.loads(path.read_bytes()) if listed.size_bytes <= bytes_max else None
 
 
 def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verifier) -> tuple[ProvenFragment, ...]:

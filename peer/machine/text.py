@@ -1,4 +1,4 @@
-"""Text of strangers, made harmless."""
+"""Text of strangers and of libraries, made fit for a sentence of ours."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def quoted(text: str, characters_max: int) -> str:
     """A stranger's text between quotes, so that all can see where it begins and ends."""
     cut = plain(text, characters_max)
     return f"'{cut.replace(chr(39), chr(32))}{'…' if len(text) > characters_max else ''}'"
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says first: a line, the next one too if that is what it announces, or the error's kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

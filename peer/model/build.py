@@ -18,7 +18,8 @@ from torch.nn import functional
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from dht.statement import digest_of
-from peer.model.families import make_module
+from peer.model.config_table import WRITTEN_BY
+from peer.model.families import make_module, shapes_of
 from peer.numerics.fragments import TensorSpec
 
 if TYPE_CHECKING:
@@ -118,19 +119,28 @@ def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
     It holds `initial_parameters`, and where they are not seeded nothing of use. Raises UsageError if the installed
     `transformers` does not build what the manifest lists.
     """
+    _check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
-    specs = {tensor.name: tensor.shape for tensor in parameter_specs(spec)}
-    if specs != {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}:
-        raise UsageError(
-            "the transformers that is installed here builds another model than the run's; install the host's"
-        )
     if spec.weights == "seeded":
         initial = initial_parameters(spec, seed)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(initial[name])
     return model
+
+
+def _check_shapes(spec: ModelSpec, context_tokens: int) -> None:
+    """Before anything is allocated: a manifest could list little and have much built."""
+    listed = {tensor.name: tensor.shape for tensor in parameter_specs(spec)}
+    with torch.device("meta"):
+        model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
+    if listed != shapes_of(model):
+        host = spec.settings_table.get(WRITTEN_BY)
+        raise UsageError(
+            "the transformers that is installed here builds another model than the run's; install the host's"
+            + (f", {host}" if host else "")
+        )
 
 
 def _plain_llama(spec: ModelSpec, context_tokens: int) -> nn.Module:

@@ -7,12 +7,12 @@ values from the host, piece by piece and proven (`peer.sync.genesis`).
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -21,25 +21,22 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec, TensorEntry
+from coordinator.views import quantity
 from dht.errors import UsageError
 from dht.statement import digest_of
-from peer.data.hub import HUB, from_hub
+from peer.data.hub import HUB
 from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.build import initial_bound
-from peer.model.families import is_refused, make_config, make_module
+from peer.model.config_table import agree
+from peer.model.families import make_module, shapes_of
+from peer.model.given import holds_weights, load_weights
+from peer.model.source import checked, folder_of, settled
+from peer.model.trial import try_family
+from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.merge_plugin import with_rule_digest
 
-_HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
-_NOT_SHAPE = ("architectures", "dtype", "torch_dtype", "transformers_version", "model_type")
-_KEYS = {  # of ModelSpec, under the names that all configs understand
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "vocabulary": "vocab_size",
-}
-
+COPIES = 2  # of the parameters at once while a run is described: the model, and version 0
 OWN_DATA = digest_of(b"muster-own-data")  # names the data of runs whose peers bring their own
 
 Named = Mapping[str, Tensor]
@@ -55,11 +52,23 @@ class Description:
     files: LocalFiles = NO_FILES
 
 
-def describe(config: RunConfig) -> Description:
-    """Read whatever the run file points to; raises UsageError with what to do."""
-    described = _describe_model(with_rule_digest(config))
+def describe(config: RunConfig, room_bytes: int | None = None) -> Description:
+    """Read whatever the run file points to; raises UsageError with what to do.
+
+    `room_bytes` is the memory that this machine has for it: a model that does not fit is refused before it is built.
+    """
+    described = _describe_model(with_rule_digest(config), room_bytes)
     fixed, files = _describe_data(described.config)
     return replace(described, config=fixed, files=files)
+
+
+def is_same_run(known: RunConfig, described: RunConfig) -> bool:
+    """Whether a run file that was described anew is that of a run that we know: a `transformers` may lie between."""
+    if not agree(known.model.settings_table, described.model.settings_table):
+        return False
+    return known.model_copy(
+        update={"model": described.model}
+    ) == described and known.model == described.model.model_copy(update={"settings": known.model.settings})
 
 
 def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
@@ -81,24 +90,38 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     return fixed, LocalFiles(data.path, data.tokenizer if here else "")
 
 
-def _describe_model(config: RunConfig) -> Description:
+def _describe_model(config: RunConfig, room_bytes: int | None) -> Description:
     model = config.model
     if model.is_plain_llama:
         return Description(config)
     if model.is_own:
         return _with_tensors(config, read_safetensors(Path(model.source)), frozenset())
-    folder = _folder(model.source)
-    if folder is not None:
-        model = _read_config(model, folder)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        module = make_module(model, config.data.context_tokens)
-    model = _truthful(model, cast(Any, module).config)
-    if folder is not None and any(folder.glob("*.safetensors")):
+    folder = folder_of(model.source)
+    model = settled(model, config.data.context_tokens, folder)
+    check_room(model, config.data.context_tokens, room_bytes)
+    if folder is not None and holds_weights(folder):
         model = model.model_copy(update={"weights": "given"})
-        module = _load_weights(model, config.data.context_tokens, folder)
+        module = load_weights(model, config.data.context_tokens, folder)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            module = make_module(model, config.data.context_tokens)
+    try_family(module, model, config.data.context_tokens)
     described = config.model_copy(update={"model": model})
     return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
+
+
+def check_room(model: ModelSpec, context_tokens: int, room_bytes: int | None) -> None:
+    """Raise UsageError if the model and its values do not fit into so much memory; allocates nothing."""
+    with torch.device("meta"):
+        shapes = shapes_of(make_module(model, context_tokens))
+    elements = sum(map(math.prod, shapes.values()))
+    need = COPIES * FLOAT_BYTES * elements
+    if room_bytes is not None and need > room_bytes:
+        raise UsageError(
+            f"this {model.family} has {elements:,} parameters, which take {quantity.size(need)} to set up, and "
+            f"{quantity.size(room_bytes)} are free here; choose smaller sizes under [model]"
+        )
 
 
 def own_model(config: RunConfig, module: nn.Module) -> Description:
@@ -148,7 +171,7 @@ def _with_tensors(
     )
     source = model.source if model.source.startswith(HUB) else ""  # whose folders are called what is nobody's business
     update = {"tensors": entries, "source": source, "weights": "given" if given else "seeded"}
-    fixed = config.model_copy(update={"model": model.model_copy(update=update)})
+    fixed = config.model_copy(update={"model": checked(model, update)})
     return Description(fixed, values if given else None)
 
 
@@ -183,64 +206,3 @@ def _inputs(module: nn.Module) -> dict[str, int]:
             elif isinstance(one, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
                 found[f"{name}.weight"] = weight[0].numel()
     return found
-
-
-def _truthful(model: ModelSpec, config: Any) -> ModelSpec:
-    """The spec with the sizes that the built model has, wherever they were written."""
-    sizes = {key: getattr(config, name, None) for key, name in _KEYS.items()}
-    update = {key: value for key, value in sizes.items() if isinstance(value, int)}
-    return model.model_copy(update=update)
-
-
-# -- folders and the Hub
-
-
-def _folder(source: str) -> Path | None:
-    if not source:
-        return None
-    if source.startswith(HUB):
-        name = source.removeprefix(HUB)
-        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, allow_patterns=_HUB_FILES)))
-    if not Path(source).is_dir():
-        raise UsageError(f"model.source: there is no folder {source}; for one on the Hub write hub:{source}")
-    return Path(source)
-
-
-def _read_config(model: ModelSpec, folder: Path) -> ModelSpec:
-    """Family and settings from the folder's `config.json`, as far as they are about the shape."""
-    try:
-        table = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        family = str(table["model_type"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"model.source: {folder} has no config.json of a transformers model") from None
-    bare = ModelSpec.model_validate({"family": family, "package": model.package})
-    known = vars(make_config(bare, 8))
-    settings = {
-        name: value
-        for name, value in table.items()
-        if name in known and name not in _NOT_SHAPE and not is_refused(name) and value is not None
-    }
-    return ModelSpec.model_validate(
-        model.model_dump(exclude={"settings", "tensors"})
-        | {"family": family, "settings": settings | model.settings_table}
-    )
-
-
-def _load_weights(model: ModelSpec, context_tokens: int, folder: Path) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return cast(
-            nn.Module,
-            AutoModelForCausalLM.from_pretrained(
-                folder,
-                config=make_config(model, context_tokens),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=torch.float32,
-            ),
-        )
-    except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged folder
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {reason}") from None

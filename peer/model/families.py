@@ -14,16 +14,14 @@ from torch import nn
 
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.machine.text import first_line
+from peer.model.config_table import ROPE, ROPE_4_NAMES, WRITTEN_BY, Table, is_complete, is_refused
 from peer.numerics.plugins import family_part
 
-# in a config these name code, kernels or number formats instead of the model's shape
-_REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
-# of classifiers: a config makes a table of so many names
-_LABELS = ("num_labels", "id2label", "label2id")
 LAYERS_MAX = 256  # as `ModelSpec.layers`: a config alone of millions would take minutes, and all memory
 SETTING_MAX = 1 << 24  # no size of a model is larger; what is made once for each of so many would fill any memory
 _COUNTED = ("layer", "block", "depth", "stage")  # in the names of what a config makes something for each of
-_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:
@@ -41,32 +39,56 @@ def make_module(spec: ModelSpec, context_tokens: int) -> nn.Module:
 
 
 def make_config(spec: ModelSpec, context_tokens: int) -> Any:
-    """The `transformers` config: what `spec` says by its own keys, and `settings` before that.
+    """The `transformers` config: all that the manifest's table says, or `spec`'s own keys with `settings` before them.
 
     Dropout is off: a step is a function of its window alone, so that others can redo it (design §9).
     """
-    from transformers import AutoConfig
-
     check_settings(spec)
-    if (part := family_part(spec)) is not None:
-        part.load()
-    known = _default_config(spec)
-    values = {_canonical(known, name): value for name, value in spec.settings_table.items()}
-    _check_known(spec, known)
+    known = default_config(spec)
+    if is_complete(spec.settings_table):
+        return _config_of_table(spec, known)
+    values = {canonical(known, name): value for name, value in spec.settings_table.items()}
+    check_known(spec, known)
     for name, value in _plain_settings(spec, context_tokens).items():
         if hasattr(known, name):
-            values.setdefault(_canonical(known, name), value)
-    for name in _SPECIAL_TOKENS:
+            values.setdefault(canonical(known, name), value)
+    for name in SPECIAL_TOKENS:
         token = values.get(name, getattr(known, name, None))
-        if isinstance(token, int) and token >= values[_canonical(known, "vocab_size")]:
+        if isinstance(token, int) and token >= values[canonical(known, "vocab_size")]:
             values[name] = None
+    return without_dropout(config_from(spec, values))
+
+
+def _config_of_table(spec: ModelSpec, known: Any) -> Any:
+    """The config that a host has written out in full; raises UsageError if this release does not know all of it."""
+    table = spec.settings_table
+    for name, value in table.items():
+        if value and not hasattr(known, name):
+            raise UsageError(
+                f"the run's model has a {name}, which the transformers that is installed here does not know; install "
+                f"the host's, {table.get(WRITTEN_BY, 'a newer one')}"
+            )
+    return config_from(spec, table)
+
+
+def config_from(spec: ModelSpec, values: Table) -> Any:
+    """The config of the spec's family with these values; raises UsageError if the family does not take them."""
+    from transformers import AutoConfig
+
     try:
-        config = AutoConfig.for_model(spec.family, **values)
+        return AutoConfig.for_model(spec.family, **values)
     except Exception as error:  # noqa: BLE001 - see make_module
         raise UsageError(_complaint(spec, error)) from None
+
+
+def without_dropout(config: Any) -> Any:
+    """The same config with every dropout at zero, in the configs of its parts too."""
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float):
             setattr(config, name, 0.0)
+    for name in config.sub_configs:
+        if (part := getattr(config, name, None)) is not None and hasattr(part, "sub_configs"):
+            without_dropout(part)
     return config
 
 
@@ -80,15 +102,11 @@ def check_settings(spec: ModelSpec) -> None:
             raise UsageError(f"model.settings: {name} is at most {limit}, not {_short(value)}")
 
 
-def _check_known(spec: ModelSpec, known: Any) -> None:
+def check_known(spec: ModelSpec, known: Any) -> None:
+    """Raise UsageError for settings that the family does not have."""
     for name in spec.settings_table:
-        if not hasattr(known, name):
+        if not hasattr(known, name) and not (name in ROPE_4_NAMES and hasattr(known, ROPE)):
             raise UsageError(f"model.settings: a model of family {spec.family} has no {name}")
-
-
-def is_refused(name: str) -> bool:
-    """Whether this field of a config is no matter of the model's shape."""
-    return name.startswith("_") or name in _REFUSED or name in _LABELS
 
 
 def _short(value: int) -> str:
@@ -112,12 +130,14 @@ def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _default_config(spec: ModelSpec) -> Any:
+def default_config(spec: ModelSpec) -> Any:
+    """What `transformers` builds of this family if nobody says how; raises UsageError for an unknown family."""
     from transformers import AutoConfig
     from transformers import __version__ as version
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if spec.package is None and spec.family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if (part := family_part(spec)) is not None:
+        part.load()
+    if spec.package is None and not is_causal(spec.family):
         raise UsageError(
             f"model.family: transformers {version} has no causal language model {spec.family!r}; try gpt2, or name the "
             "model.package that brings it"
@@ -128,11 +148,26 @@ def _default_config(spec: ModelSpec) -> Any:
         raise UsageError(f"the package {spec.package} registers no {spec.family!r} with transformers") from None
 
 
-def architecture(spec: ModelSpec, config: Any) -> str:
-    """The name of the class that `make_module` makes of a config."""
+def is_causal(family: str) -> bool:
+    """Whether `transformers` itself has a causal language model of this family."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+def shapes_of(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Every trained tensor of a model by name; one on the meta device has room for no value."""
+    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+
+
+def architecture(config: Any) -> str:
+    """The name of the class that `make_module` makes of a config; raises UsageError if there is none."""
     from transformers import AutoModelForCausalLM
 
-    return str(AutoModelForCausalLM._model_mapping[type(config)].__name__)
+    try:
+        return str(AutoModelForCausalLM._model_mapping[type(config)].__name__)
+    except KeyError:
+        raise UsageError(f"transformers has no causal language model of family {config.model_type!r}") from None
 
 
 def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:
@@ -148,10 +183,10 @@ def _plain_settings(spec: ModelSpec, context_tokens: int) -> dict[str, int]:
     }
 
 
-def _canonical(config: Any, name: str) -> str:
+def canonical(config: Any, name: str) -> str:
     """A field's own name, where the family has another one than most."""
     return str(config.attribute_map.get(name, name))
 
 
 def _complaint(spec: ModelSpec, error: Exception) -> str:
-    return f"transformers builds no {spec.family} from these model settings: {str(error).strip().splitlines()[0]}"
+    return f"transformers builds no {spec.family} from these model settings: {first_line(error)}"

@@ -27,7 +27,7 @@ from peer.machine.clock import unix_seconds
 from peer.machine.fault_points import Fault
 from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.machine.throttle import Throttle
-from peer.model.description import OWN_DATA, Description, describe
+from peer.model.description import OWN_DATA, Description, describe, is_same_run
 from peer.net.network import Network
 from peer.net.transport import Transport
 from peer.node.daemon_options import daemon_config
@@ -73,7 +73,7 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     """The run as its manifest will have it; raises UsageError if it cannot be, or does not fit this machine."""
     if options.session is not None:
         return session_description(config, options.session)
-    described = describe(config)
+    described = describe(config, available_bytes("cpu"))
     fixed = described.config
     if not fixed.model.is_own:
         check_memory(RUNTIME_BYTES + footprint(fixed).bytes_in("host"), available_bytes("cpu"))
@@ -108,7 +108,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     config, states = described.config, genesis_states(described.config, described.values)
     genesis = digests_of(states)
     for known in known_manifests(options.data_directory):
-        if (known.config, known.organiser, known.genesis) == (config, me, genesis):
+        if (known.organiser, known.genesis) == (me, genesis) and is_same_run(known.config, config):
             return known
     check_founders(config, set(options.founders) - {me})
     manifest = Manifest(

@@ -172,13 +172,6 @@ def test_an_export_of_a_family_loads(tmp_path: Path, family: str):
     assert torch.equal(loaded(input_ids=tokens).logits, ours(input_ids=tokens).logits)
 
 
-def test_pickled_weights_are_not_read(tmp_path: Path):
-    make_module(ModelSpec.model_validate(SMALL | {"family": "gpt2"}), 16).config.save_pretrained(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    described = describe(run_of(source=str(tmp_path)))
-    assert described.values is None
-
-
 def test_damaged_weights_are_named(tmp_path: Path):
     make_module(ModelSpec.model_validate(SMALL | {"family": "gpt2"}), 16).config.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")

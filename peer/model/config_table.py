@@ -1,0 +1,104 @@
+"""A `transformers` config as the table that says all of it: manifests fix it, learners build it, exports state it.
+
+Releases of `transformers` differ in what they take for granted. So the host writes every field down, in the words of
+its own release, and nobody else's defaults matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Table = dict[str, Any]
+
+COMPLETE = "architectures"  # the key that only tables have in which everything is written out
+WRITTEN_BY = "transformers_version"
+# in a config these name code, kernels or number formats instead of the model's shape
+_REFUSED = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "use_kernels")
+_LABELS = ("num_labels", "id2label", "label2id")  # of classifiers: a config makes a table of so many names
+_NO_SHAPE = ("model_type", "dtype", "torch_dtype", "problem_type")
+_ANSWERS = ("output_attentions", "output_hidden_states", "return_dict")  # what a forward pass returns beside logits
+ROPE = "rope_parameters"
+ROPE_4_NAMES = ("rope_theta", "rope_scaling", "partial_rotary_factor")  # of the same in transformers 4
+# where transformers 4 reads what release 5 has in `rope_parameters`, if a family has names of its own
+_ROPE_4 = {
+    "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    "gpt_neox_japanese": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+}
+_LOCAL_ROPE_4 = "rope_local_base_freq"  # of layers that look back a little only, beside `rope_theta` of all others
+
+
+def is_refused(name: str) -> bool:
+    """Whether this field of a config is no matter of the model's shape."""
+    return name.startswith("_") or name in _REFUSED or name in _LABELS
+
+
+def is_complete(table: Table) -> bool:
+    """Whether this is a whole config, and not some fields of one."""
+    return COMPLETE in table
+
+
+def table_of(config: Any, architecture: str) -> Table:
+    """Everything that a config says of a model, as JSON has it: arrays for tuples, texts for keys."""
+    return _plain(config.to_dict()) | {COMPLETE: [architecture]}
+
+
+def _plain(value: Table) -> Table:
+    left_out = (*_NO_SHAPE, *_ANSWERS)
+    kept = {name: one for name, one in value.items() if name not in left_out and not is_refused(name)}
+    return json.loads(json.dumps(_without_refused(kept)))  # type: ignore[no-any-return]
+
+
+def _without_refused(value: Any) -> Any:
+    """The same without what is refused in tables inside, which have their `model_type` and their names."""
+    if not isinstance(value, dict):
+        return value
+    return {str(name): _without_refused(one) for name, one in value.items() if not is_refused(str(name))}
+
+
+def names_in(table: Table) -> Iterator[str]:
+    """Every key, those of tables inside too."""
+    for name, value in table.items():
+        yield name
+        yield from names_in(value) if isinstance(value, dict) else ()
+
+
+def agree(one: Table, other: Table) -> bool:
+    """Whether two tables say the same wherever both say something, whichever releases wrote them."""
+    common = (one.keys() & other.keys()) - {WRITTEN_BY}
+    return all(one[name] == other[name] for name in common)
+
+
+def with_settings(table: Table, said: Table) -> Table:
+    """The table with other values, in which rotary embeddings may be said as either release of `transformers` does."""
+    rope, rope_4 = table.get(ROPE), {name: value for name, value in said.items() if name in ROPE_4_NAMES}
+    others = {name: value for name, value in said.items() if name not in rope_4}
+    if not isinstance(rope, dict) or not rope_4:
+        return table | said
+    if "rope_scaling" in rope_4:  # instead of the one that there is
+        rope = {name: rope[name] for name in ROPE_4_NAMES if name in rope} | (rope_4.pop("rope_scaling") or {})
+    return table | {ROPE: rope | rope_4} | others
+
+
+def config_file(family: str, table: Table) -> Table:
+    """The content of `config.json` that a complete table stands for; rope as transformers 5 and 4 each read it."""
+    return {"model_type": family, "dtype": "float32", **rope_of_release_4(family, table), **table}
+
+
+def rope_of_release_4(family: str, table: Table) -> Table:
+    """The same rotary embedding under the names of transformers 4, as far as that has names for it."""
+    rope = table.get(ROPE)
+    if not isinstance(rope, dict):
+        return {}
+    found: Table = {}
+    if isinstance(rope.get("sliding_attention"), dict) and isinstance(rope.get("full_attention"), dict):
+        found[_LOCAL_ROPE_4] = rope["sliding_attention"].get("rope_theta")
+        rope = rope["full_attention"]
+    if "rope_theta" not in rope:
+        return {}
+    names = _ROPE_4.get(family, {})
+    found |= {names.get(key, key): rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    scaled = rope.get("rope_type", "default") != "default"
+    scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    return found | {"rope_scaling": scaling if scaled else None}

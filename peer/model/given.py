@@ -1,0 +1,122 @@
+"""Weights that an organiser gives: a folder of `save_pretrained`, read whole or refused in a sentence.
+
+Nothing may be drawn at random in the place of what is missing, and nothing that is there may stay unused unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from peer.machine.text import first_line
+from peer.model.families import make_config, make_module
+
+log = structlog.get_logger(__name__)
+
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_OTHERS = ("*.h5", "*.msgpack", "*.gguf", "*.onnx")
+_ADAPTER = "adapter_config.json"
+CONVERSION = (
+    "{folder} holds weights as {name}, which Muster does not read because such a file can run code; if you trust it, "
+    "write them anew: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
+    ".save_pretrained('{folder}-safe')\""
+)
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether there are weights that we read; raises UsageError if there are others only."""
+    if (folder / _ADAPTER).exists():
+        raise UsageError(f"model.source: {folder} holds an adapter; merge it into its model, and name that folder")
+    if any(folder.glob("*.safetensors")):
+        return True
+    for name in _found(folder, _PICKLED):
+        raise UsageError("model.source: " + CONVERSION.format(folder=folder, name=name))
+    for name in _found(folder, _OTHERS):
+        raise UsageError(f"model.source: {folder} holds weights as {name} only; Muster reads safetensors")
+    return False
+
+
+def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
+    """Names of such files; what a trainer keeps of its own beside a model does not count."""
+    found = (path.name for pattern in patterns for path in sorted(folder.glob(pattern)))
+    return [name for name in found if name not in ("training_args.bin", "optimizer.pt", "scheduler.pt")]
+
+
+def load_weights(spec: ModelSpec, context_tokens: int, folder: Path) -> nn.Module:
+    """The model with the folder's weights in float32, every one of them finite; raises UsageError."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        module, told = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=make_config(spec, context_tokens),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are told, and refused below
+        )
+    except Exception as error:  # noqa: BLE001 - transformers raises whatever it likes about a damaged folder
+        raise UsageError(f"model.source: the weights in {folder} cannot be loaded: {first_line(error)}") from None
+    _check_told(told, folder)
+    _check_ties(spec, context_tokens, folder)
+    for name, parameter in module.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise UsageError(f"model.source: {name} in {folder} holds values that are no finite numbers")
+    return cast(nn.Module, module)
+
+
+def _check_told(told: dict[str, Any], folder: Path) -> None:
+    """What `transformers` says of tensors that were not there, of another shape, or not used."""
+    if missing := sorted(told["missing_keys"]):
+        raise UsageError(
+            f"model.source: {folder} lacks {len(missing)} of the model's tensors, the first of them {missing[0]}; "
+            f"{_hint(told)}"
+        )
+    if mismatched := sorted(told["mismatched_keys"]):
+        name, *shapes = mismatched[0]
+        here, there = (tuple(shape) for shape in shapes)
+        raise UsageError(
+            f"model.source: {name} in {folder} is of shape {here}, and {there} by its config.json; set the sizes right"
+        )
+    if unused := sorted(told["unexpected_keys"]):
+        log.warning("weights_unused", folder=str(folder), tensors=len(unused), first=unused[0])
+
+
+def _hint(told: dict[str, Any]) -> str:
+    unused = sorted(told["unexpected_keys"])
+    return f"it has others, as {unused[0]}: are the names right?" if unused else "is it whole?"
+
+
+def _check_ties(spec: ModelSpec, context_tokens: int, folder: Path) -> None:
+    """Tensors that are one in the model have to be one in the folder, else `transformers` makes two of them."""
+    with torch.device("meta"):
+        module: Any = make_module(spec, context_tokens)
+    for name, other in getattr(module, "all_tied_weights_keys", {}).items():
+        one, two = _stored(folder, name), _stored(folder, other)
+        if one is not None and two is not None and not torch.equal(one, two):
+            raise UsageError(
+                f"model.source: {folder} has a {name} of its own, which its config.json ties to {other}; write "
+                "tie_word_embeddings = false under [model.settings]"
+            )
+
+
+def _stored(folder: Path, name: str) -> Tensor | None:
+    """A tensor as the files have it; None if they have none of this name."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                if name in file.keys():  # noqa: SIM118 - it is no mapping
+                    return cast(Tensor, file.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"model.source: {path} cannot be read as safetensors: {first_line(error)}") from None
+    return None

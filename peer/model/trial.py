@@ -1,0 +1,129 @@
+"""A family is tried before it may run: whatever it would do wrong for hours is told in a sentence beforehand.
+
+`transformers` has a causal language model for families that are made for something else: encoders that see the tokens
+which they are to predict, models of several parts, models whose layers keep state that no optimizer trains.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from coordinator.run.model_spec import ModelSpec
+from dht.errors import UsageError
+from peer.machine.text import first_line
+from peer.model.families import make_module
+
+TRIED_TOKENS = 32  # enough for a later token to be seen by many earlier ones
+TRIED_WORK_MAX = 1 << 33  # parameters times tokens: a second or two; with more the whole context is not tried
+CAUSAL_TOLERANCE = 1e-3  # of the largest logit: experts see batches of other sizes, which round otherwise
+
+
+def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int) -> None:
+    """Raise UsageError if this model cannot be trained as a language model on sequences of this length.
+
+    Looked at are the context's length, the shape of what comes out, that no logit depends on a later token, and that no
+    buffer is trained. The module comes back as it was, for evaluation.
+    """
+    check_context(cast(Any, module).config, spec, context_tokens)
+    module.eval()
+    few = torch.arange(min(TRIED_TOKENS, context_tokens // 2))[None] % spec.vocabulary
+    _check_causality(module, spec, few)
+    elements = sum(parameter.numel() for parameter in module.parameters())
+    length = context_tokens if elements * context_tokens <= TRIED_WORK_MAX else min(context_tokens, TRIED_TOKENS)
+    tokens = torch.arange(length)[None] % spec.vocabulary
+    logits = _logits(module, spec, tokens)
+    if logits.shape != (1, length, spec.vocabulary):
+        raise UsageError(
+            f"a {spec.family} gives logits of shape {tuple(logits.shape)} for {length} tokens and a vocabulary of "
+            f"{spec.vocabulary}; choose another family"
+        )
+    _check_buffers(module, spec, context_tokens, few)
+
+
+def check_context(config: Any, spec: ModelSpec, context_tokens: int) -> None:
+    """Raise UsageError if the model is not made for sequences of this length."""
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and 0 < longest < context_tokens:
+        name = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+        raise UsageError(
+            f"data.context_tokens = {context_tokens} is more than this {spec.family} can see: its {name} is {longest}; "
+            "lower the former"
+        )
+
+
+@torch.no_grad()
+def _logits(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> Tensor:
+    try:
+        return cast(Tensor, module(input_ids=tokens, use_cache=False).logits)
+    except Exception as error:  # noqa: BLE001 - whatever a model class does with a sequence is not our mistake
+        raise UsageError(
+            f"a {spec.family} of these settings does not take a sequence of {tokens.shape[1]} tokens: "
+            f"{first_line(error)}"
+        ) from None
+
+
+def _check_causality(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
+    """A language model that sees what it is to predict reaches a loss of zero, and is worth nothing."""
+    if _is_causal(module, spec, tokens):
+        return
+    advice = "choose a family that generates text"
+    if getattr(cast(Any, module).config, "is_decoder", None) is False:
+        advice = "write is_decoder = true under [model.settings], or choose a family that generates text"
+    raise UsageError(f"a {spec.family} of these settings sees the tokens that it is to predict; {advice}")
+
+
+def _is_causal(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> bool:
+    """Whether nothing in the first half hangs on the second: not by gradients, and not by what is chosen."""
+    half = tokens.shape[1] // 2
+    later = tokens.clone()
+    later[:, half:] = (later[:, half:] + 1) % spec.vocabulary
+    before, after = (_logits(module, spec, one)[:, :half] for one in (tokens, later))
+    if float((before - after).abs().max()) > CAUSAL_TOLERANCE * float(before.abs().max()):
+        return False  # also where experts choose their tokens, of which gradients know nothing
+    seen: list[Tensor] = []
+    embeddings = cast(Any, module).get_input_embeddings()
+    hook = embeddings.register_forward_hook(lambda *given: seen.append(given[-1]))
+    try:
+        with torch.enable_grad():
+            logits = cast(Tensor, module(input_ids=tokens, use_cache=False).logits)[:, :half].float()
+            (gradient,) = torch.autograd.grad(logits.square().sum(), seen[:1], allow_unused=True)
+    finally:
+        hook.remove()
+    return gradient is None or not bool(gradient[:, half:].any())
+
+
+def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, tokens: Tensor) -> None:
+    """Raise UsageError for state beside the parameters that is not the config's alone: nothing carries it to others."""
+    kept = kept_buffers(module)
+    if not kept:
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        fresh = kept_buffers(make_module(spec, context_tokens))
+    before = {name: value.clone() for name, value in kept.items()}
+    module.train()
+    _logits(module, spec, tokens)
+    module.eval()
+    for name, value in before.items():
+        with torch.no_grad():
+            changed = not torch.equal(value, kept[name])
+            kept[name].copy_(value)
+        if changed or name not in fresh or not torch.equal(value, fresh[name]):
+            what = "which training changes" if changed else "with values of its own"
+            raise UsageError(
+                f"this {spec.family} has the buffer {name}, {what}; Muster carries parameters only, so choose another "
+                "model"
+            )
+
+
+def kept_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Every buffer that is saved with the module, by name: state that is no parameter."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in part.named_buffers(recurse=False)
+        if name not in part._non_persistent_buffers_set
+    }
