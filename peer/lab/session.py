@@ -17,6 +17,7 @@ from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions
 from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.lab.summary import report_of
+from peer.learner.memory_estimate import available_bytes
 from peer.model.description import describe
 from peer.rounds.tape import TapeWriter, keep_no_tape
 
@@ -41,7 +42,7 @@ def run_session(options: LabOptions, compared: Comparisons, show: Show, tape: Pa
     if "elastic" in compared.methods and options.failures is None:
         raise UsageError("--compare elastic is about failures: give --failures too")
     started = time.perf_counter(), time.process_time()
-    described = describe(options.config)
+    described = describe(options.config, available_bytes("cpu"))
     options = replace(options, config=described.config)
     data = load_tokens(options.config.data, options.config.model.vocabulary, described.files)
     with ExitStack() as stack:

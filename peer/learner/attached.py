@@ -16,6 +16,7 @@ class AttachedSession:
 
     connection: socket.socket
     planes_descriptor: int
+    frozen: bytes = b""  # names the parameters of the session's module that are not trained
 
     @property
     def pid(self) -> int:

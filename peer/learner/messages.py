@@ -46,6 +46,7 @@ class SessionStart(Wire):
     listen_host: str = Field("127.0.0.1", max_length=64)
     announce: tuple[str, ...] = Field((), max_length=16)
     name: str = Field("", max_length=64)
+    frozen: bytes = Field(b"", max_length=32)
 
 
 class _Ticketed(Wire):

@@ -11,6 +11,7 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, UsageError
 from peer.learner.eager import Withheld
 from peer.learner.work_counters import Counters, LocalCount
+from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views, gather, scatter
 
 
@@ -28,7 +29,7 @@ class ModuleAdapter:
         self.progress_steps = 0
         self._outer = config.outer
         self._withheld = Withheld(len(self.fragments)) if config.outer.adoption == "eager" else None
-        self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        self._named = trained_parameters(module)
         listed = {tensor.name: tensor.shape for layout in fragments for tensor in layout.tensors}
         found = {name: tuple(one.shape) for name, one in self._named.items()}
         for name in sorted(listed.keys() | found.keys()):
@@ -46,9 +47,14 @@ class ModuleAdapter:
         self.progress_steps = progress_steps
 
     def snapshot(self, fragment: int, out: Tensor) -> Counters:
-        """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does."""
+        """Copy the fragment into `out`, float32[elements], as `Learner.snapshot` does; raises LocalError at NaN."""
         layout = self.fragments[fragment]
         gather(layout, self._named, out)
+        if not bool(torch.isfinite(out).all()):
+            lost = next(one.name for one in layout.tensors if not bool(torch.isfinite(self._named[one.name]).all()))
+            raise LocalError(
+                f"training diverged: {lost} holds values that are no finite numbers; lower the learning rate"
+            )
         if self._withheld is not None:
             scatter(layout, self._withheld.show(fragment, out), self._named)
         return self.count.of(fragment)

@@ -7,7 +7,6 @@ values from the host, piece by piece and proven (`peer.sync.genesis`).
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +14,10 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
-from coordinator.run.model_spec import ModelSpec, TensorEntry
-from coordinator.views import quantity
+from coordinator.run.model_spec import TensorEntry
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.hub import HUB
@@ -29,14 +25,14 @@ from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.build import initial_bound
 from peer.model.config_table import agree
-from peer.model.families import make_module, shapes_of
-from peer.model.given import holds_weights, load_weights
+from peer.model.families import make_module
+from peer.model.given import holds_weights, load_weights, read_safetensors
+from peer.model.own_module import named_values
+from peer.model.sketch import check_room
 from peer.model.source import checked, folder_of, settled
 from peer.model.trial import try_family
-from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.merge_plugin import with_rule_digest
 
-COPIES = 2  # of the parameters at once while a run is described: the model, and version 0
 OWN_DATA = digest_of(b"muster-own-data")  # names the data of runs whose peers bring their own
 
 Named = Mapping[str, Tensor]
@@ -64,11 +60,9 @@ def describe(config: RunConfig, room_bytes: int | None = None) -> Description:
 
 def is_same_run(known: RunConfig, described: RunConfig) -> bool:
     """Whether a run file that was described anew is that of a run that we know: a `transformers` may lie between."""
-    if not agree(known.model.settings_table, described.model.settings_table):
-        return False
-    return known.model_copy(
-        update={"model": described.model}
-    ) == described and known.model == described.model.model_copy(update={"settings": known.model.settings})
+    settings, model = known.model.settings, described.model
+    same = described.model_copy(update={"model": model.model_copy(update={"settings": settings})})
+    return known == same and agree(known.model.settings_table, model.settings_table)
 
 
 def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
@@ -111,46 +105,12 @@ def _describe_model(config: RunConfig, room_bytes: int | None) -> Description:
     return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
 
 
-def check_room(model: ModelSpec, context_tokens: int, room_bytes: int | None) -> None:
-    """Raise UsageError if the model and its values do not fit into so much memory; allocates nothing."""
-    with torch.device("meta"):
-        shapes = shapes_of(make_module(model, context_tokens))
-    elements = sum(map(math.prod, shapes.values()))
-    need = COPIES * FLOAT_BYTES * elements
-    if room_bytes is not None and need > room_bytes:
-        raise UsageError(
-            f"this {model.family} has {elements:,} parameters, which take {quantity.size(need)} to set up, and "
-            f"{quantity.size(room_bytes)} are free here; choose smaller sizes under [model]"
-        )
-
-
 def own_model(config: RunConfig, module: nn.Module) -> Description:
     """The description of a run whose peers bring this model themselves; raises UsageError."""
     model = config.model.model_copy(update={"family": "own", "settings": "", "source": ""})
     data = config.data.model_copy(update={"source": "own", "path": "", "tokenizer": ""})
     own = with_rule_digest(config).model_copy(update={"model": model, "data": data})
     return _with_tensors(own, named_values(module), _embeddings(module))
-
-
-def named_values(module: nn.Module) -> dict[str, Tensor]:
-    """Every trained tensor once, as float32 on the CPU; raises UsageError if there is nothing to train."""
-    values = {
-        name: parameter.detach().to("cpu", torch.float32, copy=True).contiguous()
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
-    if not values:
-        raise UsageError("the model has no parameter that requires a gradient")
-    return values
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """A file's floating-point tensors as float32; raises UsageError."""
-    try:
-        found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"model.source: {path} cannot be read as safetensors: {error}") from None
-    return {name: value.to(torch.float32) for name, value in found.items() if value.is_floating_point()}
 
 
 def _with_tensors(

@@ -12,6 +12,7 @@ from typing import Any, cast
 import structlog
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from coordinator.run.model_spec import ModelSpec
@@ -29,6 +30,15 @@ CONVERSION = (
     "write them anew: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
     ".save_pretrained('{folder}-safe')\""
 )
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """A file's floating-point tensors as float32; raises UsageError."""
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"model.source: {path} cannot be read as safetensors: {error}") from None
+    return {name: value.to(torch.float32) for name, value in found.items() if value.is_floating_point()}
 
 
 def holds_weights(folder: Path) -> bool:

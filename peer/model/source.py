@@ -6,6 +6,7 @@ Either way the manifest gets all of it (`peer.model.config_table`), and every ma
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from peer.model.families import (
 
 log = structlog.get_logger(__name__)
 
-_HUB_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+CONFIG_ONLY = ("config.json",)  # of a folder on the Hub
+_HUB_FILES = (*CONFIG_ONLY, "*.safetensors", "*.safetensors.index.json")
 _SIZES = {  # keys of ModelSpec, under the names that configs understand
     "hidden_size": "hidden_size",
     "layers": "num_hidden_layers",
@@ -45,13 +47,16 @@ _NEEDED = ("hidden_size", "layers", "vocabulary")  # without which a family's ow
 _TEXT = "text_config"
 
 
-def folder_of(source: str) -> Path | None:
-    """Where `model.source` is on this machine; None if there is none. Raises UsageError."""
+def folder_of(source: str, files: Sequence[str] = _HUB_FILES) -> Path | None:
+    """Where `model.source` is on this machine, with these files of it if it is on the Hub; None if there is none.
+
+    Raises UsageError.
+    """
     if not source:
         return None
     if source.startswith(HUB):
         name = source.removeprefix(HUB)
-        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, allow_patterns=_HUB_FILES)))
+        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, allow_patterns=list(files))))
     if not Path(source).is_dir():
         raise UsageError(f"model.source: there is no folder {source}; for one on the Hub write hub:{source}")
     return Path(source)

@@ -19,6 +19,7 @@ from dht.addresses import PeerAddress
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
+from dht.statement import digest_of
 from peer.data.corpus import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description
@@ -97,7 +98,24 @@ def load_described(described: Description) -> TokenData | None:
 def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[Manifest, TokenData | None]:
     """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
     data = load_described(described)
-    return make_manifest(described, OWN_DATA if data is None else data.digest, options, me), data
+    digest = own_data_digest(options) if data is None else data.digest
+    return make_manifest(described, digest, options, me), data
+
+
+def own_data_digest(options: NodeOptions) -> bytes:
+    """What a run has for its data's digest whose peers bring them: the frozen part of the model, if there is one."""
+    frozen = b"" if options.session is None else options.session.frozen
+    return digest_of(OWN_DATA, frozen) if frozen else OWN_DATA
+
+
+def check_frozen(manifest: Manifest, options: NodeOptions) -> None:
+    """Raises UsageError if the session's module has another frozen part than the run's."""
+    if options.session is None or manifest.data_digest in (own_data_digest(options), OWN_DATA):
+        return  # a run of `muster host`, which knows no frozen part, takes any
+    raise UsageError(
+        "the parameters of your model that are not trained have other values, types or names than the run's; load the "
+        "base that its organiser names"
+    )
 
 
 def make_manifest(described: Description, data_digest: bytes, options: NodeOptions, me: PeerId) -> Manifest:

@@ -18,7 +18,7 @@ from peer.data.corpus import TokenData
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.origins import OriginsLoop
 from peer.net.probe import ProbeDesk
-from peer.node.build import begin_at_invite, check_brought, describe_here, make_run, prepare, read_invite
+from peer.node.build import begin_at_invite, check_brought, check_frozen, describe_here, make_run, prepare, read_invite
 from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
@@ -79,6 +79,7 @@ class Node:
             network = entered.network
             manifest = directory.known_manifest() or await fetch_manifest(network, invite.run_id, invite.peers)
             check_brought(manifest.config)
+            check_frozen(manifest, options)
             await ensure_genesis(directory.path, manifest, invite.peers, network)
             return await cls._begin(entered, manifest, None, invite)
         except BaseException:

@@ -98,8 +98,9 @@ class PlanFile(_Strict):
 
 def _parameters(config: RunConfig) -> float:
     from peer.model.build import parameter_specs
+    from peer.model.sketch import with_shapes
 
-    return float(sum(tensor.elements for tensor in parameter_specs(config.model)))
+    return float(sum(tensor.elements for tensor in parameter_specs(with_shapes(config).model)))
 
 
 def _toml(path: Path) -> dict[str, Any]:

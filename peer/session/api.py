@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,8 @@ from peer.learner.shared_memory import SharedPlanes
 from peer.learner.spawn import start_child
 from peer.machine.log import LOG_NAME
 from peer.machine.paths import data_directory as default_directory
-from peer.model.description import OWN_DATA, named_values, own_model
+from peer.model.description import OWN_DATA, own_model
+from peer.model.own_module import BufferWatch, frozen_digest, named_values
 from peer.numerics.fragments import FragmentLayout, TensorSpec
 from peer.storage.anchors import layouts_of
 
@@ -73,8 +75,11 @@ class Session:
         self._module = model
         self._closed = False
         self._begun = False
+        self._warned = False
         self._last_at = time.monotonic()
         start, planes = _prepared(run, model, place, self._directory)
+        self._buffers: BufferWatch | None = BufferWatch(model)
+        self._warn_of(self._buffers.known())
         self._peer = _PeerProcess.begin(planes)
         try:
             self._channel = Channel(self._peer.connection)
@@ -109,7 +114,7 @@ class Session:
             Ready(
                 startup_cpu_seconds=cpu_seconds(),
                 parameters=sum(layout.elements for layout in layouts),
-                data_digest=OWN_DATA,
+                data_digest=OWN_DATA,  # whether the frozen part is the run's, the peer has seen already
                 step=self._replica.step_count,
             )
         )
@@ -151,6 +156,9 @@ class Session:
             return False
         now = time.monotonic()
         self._replica.count.step(tokens)
+        if self._buffers is not None:
+            self._warn_of(self._buffers.changed())
+            self._buffers = None  # what training changes, the first step has changed
         shown = loss if loss is not None and math.isfinite(loss) else None
         entry = StepEntry(step=self._replica.step_count, loss=shown, tokens=tokens)
         with suppress(PeerGoneError):  # why it is, we hear next
@@ -160,6 +168,17 @@ class Session:
             self._listen(wait=True)
         self._last_at = time.monotonic()
         return not self._obedience.stopped
+
+    def _warn_of(self, buffers: list[str]) -> None:
+        """Say once that these are each peer's own: another peer's model differs in them."""
+        if buffers and not self._warned:
+            self._warned = True
+            more = f" and {len(buffers) - 1} more" if len(buffers) > 1 else ""
+            warnings.warn(
+                f"training changes the buffer {buffers[0]}{more}, and only parameters are synchronised: peers will "
+                "evaluate to different results; use norms without running statistics, as GroupNorm",
+                stacklevel=3,
+            )
 
     @property
     def progress(self) -> float:
@@ -289,5 +308,6 @@ def _prepared(
         listen_host=place.listen_host,
         announce=place.announce,
         name=place.name,
+        frozen=frozen_digest(model),
     )
     return start, planes

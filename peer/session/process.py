@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
             announce=start.announce,
             name=start.name,
             limits=PeerSettings.load(folder).limits,
-            session=AttachedSession(ours, planes),
+            session=AttachedSession(ours, planes, start.frozen),
         )
         process.run(lambda: _start(start, options), process.ServiceOptions(folder, parent=parent), _log_line)
     except PeerGoneError:

@@ -251,7 +251,7 @@ def test_a_run_of_one_s_own_is_another_run(copy: Path) -> None:
 def test_no_config_is_made_of_an_export_whose_signatures_are_bad(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of a kilobyte had a verifier make a config that took 10 GB."""
     made: list[object] = []
-    monkeypatch.setattr(verifier_module, "model_files", lambda config: made.append(config) or {})
+    monkeypatch.setattr(verifier_module, "fixed_files", lambda config: made.append(config) or {})
     proof = Proof.from_wire((copy / PROOF).read_bytes())
     first = proof.fragments[0]
     emptied = Proof(fragments=(first.model_copy(update={"certificates": ()}), *proof.fragments[1:]))

@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from coordinator.run.manifest import RunConfig
+from coordinator.run.model_spec import ModelSpec
 from coordinator.views.report import SwarmReport
 from peer.cli.main import run
+from peer.model.families import make_module
 
 PYTHON = (3, 11)
 SMALL = """
@@ -232,3 +235,24 @@ def test_a_device_must_have_room_for_those_that_scavenge_too(config: Path, monke
     monkeypatch.setattr("peer.learner.devices.choose_devices", choose)
     assert lab(config) == lab(config, "--scavenge", "3:2:4") == 0
     assert needed[1] == 2 * needed[0] > 0
+
+
+@pytest.mark.parametrize(
+    "model", ['family = "gpt2"', "[model.settings]\nnum_key_value_heads = 1"], ids=["family", "settings"]
+)
+def test_the_lab_runs_any_family_and_settings(config: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but a plain Llama ended in "a bug in Muster (ValueError)", while `muster swarm` ran the same file."""
+    config.write_text(SMALL.replace("[data]", f"{model}\n[data]"))
+    assert lab(config) == 0
+    assert "agreement" in capsys.readouterr().out
+
+
+def test_the_lab_begins_from_a_folder_of_weights(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = ModelSpec(family="gpt2", hidden_size=8, layers=1, heads=2, settings='{"n_positions":16}')
+    torch.manual_seed(3)
+    make_module(spec, 16).save_pretrained(tmp_path / "given")
+    config.write_text(SMALL.replace("[data]", f'source = "{tmp_path / "given"}"\n[data]'))
+    assert lab(config) == 0
+    assert "agreement" in capsys.readouterr().out

@@ -13,7 +13,8 @@ from dht.errors import LocalError, UsageError
 from peer.learner.learner import StepReport
 from peer.learner.module_adapter import ModuleAdapter
 from peer.learner.work_counters import Counters
-from peer.model.description import named_values, own_model
+from peer.model.description import own_model
+from peer.model.own_module import named_values
 from peer.storage.anchors import genesis_states, layouts_of
 from tests.peer.rounds import test_driver
 from tests.peer.virtual_loop import run_virtual

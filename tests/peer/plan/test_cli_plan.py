@@ -179,3 +179,11 @@ def test_a_plot_of_no_table_is_refused(command) -> None:
 def test_numbers_that_cannot_be_are_the_users() -> None:
     with pytest.raises(UsageError, match="quorum"):
         run("goodput --quorum 9 --learners 8")
+
+
+def test_a_run_of_any_family_can_be_planned(tmp_path: Path) -> None:
+    """Only a plain Llama's parameters could be counted: all others ended in "a bug in Muster (ValueError)"."""
+    (tmp_path / "run.toml").write_text('[model]\nfamily = "gpt2"\nhidden_size = 32\nlayers = 1\nheads = 2\n')
+    plan = (PLANS / "homes.toml").read_text().replace("parameters = 1e9", 'run = "run.toml"')
+    (tmp_path / "plan.toml").write_text(plan)
+    assert run(f"swarm {tmp_path / 'plan.toml'}")

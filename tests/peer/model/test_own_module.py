@@ -1,0 +1,95 @@
+"""Modules that people bring to a session: whatever is in them is right, or a sentence at the start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from coordinator.run.manifest import PaceSpec, RunConfig
+from dht.errors import LocalError, UsageError
+from peer.learner.module_adapter import ModuleAdapter
+from peer.model.description import own_model
+from peer.model.own_module import BufferWatch, frozen_digest, named_values
+from peer.storage.anchors import layouts_of
+
+RUN = RunConfig(pace=PaceSpec(fragments=2))
+
+
+def with_parameter(value: torch.Tensor, trained: bool = True) -> nn.Module:
+    model = nn.Linear(3, 2)
+    model.register_parameter("extra", nn.Parameter(value, requires_grad=trained))
+    return model
+
+
+def test_an_empty_parameter_is_left_out() -> None:
+    """It ended in a raw ValueError."""
+    model = with_parameter(torch.empty(0, 4))
+    described = own_model(RUN, model)
+    assert [one.name for one in described.config.model.tensors] == ["weight", "bias"]
+    ModuleAdapter(model, layouts_of(described.config), described.config)
+
+
+def test_a_complex_parameter_is_a_sentence() -> None:
+    """Its imaginary part was dropped."""
+    with pytest.raises(UsageError, match="extra is complex"):
+        named_values(with_parameter(torch.ones(2, dtype=torch.complex64)))
+    named_values(with_parameter(torch.ones(2, dtype=torch.complex64), trained=False))
+
+
+def test_a_lazy_parameter_is_a_sentence_until_the_model_was_called() -> None:
+    model = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(UsageError, match="call the model once before the session begins"):
+        named_values(model)
+    model(torch.ones(1, 3))
+    assert named_values(model)["0.weight"].shape == (4, 3)
+
+
+def test_a_parameter_on_the_meta_device_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="is on the meta device"):
+        named_values(nn.Linear(2, 2, device="meta"))
+
+
+def test_a_shared_parameter_is_one() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    assert list(named_values(model)) == ["0.weight", "0.bias", "1.bias"]
+
+
+def test_other_frozen_values_are_another_model() -> None:
+    """Two sessions with LoRA over different bases trained together without a word."""
+    base = torch.arange(6.0).view(2, 3)
+    one = frozen_digest(with_parameter(base, trained=False))
+    assert one == frozen_digest(with_parameter(base.clone(), trained=False))
+    others = [base + 1e-6, base.view(3, 2), base.bfloat16(), base[:1]]
+    assert one not in [frozen_digest(with_parameter(other, trained=False)) for other in others]
+    assert frozen_digest(with_parameter(base)) == b""
+    assert frozen_digest(with_parameter(torch.empty(0), trained=False)) == b""
+
+
+def test_statistics_of_norms_are_known_beforehand_and_other_buffers_after_a_step() -> None:
+    """One of two sessions evaluated at 0.99 and the other at 0.51, without a word."""
+    norms = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False))
+    assert BufferWatch(norms).known() == ["1.running_mean"]
+    assert BufferWatch(nn.BatchNorm1d(4)).known() == ["running_mean"]
+    model = with_parameter(torch.ones(2))
+    model.register_buffer("count", torch.zeros(1))
+    model.register_buffer("mask", torch.ones(1))
+    watch = BufferWatch(model)
+    assert (watch.known(), watch.changed()) == ([], [])
+    model.count += 1
+    assert watch.changed() == ["count"]
+
+
+def test_training_that_has_diverged_is_said_by_the_replica() -> None:
+    """A session that trained to NaN was told that its peer had ended."""
+    model = nn.Linear(3, 2)
+    described = own_model(RUN, model)
+    replica = ModuleAdapter(model, layouts_of(described.config), described.config)
+    index = next(layout.index for layout in replica.fragments if layout.tensors[0].name == "weight")
+    out = torch.empty(replica.fragments[index].elements)
+    replica.snapshot(index, out)
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    with pytest.raises(LocalError, match="training diverged: weight"):
+        replica.snapshot(index, out)
