@@ -70,6 +70,17 @@ class PresenceLoop:
         self.rounds += 1
 
 
+async def present_peers(store: RecordStore, daemon: Daemon, run_id: bytes) -> list[tuple[PeerId, Presence]]:
+    """Who says to be in this run now, for somebody who is not yet; nobody if the record store does not answer."""
+    try:
+        records = await store.get(presence_key(run_id))
+        found = presences(records, daemon, await daemon.hosts())
+    except NetworkError as error:
+        log.info("presence_not_read", reason=str(error))
+        return []
+    return [(record.sender, presence) for record, presence in found]
+
+
 def presences(
     records: list[StoredRecord], daemon: Daemon, hosts: Mapping[PeerId, str]
 ) -> list[tuple[StoredRecord, Presence]]:

@@ -152,8 +152,12 @@ def check_founders(config: RunConfig, training: Set[str]) -> None:
         )
 
 
-async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Transport) -> None:
+async def begin_at_invite(
+    engine: Engine, invite: Invite | None, transport: Transport, others: Set[PeerId] = frozenset()
+) -> None:
     """Begin at the heads of the invite unless our own chains contain them; raises NetworkError for a newcomer.
+
+    Those of the invite are asked, and `others` of the run whom we have met.
 
     A lineage without them is refused: it could be one that old keys have made (design §8). Whoever comes back goes on
     with what it holds if nobody keeps these heads any more.
@@ -165,7 +169,7 @@ async def begin_at_invite(engine: Engine, invite: Invite | None, transport: Tran
         return  # so much older than what we hold that we no longer keep it
     introduction = Introduction(waypoint, [Chain(chain.rules, chain.fragment, chain.genesis) for chain in own])
     try:
-        chains = await fetch_chains(transport, invite.peers, introduction)
+        chains = await fetch_chains(transport, invite.peers | others, introduction)
     except NetworkError as error:
         if not any(chain.version for chain in own):
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.snapshot import PeerSnapshot
@@ -80,7 +81,7 @@ class Node:
             manifest = directory.known_manifest() or await fetch_manifest(network, invite.run_id, invite.peers)
             check_brought(manifest.config)
             check_frozen(manifest, options)
-            await ensure_genesis(directory.path, manifest, invite.peers, network)
+            await ensure_genesis(directory.path, manifest, partial(entered.holders, invite), network)
             return await cls._begin(entered, manifest, None, invite)
         except BaseException:
             await entered.life.close()
@@ -95,7 +96,7 @@ class Node:
         starting = None  # of the learner's process, while we ask others
         if learning is not None:
             starting = learning.prepare(parts.held.learner_state, parts.held.learner_behind)
-        await begin_at_invite(parts.driver.engine, invite, entered.network)
+        await begin_at_invite(parts.driver.engine, invite, entered.network, entered.known.met.keys())
         evaluator = None
         if learning is None and data is not None:
             evaluator = await HostEvaluator.start(

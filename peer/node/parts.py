@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -15,10 +15,11 @@ from coordinator.run.manifest import Manifest
 from coordinator.wire.presence import Presence, PresenceTable
 from dht.addresses import PeerAddress
 from dht.identity import Identity, KeyVerifier, PeerId
+from dht.invite import Invite
 from peer.machine.sensors import MachineSensors
 from peer.net.addresses import OwnAddresses
 from peer.net.network import Network
-from peer.net.presence_loop import PresenceLoop
+from peer.net.presence_loop import PresenceLoop, present_peers
 from peer.node.build import build_driver, core_kind, open_network
 from peer.node.checkpointer import Checkpointer
 from peer.node.life import PeerLife
@@ -41,11 +42,12 @@ class KnownAddresses:
     """Where others can be dialled, by what they say of themselves; nowhere, before we have heard anybody."""
 
     table: PresenceTable | None = None
+    met: dict[PeerId, list[str]] = field(default_factory=dict)  # who was there when we came
 
     def of(self, peer: PeerId) -> list[str]:
         """What this peer said last."""
         sighting = None if self.table is None else self.table.sightings.get(peer)
-        return [] if sighting is None else list(sighting.presence.addresses)
+        return self.met.get(peer, []) if sighting is None else list(sighting.presence.addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,13 @@ class Entered:
     life: PeerLife
     known: KnownAddresses
     network: Network
+
+    async def holders(self, invite: Invite) -> set[PeerId]:
+        """Whom to ask before we take part ourselves: those of the invite, and who says to be in the run now."""
+        dht = self.network.dht
+        present = await present_peers(dht.store, dht.daemon, invite.run_id)
+        self.known.met.update({peer: list(presence.addresses) for peer, presence in present})
+        return set(invite.peers) | self.known.met.keys()
 
 
 @dataclass(frozen=True, slots=True)

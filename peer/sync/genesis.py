@@ -1,14 +1,16 @@
 """Version 0 of a run: seeded values that every machine draws, or the host's own, which newcomers fetch once.
 
 Given values lie in a file of the run's folder. They are proven against the digests in the manifest, whoever sent them
-and whenever they are read.
+and whenever they are read: so any peer of the run can give them, and what has arrived is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+
+import structlog
 
 from coordinator.run.manifest import Manifest
 from dht.errors import NetworkError, PeerError
@@ -18,19 +20,30 @@ from peer.net.transport import Transport
 from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import Anchors, layouts_of
 from peer.storage.genesis_file import has_genesis, save_genesis
+from peer.storage.genesis_parts import GenesisParts
 from peer.sync.download_scheduler import Wanted
 from peer.sync.state_client import StateClient
 
-TRIES_MAX = 5  # per fragment; what has arrived is kept between them
+log = structlog.get_logger(__name__)
+
+TRIES_MAX = 5  # in vain, one after the other; what has arrived is kept between them
+RETRY_SECONDS = 2.0  # in which others may be found
+
+Holders = Callable[[], Awaitable[Collection[PeerId]]]
+"""Who may hold version 0, as far as we know by now."""
 
 
-async def ensure_genesis(folder: Path, manifest: Manifest, holders: Collection[PeerId], transport: Transport) -> None:
+async def ensure_genesis(folder: Path, manifest: Manifest, holders: Holders, transport: Transport) -> None:
     """Fetch and keep version 0 unless it is here or can be drawn; raises NetworkError or LocalError."""
     if not has_genesis(folder, manifest):
-        save_genesis(folder, await fetch_genesis(manifest, holders, transport))
+        parts = GenesisParts(folder, manifest)
+        save_genesis(folder, await fetch_genesis(manifest, holders, transport, parts))
+        parts.remove()
 
 
-async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transport: Transport) -> list[OuterState]:
+async def fetch_genesis(
+    manifest: Manifest, holders: Holders, transport: Transport, parts: GenesisParts | None = None
+) -> list[OuterState]:
     """Version 0 of every fragment from these holders, before anything else is delivered here; raises NetworkError."""
     transfer = StateClient(
         Anchors(layouts_of(manifest.config), ()),
@@ -38,21 +51,40 @@ async def fetch_genesis(manifest: Manifest, holders: Collection[PeerId], transpo
     )
 
     def on_frame(sender: PeerId, header: bytes, payload: bytes) -> None:
-        with suppress(PeerError):
+        try:
             message = decode_header(header)
-            if isinstance(message, StatePiece):
-                transfer.receive(sender, message, payload)
+        except PeerError:
+            return
+        if isinstance(message, StatePiece):
+            transfer.receive(sender, message, payload)
 
     await transport.start(on_frame, transfer.gone)
-    asked = sorted(holders)
-    return [
-        await _fetch(transfer, Wanted(fragment, 0, digest, digest), asked)
-        for fragment, digest in enumerate(manifest.genesis)
-    ]
+    kept = GenesisParts(None, manifest) if parts is None else parts
+    found = []
+    for fragment, digest in enumerate(manifest.genesis):
+        state = kept.load(fragment)
+        if state is None:
+            state = await _fetch(transfer, Wanted(fragment, 0, digest, digest), holders)
+            kept.keep(fragment, state)
+        found.append(state)
+    return found
 
 
-async def _fetch(transfer: StateClient, wanted: Wanted, holders: Sequence[PeerId]) -> OuterState:
-    for _ in range(TRIES_MAX):
-        with suppress(NetworkError):
-            return await transfer.get(wanted, holders)
-    raise NetworkError("nobody named in the invite gives the run's first version; ask for a fresh invite")
+async def _fetch(transfer: StateClient, wanted: Wanted, holders: Holders) -> OuterState:
+    """From all who hold it, those too who are found while others have gone."""
+    in_vain, asked, before_bytes = 0, set[PeerId](), 0
+    while in_vain < TRIES_MAX:
+        now = set(await holders())
+        asked |= now
+        try:
+            return await transfer.get(wanted, sorted(now))
+        except NetworkError as error:
+            arrived_bytes = transfer.progress([wanted.fragment], asyncio.get_running_loop().time())[0]
+            in_vain = 0 if arrived_bytes > before_bytes else in_vain + 1
+            before_bytes = arrived_bytes
+            log.info("first_version_not_whole", fragment=wanted.fragment, holders=len(now), reason=str(error))
+        await asyncio.sleep(RETRY_SECONDS)
+    raise NetworkError(
+        f"none of the {len(asked)} peers that were asked gives the run's first version; what has arrived is kept: try "
+        "again, with a fresh invite if this one's peers have gone"
+    )

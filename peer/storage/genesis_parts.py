@@ -1,0 +1,56 @@
+"""Fragments of version 0 that have arrived so far, in the run's folder: a later start fetches the others only."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from coordinator.run.manifest import Manifest
+from dht.files import publish
+from peer.numerics.outer_optimizer import OuterState, state_digest
+
+PARTS_FOLDER = "genesis-parts"
+_ANCHOR = "anchor"
+
+
+class GenesisParts:
+    """Use one for a fetch; `None` for the folder keeps nothing."""
+
+    def __init__(self, folder: Path | None, manifest: Manifest) -> None:
+        self._folder = None if folder is None else folder / PARTS_FOLDER
+        self._digests = manifest.genesis
+
+    def load(self, fragment: int) -> OuterState | None:
+        """What was kept of this fragment, if it is the manifest's."""
+        if self._folder is None:
+            return None
+        try:
+            anchor = load_file(self._path(self._folder, fragment))[_ANCHOR]
+        except (OSError, SafetensorError, KeyError):
+            return None
+        state = OuterState(anchor, torch.zeros_like(anchor))
+        return state if state_digest(state.anchor, state.momentum) == self._digests[fragment] else None
+
+    def keep(self, fragment: int, state: OuterState) -> None:
+        """Write it down; a disk that refuses costs a later start this fragment, no more."""
+        if self._folder is None:
+            return
+        with suppress(OSError, SafetensorError):
+            self._folder.mkdir(exist_ok=True)
+            path = self._path(self._folder, fragment)
+            save_file({_ANCHOR: state.anchor}, path.with_suffix(".new"))
+            publish(path.with_suffix(".new"), path)
+
+    def remove(self) -> None:
+        """The whole is kept elsewhere."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @staticmethod
+    def _path(folder: Path, fragment: int) -> Path:
+        return folder / f"{fragment}.safetensors"
