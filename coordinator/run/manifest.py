@@ -6,8 +6,9 @@ founders, organiser, the digest of the data and of the initial state.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
@@ -313,8 +314,17 @@ def fault_of(error: ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "value_error":  # one of our own, which names its keys
         return str(first["ctx"]["error"])
-    problem = "is not a known key" if first["type"] == "extra_forbidden" else first["msg"].lower()
+    problem = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"].lower()
     return f"{'.'.join(map(str, first['loc']))}: {problem}"
+
+
+def _unknown(place: tuple[int | str, ...]) -> str:
+    """What is wrong with a key that a run file does not have, and which one may have been meant."""
+    model: Any = RunConfig
+    for table in place[:-1]:
+        model = model.model_fields[table].annotation
+    nearest = get_close_matches(str(place[-1]), model.model_fields, n=1)
+    return "is not a known key" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def run_id_of(manifest: bytes) -> bytes:

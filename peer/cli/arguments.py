@@ -5,28 +5,20 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import PeerError, UsageError
 from dht.identity import PeerId, public_key_of
+from peer.cli.presets import TINY, preset_text
 
-PRESET = "presets/tiny.toml"
-CHECKOUT_PRESET = "examples/tiny.toml"  # the same file before it is packed into a wheel
 SLOWNESS_MAX = 1000.0
 _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
 def run_config(path: Path | None, versions: int | None) -> RunConfig:
     """The run in this file, or the one that ships with Muster, with another length if given; raises UsageError."""
-    if path is not None:
-        config = RunConfig.from_toml(path)
-    else:
-        preset = files("peer") / PRESET
-        if not preset.is_file():
-            preset = Path(__file__).resolve().parents[2] / CHECKOUT_PRESET
-        config = RunConfig.parse(preset.read_text(encoding="utf-8"), Path(CHECKOUT_PRESET).name)
+    config = RunConfig.parse(preset_text(TINY), "the tiny run") if path is None else RunConfig.from_toml(path)
     return config if versions is None else config.model_copy(update={"versions": versions})
 
 

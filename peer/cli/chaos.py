@@ -52,7 +52,7 @@ def chaos(
     no_ui: Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of a live view.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Have the peers log more.")] = False,
 ) -> None:
-    """Break a real swarm on this machine on purpose, and measure what that costs."""
+    """Break a real swarm here on purpose, and measure it."""
     from peer.chaos.executor import Loopback, refused
     from peer.chaos.measure import FaultFreeReport, against, load_baseline
     from peer.chaos.namespaces import Namespaces

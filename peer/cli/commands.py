@@ -14,10 +14,11 @@ from coordinator.views.control import Command, ask, snapshot
 from dht.daemon.config import Relay
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
-from peer.cli import arguments, chaos, dashboard, home, join, lab, plan
+from peer.cli import arguments, chaos, dashboard, home, join, lab, plan, sample
 from peer.cli import credit as cli_credit
 from peer.cli import export as cli_export
 from peer.cli import top as cli_top
+from peer.cli.check import check
 from peer.cli.common import (
     Announce,
     ChainKept,
@@ -37,6 +38,9 @@ from peer.cli.common import (
     Verbose,
     serve,
 )
+from peer.cli.help import GroupedHelp
+from peer.cli.init import init
+from peer.cli.runs import runs
 from peer.export.options import ExportOptions
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
@@ -51,7 +55,7 @@ app = typer.Typer(
     help="Train a language model together with other people's machines. There is no server.",
     epilog="Example: muster swarm --peers 4 --minutes 5",
     rich_markup_mode=None,
-    add_completion=False,
+    cls=GroupedHelp,
 )
 
 app.add_typer(plan.app, name="plan")
@@ -62,6 +66,10 @@ app.add_typer(chaos.app)
 app.command(epilog="Example: muster export my-model")(cli_export.export)
 app.command(epilog="Example: muster verify my-model")(cli_export.verify)
 app.command(epilog="Example: muster credit")(cli_credit.credit)
+app.command(epilog="Example: muster init run.toml")(init)
+app.command(epilog="Example: muster check run.toml")(check)
+app.command(epilog="Example: muster runs")(runs)
+app.add_typer(sample.app)
 app.add_typer(join.app)
 app.add_typer(home.app)
 
@@ -105,7 +113,7 @@ def swarm(
     fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Start N real peers on this machine, train together, and report."""
+    """Start real peers on this machine, train, and report."""
     from peer.swarm.report import check_writable
     from peer.swarm.run import SwarmOptions
 
@@ -160,7 +168,10 @@ def host(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Begin a run and keep it reachable: print its invite, evaluate, never train."""
+    """Begin a run and keep it reachable; never train.
+
+    It prints the invite, evaluates and exports.
+    """
     described = arguments.run_config(config, versions)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
@@ -203,7 +214,7 @@ def host(
 
 @app.command("invite", epilog="Example: muster invite")
 def invite_command(data: Data = None) -> None:
-    """Print the invite of the run that the peer here takes part in."""
+    """Print the invite of the run of the peer here."""
     typer.echo(ask(paths.data_directory(data), "invite")["invite"])
 
 
@@ -221,7 +232,7 @@ def status(
 
 @app.command(epilog="Example: muster pause")
 def pause(data: Data = None) -> None:
-    """Make no inner steps until `muster resume`; stay in the network."""
+    """Make no steps until `muster resume`; stay in the network."""
     _tell(data, "pause", "paused; go on with: muster resume")
 
 
@@ -235,6 +246,12 @@ def resume(data: Data = None) -> None:
 def drain(data: Data = None) -> None:
     """Finish the rounds under way, save, and leave."""
     _tell(data, "drain", "finishing the rounds under way; the peer then saves and ends")
+
+
+@app.command(epilog="Example: muster stop")
+def stop(data: Data = None) -> None:
+    """The same as `muster drain`."""
+    drain(data)
 
 
 @app.command("version", epilog="Example: muster version")

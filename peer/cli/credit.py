@@ -23,7 +23,10 @@ def credit(
     run: Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
 ) -> None:
-    """Say who contributed how many tokens to certified versions, as far as the peer here holds certificates."""
+    """Say who contributed how many tokens.
+
+    Counted from the certificates that the peer here holds.
+    """
     report = newest_report(paths.data_directory(data), run)
     typer.echo(report.model_dump_json(indent=2) if as_json else page(report))
 

@@ -51,7 +51,10 @@ def dashboard(
     headless: Annotated[bool, typer.Option("--headless", help="Open no browser.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
 ) -> None:
-    """Show a living network in the browser: run, peers, rounds, trust and credit."""
+    """Show a living network in the browser.
+
+    The run, its peers, rounds, trust and credit.
+    """
     if demo and invite is not None:
         raise UsageError("a demo needs no invite; give one of the two")
     at = PagesAt(port, listen)

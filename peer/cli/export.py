@@ -30,23 +30,32 @@ def export(
     push: Push = None,
     tokenizer: Tokenizer = "",
 ) -> None:
-    """Write the model of the peer here as a folder that `transformers` loads and `muster verify` checks."""
-    from dht.identity import Identity
+    """Write the model here as a folder for `transformers`.
+
+    `muster verify` checks the folder.
+    """
     from peer.export.hub import open_hub
+
+    hub = None if push is None else open_hub(push)
+    versions = export_here(directory, paths.data_directory(data), run, licence, tokenizer)
+    typer.echo(f"{directory} holds {versions} certified versions; check it with: muster verify {directory}")
+    if hub is not None:
+        hub.upload(directory, f"{versions} certified versions")
+        typer.echo(f"pushed to https://huggingface.co/{push}")
+
+
+def export_here(directory: Path, home: Path, run: str, licence: str = "", tokenizer: str = "") -> int:
+    """Write what the peer with this data folder holds of a run; returns the number of versions in it."""
+    from dht.identity import Identity
     from peer.export.source import known_run, saved_state
     from peer.export.writer import check_target, write_export
     from peer.machine.clock import unix_seconds
 
     check_target(directory)
-    hub = None if push is None else open_hub(push)
-    home = paths.data_directory(data)
     evaluations = _save_running_peer(home)
     exported = saved_state(home, known_run(home, run), evaluations, licence, tokenizer)
     write_export(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
-    typer.echo(f"{directory} holds {exported.versions} certified versions; check it with: muster verify {directory}")
-    if hub is not None:
-        hub.upload(directory, f"{exported.versions} certified versions")
-        typer.echo(f"pushed to https://huggingface.co/{push}")
+    return exported.versions
 
 
 def verify(
@@ -60,7 +69,9 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
 ) -> None:
-    """Recompute every digest of an export from its weights, and say whose signatures stand behind them.
+    """Prove an export by its certificates.
+
+    Every digest is recomputed from the weights; then it says whose signatures stand behind them.
 
     Of evidence, which a peer keeps in run-*/evidence: check every signature, and say who is guilty of what.
     """

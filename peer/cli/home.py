@@ -39,7 +39,10 @@ def doctor(
     listen: Listen = "127.0.0.1",
     limit: Limit = None,
 ) -> None:
-    """Check this machine in words: what is fine, what is not, and what to do; exit code 1 if it cannot take part."""
+    """Check this machine, and say in words what to do.
+
+    The exit code is 1 if it cannot take part.
+    """
     parsed = None if invite is None else Invite.parse(invite)
     directory = paths.data_directory(data)
     limits = PeerSettings.load(directory, limit or ()).limits
@@ -62,14 +65,17 @@ def doctor(
 
 @app.command(name="id", epilog="Example: muster id --data alice")
 def show_id(data: Data = None) -> None:
-    """Print the peer id of this machine, for `muster host --founder`; its key is made if there is none."""
+    """Print the peer id of this machine.
+
+    `muster host --founder` takes it. The key is made if there is none.
+    """
     options = NodeOptions(data_directory=paths.data_directory(data))
     typer.echo(Identity.load_or_create(options.identity_path).peer_id)
 
 
 @app.command(epilog="Example: muster logs -n 20")
 def logs(data: Data = None, lines: LINES = 50) -> None:
-    """Print the newest lines of the log of the peer here (JSON)."""
+    """Print the newest lines of the log of the peer here, as JSON."""
     from peer.machine.log import LOG_NAME, newest_lines
 
     path = paths.data_directory(data) / LOG_NAME
@@ -87,7 +93,10 @@ def limits(
     change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit (docs/home.md).")] = None,
     data: Data = None,
 ) -> None:
-    """Show what this machine may give, or change it now and for the next start."""
+    """Show or change what this machine may give.
+
+    A change counts now and for the next start.
+    """
     directory = paths.data_directory(data)
     try:
         shown = control.limits(directory, change or ())

@@ -80,7 +80,10 @@ def join(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Take part in the run of an invite; first say what that takes, and ask."""
+    """Take part in the run of an invite.
+
+    It first says what that takes from this machine, and asks.
+    """
     if invite != "-":
         Invite.parse(invite)
     folder = paths.data_directory(data)

@@ -194,7 +194,10 @@ def lab(
     no_ui: Plain = False,
     list_names: ListNames = False,
 ) -> None:
-    """Train with many virtual learners in this process: real steps, virtual time, faults and attackers as ordered."""
+    """Train with many virtual learners in this process.
+
+    Steps are real, time is virtual, faults and attackers come as ordered.
+    """
     if list_names:
         _list_names()
     elif replay is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from peer.plan.tables import Table
 
 app = typer.Typer(
-    help="Predict goodput under failures and the bandwidth that a run needs.",
+    help="Predict goodput, bandwidth and whole swarms.",
     epilog="Example: muster plan bandwidth --params 1e9 --sites 40 --link home",
     rich_markup_mode=None,
 )

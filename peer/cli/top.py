@@ -39,7 +39,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one view and exit.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
 ) -> None:
-    """Show a living network in the terminal: the run, its peers, its rounds."""
+    """Show a living network in the terminal.
+
+    The run, its peers and its rounds.
+    """
     from rich.console import Console
 
     from peer.machine import log

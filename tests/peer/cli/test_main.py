@@ -40,6 +40,7 @@ INVITE = str(Invite(bytes(32), PEER, (PeerAddress.parse(f"/ip4/127.0.0.1/tcp/9/p
 COMMANDS = (
     *("swarm", "host", "join", "invite", "status", "pause", "resume", "drain", "top"),
     *("export", "verify", "credit", "doctor", "id", "limits", "logs", "version"),
+    *("init", "check", "runs", "stop"),
 )
 
 

@@ -1,0 +1,56 @@
+"""`muster check`: whether a run file is valid, and what the run takes from the machines that join it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.run.manifest import RunConfig
+from peer.cli import arguments
+
+FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
+SPREAD = 3  # lines: how many times this much is a line that no round waits for
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="The run file (TOML).")],
+    step_seconds: Annotated[
+        float, typer.Option(min=1e-3, help="How long an inner step takes on the machines that you expect.")
+    ] = FULL_STEP_SECONDS,
+) -> None:
+    """Say whether a run file is valid, and what the run takes."""
+    config = arguments.run_config(file, None)
+    from peer.model.description import describe
+
+    typer.echo(findings(describe(config).config, file, step_seconds))
+
+
+def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
+    """Several lines, for the organiser; sizes are those of one machine that takes part."""
+    from coordinator.views import quantity
+    from peer.cli import terms
+    from peer.cli.terms import Machine
+    from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
+
+    steps = config.pace.steps_per_version
+    per_version = terms.upload_bytes_per_version(config)
+    a_day = per_version * terms.SECONDS_PER_DAY / (steps * step_seconds)
+    mbit = SPREAD * 8 * per_version / (steps * step_seconds) / 1e6
+    host_bytes = footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
+    without_gpu = terms.memory_bytes(config, Machine(0, 0, 1.0))
+    rows = (
+        (
+            "valid",
+            f"{file}: the run {config.name}, {config.versions} versions of {config.pace.fragments} fragments",
+        ),
+        ("model", f"{config.model.family}, {quantity.count(terms.parameters(config))} parameters"),
+        ("on a GPU", f"{quantity.size(least_bytes(config))} of the card, {quantity.size(host_bytes)} of RAM"),
+        ("without", f"{quantity.size(without_gpu)} of RAM"),
+        ("disk", quantity.size(terms.disk_bytes(config))),
+        ("traffic", f"{quantity.size(a_day)} a day up and as much down, at {step_seconds:g} s a step"),
+        ("line", f"{mbit:.2g} Mbit/s each way, so that no round waits for it"),
+        ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),
+    )
+    return "\n".join(f"  {label:<8}  {text}" for label, text in rows)

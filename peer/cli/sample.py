@@ -1,0 +1,42 @@
+"""`muster sample`: text that the newest certified model writes, from an export or from what the peer here holds."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli.common import Data
+from peer.cli.export import Run, export_here
+from peer.machine import paths
+from peer.machine.text import printable
+
+app = typer.Typer()
+
+TOKENS = 200
+
+
+@app.command(epilog="Example: muster sample my-model --prompt Once")
+def sample(
+    directory: Annotated[Path | None, typer.Argument(help="The folder of an export; default: the peer here.")] = None,
+    data: Data = None,
+    run: Run = "",
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "The ",
+    tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
+    temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+) -> None:
+    """Print text that the newest certified model writes."""
+    from peer.export.sampler import Sampler
+
+    if directory is not None:
+        sampler = Sampler.load(directory)
+    else:
+        with tempfile.TemporaryDirectory(prefix="muster-sample-") as folder:
+            place = Path(folder) / "model"
+            export_here(place, paths.data_directory(data), run)
+            sampler = Sampler.load(place)
+    for line in sampler.write(prompt, tokens, temperature, seed).splitlines():
+        typer.echo(printable(line))

@@ -1,0 +1,73 @@
+"""Text that an exported model writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dht.errors import UsageError
+from peer.data.windows import BYTE_VOCABULARY
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """A model and its tokenizer; without one its tokens are bytes."""
+
+    model: Any
+    tokenizer: Any | None
+
+    @classmethod
+    def load(cls, folder: Path) -> Sampler:
+        """Raises UsageError if this folder holds no causal language model, or none that writes text."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"{folder} holds no model that can write text: {reason}") from None
+        if (folder / "tokenizer.json").exists():
+            return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        if model.config.vocab_size != BYTE_VOCABULARY:
+            raise UsageError(f"{folder} has no tokenizer, so its model's tokens cannot be read as text")
+        return cls(model, None)
+
+    def write(self, prompt: str, tokens: int, temperature: float, seed: int) -> str:
+        """The prompt and what follows it, up to so many tokens or the end token; the same for the same seed."""
+        given = self._encode(prompt)
+        context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
+        generator = torch.Generator().manual_seed(seed)
+        end = None if self.tokenizer is None else self.tokenizer.eos_token_id
+        found = list(given)
+        with torch.inference_mode():
+            for _ in range(tokens):
+                window = torch.tensor([found[-context:]])
+                following = _drawn(self.model(window).logits[0, -1].float(), temperature, generator)
+                if following == end:
+                    break
+                found.append(following)
+        return self._decode(found)
+
+    def _encode(self, text: str) -> list[int]:
+        if self.tokenizer is None:
+            found = list(text.encode(errors="replace"))
+        else:
+            found = list(self.tokenizer(text)["input_ids"])
+        if not found:
+            raise UsageError("the prompt is empty; give at least one character with --prompt")
+        return found
+
+    def _decode(self, tokens: list[int]) -> str:
+        if self.tokenizer is None:
+            return bytes(tokens).decode(errors="replace")
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _drawn(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
+    """A token drawn by its probability at this temperature; at 0 the likeliest."""
+    if temperature == 0:
+        return int(logits.argmax())
+    return int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))

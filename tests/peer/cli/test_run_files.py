@@ -1,0 +1,58 @@
+"""`muster init` and `muster check`: run files to begin from, and what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.run.manifest import RunConfig
+from dht.errors import UsageError
+from peer.cli.check import findings
+from peer.cli.init import init
+from peer.cli.presets import PRESETS, preset_text
+from peer.cli.terms import upload_bytes_per_version
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_valid_run_file_with_comments(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    init(file, name)
+    assert RunConfig.from_toml(file) == RunConfig.parse(preset_text(name), name)
+    assert "#" in file.read_text(encoding="utf-8")
+
+
+def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match="exists already; name another file"):
+        init(file, "tiny")
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+def test_an_unknown_preset_is_refused_with_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose one of tiny"):
+        init(tmp_path / "run.toml", "huge")
+
+
+def test_the_line_that_a_run_needs_follows_from_its_traffic() -> None:
+    config = RunConfig.parse(preset_text("tiny"), "tiny")
+    shown = findings(config, Path("run.toml"), step_seconds=2.0)
+    mbit = 3 * 8 * upload_bytes_per_version(config) / (config.pace.steps_per_version * 2.0) / 1e6
+    assert f"{mbit:.2g} Mbit/s each way" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[model]\nhiden_size = 8", "model.hiden_size: is not a known key; did you mean hidden_size?"),
+        ("versons = 8", "versons: is not a known key; did you mean versions?"),
+        ("[pace]\nfragmets = 8", "pace.fragmets: is not a known key; did you mean fragments?"),
+        ("[inner]\nlearning_rat = 8", "inner.learning_rat: is not a known key; did you mean learning_rate?"),
+        ("[data]\nqqqq = 8", "data.qqqq: is not a known key; see"),
+    ],
+)
+def test_a_misspelt_key_is_told_with_the_nearest(text: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunConfig.parse(text, "run.toml")
+    assert meant in str(caught.value)

@@ -1,0 +1,53 @@
+"""Text that an exported model writes: greedy as transformers' own, drawn by a seed, ended by the end token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from dht.errors import UsageError
+from peer.export.sampler import Sampler
+
+
+def saved(folder: Path, vocabulary: int = 256) -> Path:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_greedy_text_is_that_of_transformers(tmp_path: Path) -> None:
+    sampler = Sampler.load(saved(tmp_path))
+    given = torch.tensor([list(b"once")])
+    wanted = sampler.model.generate(given, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert sampler.write("once", 12, 0.0, seed=1) == bytes(wanted[0].tolist()).decode(errors="replace")
+
+
+def test_a_seed_names_a_text(tmp_path: Path) -> None:
+    sampler = Sampler.load(saved(tmp_path))
+    first = sampler.write("a", 30, 1.0, seed=1)
+    assert sampler.write("a", 30, 1.0, seed=1) == first
+    assert sampler.write("a", 30, 1.0, seed=2) != first
+
+
+def test_text_may_be_longer_than_the_context(tmp_path: Path) -> None:
+    assert len(Sampler.load(saved(tmp_path)).write("a" * 60, 20, 0.0, seed=0)) > 60
+
+
+def test_what_writes_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no model that can write text"):
+        Sampler.load(tmp_path)
+    with pytest.raises(UsageError, match="has no tokenizer"):
+        Sampler.load(saved(tmp_path, vocabulary=300))
+    with pytest.raises(UsageError, match="the prompt is empty"):
+        Sampler.load(saved(tmp_path)).write("", 1, 0.0, seed=0)
