@@ -20,6 +20,7 @@ from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
 
 DOMAIN = f"muster/{PROTOCOL_MAJOR}"
 DIGEST_BYTES = 32
+READ_KEPT_BYTES_MAX = 16 << 10  # what is longer takes too much room to be kept decoded
 
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 PeerIdText = Annotated[str, Field(min_length=40, max_length=64, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
@@ -61,8 +62,13 @@ class Statement(Wire):
         return digest_of(signed_bytes(self.context, PeerId(self.sender), self.body))
 
     def read(self, model: type[Body]) -> Body:
-        """Decode the body; raises PeerError if it is not a `model`."""
-        return model.from_wire(self.body)
+        """Decode the body; raises PeerError if it is not a `model`. One that is not large is decoded once for all."""
+        body, found = self.__dict__.get("_read", (None, None))  # beside the fields, as `digest`
+        if body is not self.body or type(found) is not model:  # `model_copy` takes it along
+            found = model.from_wire(self.body)
+            if len(self.body) <= READ_KEPT_BYTES_MAX:
+                self.__dict__["_read"] = (self.body, found)
+        return found
 
     def verify(self, verifier: Verifier) -> bool:
         """True if `sender` signed this body for this context."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dht.errors import PeerError
 from dht.identity import KeyVerifier
-from dht.statement import Context, Statement, digest_of, make_statement
+from dht.statement import READ_KEPT_BYTES_MAX, Context, Statement, digest_of, make_statement
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 from tests.dht.conftest import ALICE, BOB, RUN_ID
 
@@ -42,6 +42,19 @@ def test_round_trip_verifies(context: Context, text: str) -> None:
     assert statement.verify(verifier)
     assert statement.read(Note).text == text
     assert statement.sender == ALICE.peer_id
+
+
+def test_a_statement_is_decoded_once_and_what_differs_from_it_anew() -> None:
+    """A copy has what its original had decoded, and may have another body; another model reads the same body."""
+    statement = Statement.from_wire(STATEMENT.to_wire())
+    assert statement.read(Note) is statement.read(Note)
+    assert statement.read(NoteNext) == NoteNext(text="hello")
+    assert statement.read(Note) == Note(text="hello")
+    copied = statement.model_copy(update={"body": Note(text="other").to_wire()})
+    assert copied.read(Note) == Note(text="other")
+    assert statement == Statement.from_wire(STATEMENT.to_wire()), "what is kept decoded is no field"
+    large = make_statement(ALICE, CONTEXT, Note(text="", blob=bytes(READ_KEPT_BYTES_MAX)))
+    assert large.read(Note) is not large.read(Note)
 
 
 @given(contexts)
