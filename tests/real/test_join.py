@@ -139,6 +139,7 @@ def test_a_peer_goes_on_in_the_background_and_the_doctor_finds_the_host(
         os.close(process)
 
 
+@pytest.mark.slow
 def test_a_peer_outside_its_hours_is_there_and_rests(folder: Path, invite: str) -> None:
     now = time.localtime()
     later = [f"{(now.tm_hour + hours) % 24}:00" for hours in (2, 3)]
