@@ -24,6 +24,7 @@ from dht.wire import PROTOCOL_MAJOR, Wire
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 VERSIONS_MAX = 2**40
+NO_TOKEN = -2  # where documents shall not begin or end with the token that their tokenizer has for it
 LAB = "lab"  # a table of run files that is no part of a run: options of `muster lab`
 PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
@@ -51,6 +52,12 @@ LaterShare: TypeAlias = Annotated[
     AfterValidator(lambda share: share or None),
 ]
 """A share that manifests of older versions do not have: 0 has one form only, which they know."""
+TokenNumber: TypeAlias = Annotated[
+    int | None,
+    Field(ge=NO_TOKEN, lt=2**31, json_schema_extra={"type": "integer", "default": -1, "minimum": NO_TOKEN}),
+    AfterValidator(lambda number: None if number == -1 else number),
+]
+"""A token, or none of one's own wish; what the host finds is left out of a run file, or written as -1."""
 
 
 class DataSpec(Wire):
@@ -89,6 +96,20 @@ class DataSpec(Wire):
         description="`draws`: every sequence begins anywhere; `passes`: no two peers read one window in one pass "
         "(docs/data.md)",
         json_schema_extra={"type": "string", "enum": list(get_args(Order)), "default": "draws"},
+    )
+    begin_token: TokenNumber = Field(
+        None, description="token before each document; -1: the tokenizer's own, if it writes one; -2: none"
+    )
+    end_token: TokenNumber = Field(
+        None,
+        description="token after each document; -1: the tokenizer's own, if it has one; -2: none; or a byte of "
+        "your choice",
+    )
+    revision: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{7,64}$",
+        description="commit of the data set on the Hub; today's, if a run file names none",
+        json_schema_extra=BY_HOST,
     )
 
     @field_validator("order")

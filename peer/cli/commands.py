@@ -40,10 +40,12 @@ from peer.cli.common import (
 )
 from peer.cli.help import GroupedHelp
 from peer.cli.init import init
+from peer.cli.progress import ProgressBar
 from peer.cli.runs import runs
 from peer.export.options import ExportOptions
 from peer.machine import paths
 from peer.machine.limits import PeerSettings
+from peer.machine.local_files import LocalFiles
 from peer.node.options import NodeOptions, TrialOptions
 from peer.service.dashboard import PagesAt
 from peer.service.process import ServiceOptions, Start
@@ -187,6 +189,8 @@ def host(
         relay=Relay.SERVE if relay else Relay.OFF,
         name=name,
         founders=arguments.founders(founder or ()),
+        files=LocalFiles(cache=str(paths.token_cache())),
+        tell=ProgressBar(),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         limits=PeerSettings.load(paths.data_directory(data), limit or ()).limits,
         trial=TrialOptions(chain_kept=chain_kept),

@@ -32,6 +32,7 @@ from peer.cli.common import (
     Verbose,
     serve,
 )
+from peer.cli.progress import ProgressBar
 from peer.learner.spawn import AUTO, learner_ahead
 from peer.machine import paths
 from peer.machine.fault_points import Fault
@@ -101,14 +102,14 @@ def join(
         name=name,
         team=team,
         limits=PeerSettings.load(folder, limit or ()).limits,
-        files=LocalFiles(corpus, tokenizer),
+        files=LocalFiles(corpus, tokenizer, str(paths.token_cache())),
+        tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     )
     if not yes:
         invite = _ask_owner(invite, options)
     if detach:
         return _detach(context, invite, folder)
-
     served = ServiceOptions(
         folder, stay, parent=die_with_parent, metrics_port=metrics_port, metrics_listen=metrics_listen
     )

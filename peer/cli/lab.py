@@ -18,6 +18,8 @@ from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
+from peer.cli.progress import loading
+from peer.machine import paths
 
 if TYPE_CHECKING:
     from peer.lab.options import LabOptions
@@ -220,7 +222,7 @@ def _run(given: Mapping[str, Any]) -> None:
     options = _options(given)
     plain = given["no_ui"] or not sys.stdout.isatty()
     with _shown(options, plain) as show:
-        found = run_session(options, _comparisons(given, options), show, given["tape"])
+        found = run_session(options, _comparisons(given, options), show, given["tape"], loading(options.workers))
     typer.echo(_summary(found))
     if given["report"] is not None:
         write_report(found, given["report"])
@@ -274,6 +276,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
         dirichlet_alpha=given["noniid"],
         eval_every_steps=given["eval_every"],
         workers=given["workers"],
+        cache=str(paths.token_cache()),
     )
     return replace(options, device=_device(given["device"], options))
 

@@ -6,180 +6,155 @@ as the host's.
 
 from __future__ import annotations
 
-import glob
 import hashlib
+import itertools
 import json
-import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.lib.format import open_memmap
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-from torch import Tensor
+from typing import Protocol
 
 from coordinator.run.manifest import DataSpec
 from dht.errors import UsageError
-from peer.data.tokens import Encode
+from peer.data.corpus_files import corpus_paths
+from peer.data.hub_rows import HubRows
+from peer.data.readers import Block, file_blocks
+from peer.data.ready_tokens import ready_blocks
+from peer.data.tally import CorpusTally, Loading
+from peer.data.token_files import TokenData, kept_tokens, smallest_type
+from peer.data.token_writer import TokenWriter
+from peer.data.tokens import Encoder, Tokens
 from peer.machine.local_files import LocalFiles
 
-BLOCK_CONTEXTS = 8  # text and tokens without documents of their own are dealt out in blocks of so many sequences
-CHARACTERS_PER_TOKEN = 4  # roughly
-HELDOUT_SHARE = 0.03
+FORMAT = 1  # of what is kept; another one is made anew
+BATCH_CHARACTERS = 1 << 16  # one thread's work at a time
+AHEAD = 1  # batches that wait for each thread
 
-Tokens = np.ndarray[Any, np.dtype[Any]]
+
+class TextSource(Protocol):
+    """Where documents come from, in a fixed order."""
+
+    @property
+    def size_bytes(self) -> int: ...  # of what is read, as `CorpusTally.read_bytes` counts; 0 where nobody knows
+    def name(self, loading: Loading) -> str: ...
+    def blocks(self, tally: CorpusTally) -> Iterator[Block | Tokens]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class TokenData:
-    """Training and held-out tokens, shape (tokens,), uint8 if they are bytes, and the digest that names both."""
+class FileSource:
+    """The owner's files."""
 
-    train: Tensor
-    heldout: Tensor
-    digest: bytes
+    paths: list[Path]
+    spec: DataSpec
+    encoder: Encoder
+    size_bytes: int
+
+    def name(self, loading: Loading) -> str:
+        """By content: what is renamed or copied is the same text."""
+        with ThreadPoolExecutor(loading.threads, "hashing") as pool:
+            digests, read = [], 0
+            for path, digest in zip(self.paths, pool.map(_file_digest, self.paths), strict=True):
+                digests.append(digest)
+                read += path.stat().st_size
+                loading.tell("looking at the text", read / max(1, self.size_bytes))
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def blocks(self, tally: CorpusTally) -> Iterator[Block | Tokens]:
+        for path in self.paths:
+            if self.spec.source == "tokens":
+                yield from ready_blocks(path, self.spec, self.encoder.size, tally)
+            else:
+                yield from file_blocks(path, self.spec, self.encoder, tally)
 
 
-def read_corpus(spec: DataSpec, files: LocalFiles, encode: Encode) -> TokenData:
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_corpus(spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Loading) -> TokenData:
     """All documents, each on the side of training or evaluation that its content's hash says; raises UsageError."""
-    sides: tuple[list[Tokens], list[Tokens]] = ([], [])
-    hasher = hashlib.sha256(b"muster-corpus/1")
-    room = spec.tokens_max
-    for document in documents(spec, files, encode):
-        tokens = document[:room]
-        digest = hashlib.sha256(tokens.tobytes()).digest()
-        hasher.update(digest)
-        sides[is_heldout_digest(digest)].append(tokens)
-        room -= len(tokens)
-        if not room:
-            break
-    train, heldout = (_tensor(side) for side in sides)
-    if min(len(train), len(heldout)) <= spec.context_tokens:
+    tally = CorpusTally()
+    source: TextSource
+    if spec.source == "hub":
+        source = HubRows(spec, encoder, loading)
+    else:
+        paths = corpus_paths(files.corpus, tally)
+        source = FileSource(paths, spec, encoder, sum(path.stat().st_size for path in paths))
+    text = source.name(loading)
+    parts = [FORMAT, spec.source, text, spec.field, spec.context_tokens, spec.tokens_max, spec.tokenizer_sha256]
+    made_with = json.dumps([*parts, encoder.size, encoder.begin, encoder.end])
+    cache = files.cache if text else ""
+    name = hashlib.sha256(made_with.encode()).hexdigest()
+    make = partial(_make, source=source, spec=spec, encoder=encoder, loading=loading, tally=tally)
+    data = kept_tokens(cache, name, make, loading.tell)
+    if min(len(data.train), len(data.heldout)) <= spec.context_tokens:
+        note = f" ({data.note})" if data.note else ""
         raise UsageError(
-            f"the corpus holds {len(train)} tokens to train on and {len(heldout)} to evaluate on, too few for "
-            f"sequences of {spec.context_tokens}; bring more text"
+            f"the corpus holds {len(data.train)} tokens to train on and {len(data.heldout)} to evaluate on, too few "
+            f"for sequences of {spec.context_tokens}; bring more text{note}"
         )
-    return TokenData(train, heldout, hasher.digest())
+    return data
 
 
-def documents(spec: DataSpec, files: LocalFiles, encode: Encode) -> Iterator[Tokens]:
-    """Tokens of one document after the other, in a fixed order."""
-    if spec.source == "tokens":
-        for path in _paths(files):
-            yield from _blocks(_ready_tokens(path), spec)
-        return
-    for text in _hub_texts(spec) if spec.source == "hub" else _file_texts(spec, files):
-        yield encode(text)
+def _make(
+    folder: Path, *, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
+) -> None:
+    with TokenWriter(folder, smallest_type(encoder.size), spec.tokens_max) as writer:
+        fresh = itertools.islice(source.blocks(tally), writer.done, None)
+        for tokens, text_bytes in _encoded(fresh, encoder, loading.threads):
+            if not writer.room:
+                break
+            writer.add(tokens, text_bytes)
+            share = writer.tokens / spec.tokens_max
+            if source.size_bytes:
+                share = max(share, tally.read_bytes / source.size_bytes)
+            loading.tell("making tokens of the text", min(1.0, share))
+        if not writer.room:
+            tally.notes.append(f"read no further than {spec.tokens_max:,} tokens (data.tokens_max)")
+        if writer.heldout_tokens < spec.evaluation_tokens:
+            tally.notes.append(
+                f"evaluations use all {writer.heldout_tokens:,} held-out tokens, fewer than data.evaluation_tokens"
+            )
+        writer.finish(tally.line())
 
 
-def is_heldout_digest(digest: bytes) -> bool:
-    """Whether what has this digest is kept for evaluation: about 3 %."""
-    return int.from_bytes(digest[:8], "big") < int(HELDOUT_SHARE * 2**64)
+def _encoded(blocks: Iterable[Block | Tokens], encoder: Encoder, threads: int) -> Iterator[tuple[Tokens, int]]:
+    """Tokens of every block and the bytes of its text, in order, made by so many threads at a time."""
+
+    def encode(batch: list[Block]) -> list[tuple[Tokens, int]]:
+        return [(encoder.document(one.text, one.begins, one.ends), len(one.text.encode())) for one in batch]
+
+    with ThreadPoolExecutor(threads, "tokens") as pool:
+        waiting: deque[Future[list[tuple[Tokens, int]]]] = deque()
+        for batch in _batches(blocks):
+            if not isinstance(batch, list):
+                yield batch, 0
+                continue
+            waiting.append(pool.submit(encode, batch))
+            if len(waiting) > (1 + AHEAD) * threads:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
 
 
-def _tensor(parts: list[Tokens]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts)) if parts else torch.empty(0, dtype=torch.uint8)
-
-
-# -- files
-
-
-def _paths(files: LocalFiles) -> list[Path]:
-    found = sorted(
-        {Path(name) for pattern in files.corpus.split(",") for name in glob.glob(pattern.strip(), recursive=True)}
-    )
-    paths = [path for path in found if path.is_file()]
-    if not files.corpus:
-        raise UsageError("this run trains on files that every peer brings; name yours with --corpus")
-    if not paths:
-        raise UsageError(
-            f"there is no file {files.corpus}; name your text with a path or a pattern such as 'text/*.txt'"
-        )
-    return paths
-
-
-def _file_texts(spec: DataSpec, files: LocalFiles) -> Iterator[str]:
-    read = {"text": _blocks_of_text, "jsonl": _json_lines, "parquet": _parquet_rows}[spec.source]
-    for path in _paths(files):
-        try:
-            yield from read(path, spec)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read as text: {error}") from None
-
-
-def _blocks_of_text(path: Path, spec: DataSpec) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        while block := file.read(BLOCK_CONTEXTS * CHARACTERS_PER_TOKEN * spec.context_tokens):
+def _batches(blocks: Iterable[Block | Tokens]) -> Iterator[list[Block] | Tokens]:
+    batch: list[Block] = []
+    characters = 0
+    for block in blocks:
+        if not isinstance(block, Block):
             yield block
-
-
-def _json_lines(path: Path, spec: DataSpec) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                text = json.loads(line)[spec.field] if line.strip() else None
-            except (ValueError, TypeError, KeyError, RecursionError):
-                raise UsageError(f"line {number} of {path} is no JSON object with a field {spec.field!r}") from None
-            if isinstance(text, str):
-                yield text + "\n"
-
-
-def _parquet_rows(path: Path, spec: DataSpec) -> Iterator[str]:
-    try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise UsageError("Parquet files need pyarrow; install it with: pip install pyarrow") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(columns=[spec.field]):
-                yield from (f"{text}\n" for text in batch.column(0).to_pylist() if isinstance(text, str))
-    except (ArrowException, IndexError) as error:
-        raise UsageError(f"{path} is no Parquet file with a column {spec.field!r}: {error}") from None
-
-
-def _ready_tokens(path: Path) -> Tokens:
-    """A vector of integers: an `.npy` file, or the tensor `tokens` of a `.safetensors` file."""
-    try:
-        found = load_file(path)["tokens"] if path.suffix == ".safetensors" else open_memmap(path, mode="r")
-        if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
-            raise ValueError("is not a vector of token numbers")
-    except (OSError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        raise UsageError(f"{path} holds no tokens: {error}") from None
-    return found
-
-
-def _blocks(tokens: Tokens, spec: DataSpec) -> Iterator[Tokens]:
-    length = BLOCK_CONTEXTS * spec.context_tokens
-    for start in range(0, len(tokens), length):
-        yield np.ascontiguousarray(tokens[start : start + length], dtype=np.int32)
-
-
-# -- the Hub
-
-
-def _hub_texts(spec: DataSpec) -> Iterator[str]:
-    """Rows as they stream in; never a data set's own script (which `datasets` ≥ 4 has none of)."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", spec.path) or Path(spec.path).exists():
-        # `datasets` would take a folder of that name instead, and a manifest must not choose what of ours it trains on
-        raise UsageError(
-            f"{spec.path!r} is no name of a data set on the Hub, as OWNER/NAME, or there is a folder so called"
-        )
-    try:
-        import datasets
-    except ImportError:
-        raise UsageError("data sets of the Hub need `datasets`; install it with: pip install datasets") from None
-    try:
-        for row in datasets.load_dataset(spec.path, spec.subset or None, split="train", streaming=True):
-            text = row[spec.field]
-            if isinstance(text, str):
-                yield text + "\n"
-    except KeyError:
-        raise UsageError(f"the data set {spec.path} has no field {spec.field!r}") from None
-    except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
-        raise UsageError(
-            f"the data set {spec.path} cannot be had from the Hugging Face Hub ({type(error).__name__}); "
-            "check the name and the network, or bring files of your own"
-        ) from None
+            continue
+        batch.append(block)
+        characters += len(block.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

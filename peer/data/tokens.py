@@ -3,21 +3,81 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.manifest import NO_TOKEN, DataSpec
 from dht.errors import UsageError
 from peer.data.hub import HUB, from_hub
 
-Encode = Callable[[str], np.ndarray[Any, np.dtype[Any]]]
-"""Text into token numbers, shape (tokens,)."""
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BYTES = 256
+
+Tokens = np.ndarray[Any, np.dtype[Any]]
+PART_CHARACTERS = 1 << 16  # more text is encoded in parts, since what a tokenizer makes takes a hundred times its room
+CUT_CHARACTERS = 1 << 12  # so far back a part is cut between two words
 
 
-def encode_bytes(text: str) -> np.ndarray[Any, np.dtype[Any]]:
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Text into token numbers below `size`, int32 or uint8, shape (tokens,), with nothing of its own in them.
+
+    `begin` and `end` are the tokens around each document, where it has any.
+    """
+
+    encode: Callable[[str], Tokens]
+    size: int
+    begin: int | None = None
+    end: int | None = None
+    cuts_anywhere: bool = True
+    drops_space: bool = False  # what begins a part is encoded as if a space went before it
+
+    @property
+    def ends_documents(self) -> bool:
+        """Whether the model sees where a document ends."""
+        return self.end is not None
+
+    def document(self, text: str, begins: bool = True, ends: bool = True) -> Tokens:
+        """The tokens of a document, or of a piece of one that does not begin or end here."""
+        parts = [self.encode(part) for part in self._parts(text)]
+        if begins and self.begin is not None:
+            parts.insert(0, np.array([self.begin], parts[0].dtype))
+        if ends and self.end is not None:
+            parts.append(np.array([self.end], parts[0].dtype))
+        return np.concatenate(parts)
+
+    def _parts(self, text: str) -> Iterator[str]:
+        at = 0
+        while len(text) - at > PART_CHARACTERS and not self.cuts_anywhere:
+            end, start = self.cut(text[at : at + PART_CHARACTERS], PART_CHARACTERS)
+            yield text[at : at + end]
+            at += start
+        yield text[at:]
+
+    def cut(self, text: str, most: int) -> tuple[int, int]:
+        """Where a first part of `text` ends, which has at most this many characters, and where the next begins.
+
+        Between two words, so that the parts have the tokens that the text has; anywhere, where no space is near.
+        """
+        if self.cuts_anywhere:
+            return most, most
+        at = most
+        for _ in range(CUT_CHARACTERS):
+            at = text.rfind(" ", max(1, most - CUT_CHARACTERS), at)
+            if at < 0:
+                return most, most
+            if at + 1 < len(text) and not text[at - 1].isspace() and not text[at + 1].isspace():
+                return at, at + self.drops_space
+        return most, most
+
+
+def encode_bytes(text: str) -> Tokens:
     """UTF-8, a token each: uint8."""
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
@@ -44,19 +104,46 @@ def tokenizer_file(spec: DataSpec, given: str) -> bytes | None:
     return content
 
 
-def encoder(content: bytes | None, vocabulary: int) -> Encode:
+def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
     """What turns text into tokens below `vocabulary`; raises UsageError if the tokenizer has more of them."""
+    begin, end = (None if one == NO_TOKEN else one for one in (spec.begin_token, spec.end_token))
     if content is None:
-        if vocabulary < 256:
+        if vocabulary < BYTES:
             raise UsageError("bytes are 256 tokens; write model.vocabulary = 256 or name a tokenizer")
-        return encode_bytes
+        made = Encoder(encode_bytes, BYTES, begin, end)
+    else:
+        made = _tokenizing(_read(content), begin, end)
+    if made.size > vocabulary:
+        raise UsageError(f"the tokenizer has {made.size} tokens; write model.vocabulary = {made.size}")
+    for key, one in (("begin_token", begin), ("end_token", end)):
+        if one is not None and one >= made.size:
+            raise UsageError(f"data.{key} = {one} is no token: there are {made.size}, numbered from 0")
+    return made
+
+
+def _read(content: bytes) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_buffer(content)
+        # a text is neither cut off nor filled up, and what looks like a special token in it is text
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
     except Exception as error:  # noqa: BLE001 - tokenizers raises bare exceptions
         raise UsageError(f"the tokenizer cannot be read: {error}") from None
-    size = tokenizer.get_vocab_size()
-    if size > vocabulary:
-        raise UsageError(f"the tokenizer has {size} tokens; write model.vocabulary = {size}")
-    return lambda text: np.array(tokenizer.encode(text).ids, dtype=np.int32)
+    return tokenizer
+
+
+def _tokenizing(tokenizer: Tokenizer, begin: int | None, end: int | None) -> Encoder:
+    def encode(text: str) -> Tokens:
+        # a batch of one: unlike `encode`, this lets other threads work, and keeps no offsets
+        return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+
+    try:
+        whole, first = encode("one two").tolist(), encode("one").tolist()
+        drops = whole == first + encode("two").tolist()
+    except Exception as error:  # noqa: BLE001 - tokenizers raises bare exceptions
+        raise UsageError(f"the tokenizer cannot encode text: {error}") from None
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    return Encoder(encode, size, begin, end, cuts_anywhere=False, drops_space=drops)

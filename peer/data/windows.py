@@ -20,13 +20,18 @@ from coordinator.chain.passes import PassPlan, check_windows
 from coordinator.run.manifest import DataSpec, RunConfig
 from dht.errors import UsageError
 from dht.statement import digest_of
-from peer.data.corpus import TokenData, is_heldout_digest, read_corpus
-from peer.data.tokens import encoder, tokenizer_file
+from peer.data.corpus import read_corpus
+from peer.data.tally import Loading
+from peer.data.token_files import TokenData
+from peer.data.token_writer import is_heldout_digest
+from peer.data.tokens import BYTES, Encoder, encode_bytes, encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
 
-BYTE_VOCABULARY = 256
+BYTE_VOCABULARY = BYTES
 FILE_BYTES_MAX = 4 << 20
 FILES_MAX = 20_000
+
+LOADING = Loading()  # silently, with one thread
 
 # tests and what distributions add are absent on many machines; pydoc_data is generated prose, not source
 _SKIPPED_FOLDERS = frozenset(
@@ -37,7 +42,11 @@ _SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "user
 
 
 def load_tokens(
-    spec: DataSpec, vocabulary: int = BYTE_VOCABULARY, files: LocalFiles = NO_FILES, root: Path | None = None
+    spec: DataSpec,
+    vocabulary: int = BYTE_VOCABULARY,
+    files: LocalFiles = NO_FILES,
+    root: Path | None = None,
+    loading: Loading = LOADING,
 ) -> TokenData:
     """Read the data set of `spec` with these files of the owner's; `root` replaces the standard library's folder.
 
@@ -45,21 +54,20 @@ def load_tokens(
     """
     if spec.source == "own":
         raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
-    data = _read(spec, vocabulary, files, root)
+    if spec.source == "stdlib":
+        data = _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
+    else:
+        data = read_corpus(spec, files, _encoder(spec, vocabulary, files), loading)
     if spec.is_in_passes:
         check_windows(_windows(data.train, spec), spec.context_tokens)
     return data
 
 
-def _read(spec: DataSpec, vocabulary: int, files: LocalFiles, root: Path | None) -> TokenData:
-    if spec.source == "stdlib":
-        return _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
-    content = None if spec.source == "tokens" else tokenizer_file(spec, files.tokenizer)
-    data = read_corpus(spec, files, encoder(content, max(vocabulary, BYTE_VOCABULARY)))
-    largest = max(int(data.train.max()), int(data.heldout.max()))
-    if largest >= vocabulary:
-        raise UsageError(f"the data hold token {largest}; write model.vocabulary = {largest + 1} or more")
-    return data
+def _encoder(spec: DataSpec, vocabulary: int, files: LocalFiles) -> Encoder:
+    """What makes tokens of this run's text; of tokens that are ready it only says which there may be."""
+    if spec.source == "tokens":
+        return Encoder(encode_bytes, vocabulary)
+    return encoder(tokenizer_file(spec, files.tokenizer), vocabulary, spec)
 
 
 def _library_tokens(spec: DataSpec, root: Path) -> TokenData:
@@ -73,7 +81,7 @@ def _library_tokens(spec: DataSpec, root: Path) -> TokenData:
             f"this Python's standard library holds {len(train)} bytes of source to train on and {len(heldout)} to "
             f"evaluate on, too few for sequences of {spec.context_tokens}; install Python with its library sources"
         )
-    return TokenData(_tokens(train), _tokens(heldout), hasher.digest())
+    return TokenData(_tokens(train), _tokens(heldout), hasher.digest(), len(heldout))
 
 
 def is_heldout(path: str) -> bool:

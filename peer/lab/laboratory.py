@@ -17,7 +17,7 @@ from coordinator.wire.messages import Message
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.statement import Statement
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import TrainingWindows, training_windows
 from peer.lab.attackers import mischief_of
 from peer.lab.data import learner_texts

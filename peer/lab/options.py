@@ -107,6 +107,7 @@ class LabOptions:
     eval_every_steps: int = 100
     workers: int = 0  # threads that make inner steps; 0: one per core
     device: str = "cpu"  # where they are made, by torch's name
+    cache: str = ""  # where tokens of text are kept for the next time
 
     def __post_init__(self) -> None:
         if not 1 <= self.total_learners <= PEERS_PER_GROUP_MAX:

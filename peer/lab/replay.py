@@ -25,7 +25,7 @@ from coordinator.simulator.tensors import VirtualLearner
 from dht.errors import LocalError, PeerError, UsageError
 from dht.identity import PeerId
 from peer.attacks.zoo import AttackChoice
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens, training_windows
 from peer.lab.bench import Bench
 from peer.lab.data import learner_texts

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from dht.errors import UsageError
-from peer.data.windows import load_tokens
+from peer.data.tally import Loading
+from peer.data.windows import LOADING, load_tokens
 from peer.lab.baseline import BaselinePlan, Method, best_of, elastic_schedule, full_schedule, train_jointly
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions
@@ -37,14 +38,22 @@ class Comparisons:
             raise UsageError("--dp-lr takes rates above 0, as in --dp-lr 1e-3,2e-3")
 
 
-def run_session(options: LabOptions, compared: Comparisons, show: Show, tape: Path | None = None) -> LabReport:
-    """Run everything; raises UsageError if the options do not go together."""
+def run_session(
+    options: LabOptions, compared: Comparisons, show: Show, tape: Path | None = None, loading: Loading = LOADING
+) -> LabReport:
+    """Run everything; `loading` is how text becomes tokens before the first step.
+
+    Raises UsageError if the options do not go together.
+    """
     if "elastic" in compared.methods and options.failures is None:
         raise UsageError("--compare elastic is about failures: give --failures too")
     started = time.perf_counter(), time.process_time()
     described = describe(options.config, available_bytes("cpu"))
     options = replace(options, config=described.config)
-    data = load_tokens(options.config.data, options.config.model.vocabulary, described.files)
+    files = replace(described.files, cache=options.cache)
+    data = load_tokens(options.config.data, options.config.model.vocabulary, files, loading=loading)
+    if data.note:
+        loading.tell(f"of your text: {data.note}", None)
     with ExitStack() as stack:
         record = keep_no_tape if tape is None else stack.enter_context(TapeWriter(tape)).write
         lab = stack.enter_context(Laboratory(options, data, record, described.values))

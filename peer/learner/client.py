@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
+from peer.data.tally import Tell, tell_nobody
 from peer.learner.attached import AttachedSession
 from peer.learner.messages import (
     LENGTH_BYTES,
@@ -25,6 +26,7 @@ from peer.learner.messages import (
     Message,
     Obeyed,
     PauseSteps,
+    Preparing,
     Ready,
     Refused,
     Save,
@@ -41,10 +43,12 @@ from peer.learner.messages import (
 from peer.learner.shared_memory import SharedPlanes
 from peer.learner.spawn import LearnerEnd, LearnerOptions, LearnerSpawn
 from peer.learner.work_counters import Counters
+from peer.machine.silence import Silence, work_done
 from peer.model.build import parameter_specs
 from peer.numerics.fragments import FragmentLayout, split_fragments
 
-STARTUP_SECONDS_MAX = 180.0  # imports on a loaded home machine, not training
+STARTUP_SILENCE_SECONDS = 120.0  # a machine that swaps; a large model or corpus takes as long as it takes
+LOOK_SECONDS = 1.0
 STOP_SECONDS_MAX = 5.0  # what it would still save was asked for before
 UNSENT_BYTES_MAX = 1 << 20
 
@@ -86,6 +90,7 @@ class LearnerClient:
         self.on_obeyed: Callable[[Obeyed], None] = _ignore  # called with the step at which progress or threads changed
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._tell: Tell = tell_nobody  # what is done before the first step
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._failure: MusterError | None = None
         self._stopping = False
@@ -113,14 +118,12 @@ class LearnerClient:
         layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
         spawned = learner or LearnerSpawn.begin(options.program)
         client = cls(spawned, _planes_of(spawned, layout), len(layout), on_steps)
+        client._tell = options.tell
         try:
             reader, client._writer = await asyncio.open_unix_connection(sock=spawned.connection)
             client._reading = asyncio.create_task(client._read(reader))
             client._send(options.start_message(config, run_key, peer_id))
-            await asyncio.wait_for(asyncio.shield(client._ready), STARTUP_SECONDS_MAX)
-        except TimeoutError:
-            await client.kill()
-            raise LocalError(f"the learner was not ready after {STARTUP_SECONDS_MAX:.0f} seconds") from None
+            await _until(client._ready, lambda: (client.heard, *work_done(client.pid)))
         except BaseException:
             await client.kill()
             raise
@@ -288,6 +291,8 @@ class LearnerClient:
             self._on_steps(message)
         elif isinstance(message, Obeyed):
             self.on_obeyed(message)
+        elif isinstance(message, Preparing):
+            self._tell(message.doing, message.share)
         elif isinstance(message, Ready):
             self._ready.set_result(message)
         elif isinstance(message, SnapshotTaken | Done | Refused):
@@ -316,6 +321,16 @@ class LearnerClient:
         else:
             self._writer.close()
         self._spawned.close()
+
+
+async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> None:
+    """However long it takes while `sign` changes; raises what `ready` does, LocalError if nothing happens for long."""
+    loop, silence = asyncio.get_running_loop(), Silence(STARTUP_SILENCE_SECONDS)
+    while not ready.done():
+        if silence.look(sign(), loop.time()):
+            raise LocalError(f"the learner has done nothing for {STARTUP_SILENCE_SECONDS:.0f} seconds")
+        await asyncio.wait({ready}, timeout=LOOK_SECONDS)
+    ready.result()
 
 
 def _planes_of(learner: LearnerEnd, layout: Sequence[FragmentLayout]) -> SharedPlanes:

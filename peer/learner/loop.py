@@ -26,11 +26,13 @@ from peer.learner.devices import devices_name
 from peer.learner.learner import Learner
 from peer.learner.messages import (
     STEPS_PER_REPORT_MAX,
+    TEXT_MAX,
     CertifiedProgress,
     Command,
     Message,
     Obeyed,
     PauseSteps,
+    Preparing,
     Ready,
     SetPace,
     Start,
@@ -59,7 +61,7 @@ def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | 
     os.nice(start.niceness)
     torch.set_num_threads(start.threads)
     torch.set_num_interop_threads(1)
-    settled = settle(start, attack_named)
+    settled = settle(start, attack_named, Pulse(channel).tell)
     learner = settled.learner
     if start.state_path is not None:
         learner.import_state(read_state(start.state_path))
@@ -82,6 +84,7 @@ def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | 
             threads=start.threads,
             sequences=settled.placement.sequences,
             recompute=settled.placement.recompute,
+            data_note=settled.data_note[:TEXT_MAX],
         )
     )
     train(learner, obedience, early)
@@ -93,6 +96,24 @@ def read_state(path: str) -> dict[str, torch.Tensor]:
         return dict(load_file(Path(path)))
     except (OSError, SafetensorError) as error:
         raise LocalError(f"the saved learner state {path} cannot be read: {error}") from None
+
+
+class Pulse:
+    """Tells the peer what is being done before the first step, but not too often."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._told_at = -REPORT_SECONDS
+        self._doing = ""
+
+    def tell(self, doing: str, share: float | None) -> None:
+        """`peer.data.tally.Tell`; raises PeerGoneError when the peer ends."""
+        now = time.monotonic()
+        if self._channel.is_idle and (doing != self._doing or now - self._told_at >= REPORT_SECONDS):
+            self._told_at, self._doing = now, doing
+            self._channel.send(Preparing(doing=doing[:TEXT_MAX], share=share))
+        else:
+            self._channel.flush()
 
 
 class CommandLoop:

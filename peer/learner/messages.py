@@ -34,6 +34,8 @@ class Start(Wire):
     memory_bytes: int = Field(0, ge=0)
     compiled: bool = False
     compute_share: float = Field(1.0, gt=0, le=1)
+    cache: str = Field("", max_length=4096)
+    loading_threads: int = Field(1, ge=1, le=1024)
 
 
 class SessionStart(Wire):
@@ -110,8 +112,15 @@ class Stop(Wire):
     """End after the current step."""
 
 
+class Preparing(Wire):
+    """Says before Ready what the learner does, and which share of it is done where it knows: so it is alive."""
+
+    doing: str = Field(max_length=TEXT_MAX)
+    share: float | None = Field(None, ge=0, le=1)
+
+
 class Ready(Wire):
-    """First frame from the learner: it makes its first step now, unless it is paused."""
+    """The learner makes its first step now, unless it is paused."""
 
     startup_cpu_seconds: float
     parameters: int
@@ -122,6 +131,7 @@ class Ready(Wire):
     threads: int = 1
     sequences: int | None = None  # at once on a device, and whether activations are recomputed (`Placement`)
     recompute: bool = False
+    data_note: str = Field("", max_length=TEXT_MAX)  # what was left out of this machine's text
 
 
 class StepEntry(Wire):
@@ -188,11 +198,11 @@ class Failed(Wire):
 Command = TakeSnapshot | AdoptFragment | LoadAll | Save
 Message = (
     Start | TakeSnapshot | AdoptFragment | LoadAll | Save | CertifiedProgress | SetPace | PauseSteps | Stop
-    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed
+    | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed | Preparing
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
     Start, TakeSnapshot, AdoptFragment, LoadAll, Save, CertifiedProgress, SetPace, PauseSteps, Stop,
-    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed,
+    Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed, Preparing,
 )  # fmt: skip
 
 

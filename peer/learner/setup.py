@@ -11,6 +11,7 @@ import torch
 
 from coordinator.views import quantity
 from dht.errors import LocalError, UsageError
+from peer.data.tally import Loading, Tell, tell_nobody
 from peer.data.windows import load_tokens, training_windows
 from peer.learner.devices import Placement, choose_devices, rounding_key
 from peer.learner.gradient.batch_ahead import Batches
@@ -36,13 +37,17 @@ AttackNamed = Callable[[str], LearnerAttack]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A learner that is ready. `memory_bytes` is what its steps will take of the device; `note`: why no GPU."""
+    """A learner that is ready. `memory_bytes` is what its steps will take of the device; `note`: why no GPU.
+
+    `data_note`: what was left out of this machine's text.
+    """
 
     learner: Learner
     placement: Placement
     data_digest: bytes
     memory_bytes: int
     note: str
+    data_note: str
 
     @property
     def words(self) -> str:
@@ -57,8 +62,8 @@ class Settled:
         return f"{at_once} at once, about {quantity.size(self.memory_bytes)}{recompute}{note}"
 
 
-def settle(start: Start, attack_named: AttackNamed | None = None) -> Settled:
-    """Raises UsageError if the run does not fit this machine or what its owner allows."""
+def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
+    """Raises UsageError if the run does not fit this machine or what its owner allows; `tell` hears how far it is."""
     config, least = start.config, least_bytes(start.config)
     (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
     allowed = _allowed_bytes(start, device)
@@ -69,13 +74,15 @@ def settle(start: Start, attack_named: AttackNamed | None = None) -> Settled:
             torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
     if start.compiled:
         allow_compiling()
-    tokens = load_tokens(config.data, config.model.vocabulary, LocalFiles(start.corpus, start.tokenizer))
+    files, loading = LocalFiles(start.corpus, start.tokenizer, start.cache), Loading(tell, start.loading_threads)
+    tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
+    tell("building the model", None)
     windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
     key = rounding_key(start.run_key, start.peer_id)
     placement = Placement(device, tuple(others), compiled=start.compiled, rounding_key=key)
     learner = _make(start, windows, placement, attack_named)
     placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
-    return Settled(learner, placement, tokens.digest, memory_bytes, note)
+    return Settled(learner, placement, tokens.digest, memory_bytes, note, tokens.note)
 
 
 def _allowed_bytes(start: Start, device: str) -> int:

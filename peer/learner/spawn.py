@@ -16,6 +16,7 @@ from typing import IO, Protocol, Self
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
+from peer.data.tally import Tell, tell_nobody
 from peer.learner.messages import Start
 from peer.machine.local_files import NO_FILES, LocalFiles
 
@@ -35,6 +36,7 @@ class LearnerOptions:
     niceness: int = 0  # above 0 the network goes first
     step_seconds: float = 0.0
     compute_share: float = 1.0
+    loading_threads: int = 1  # that make tokens of text before the first step
     gpu_memory_share: float = 1.0
     memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
     compiled: bool = False
@@ -43,6 +45,7 @@ class LearnerOptions:
     attack: str | None = None
     program: str = LEARNER_PROGRAM
     files: LocalFiles = NO_FILES
+    tell: Tell = tell_nobody  # what the learner does before its first step
 
     def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
         """What the learner is told first."""
@@ -63,6 +66,8 @@ class LearnerOptions:
             attack=self.attack,
             corpus=self.files.corpus,
             tokenizer=self.files.tokenizer,
+            cache=self.files.cache,
+            loading_threads=self.loading_threads,
         )
 
 

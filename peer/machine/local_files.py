@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """File patterns separated by commas, and a `tokenizer.json`; empty where the run needs none."""
+    """File patterns separated by commas, and a `tokenizer.json`; empty where the run needs none.
+
+    `cache` is the folder that keeps tokens for the next time; without one they are made anew each time.
+    """
 
     corpus: str = ""
     tokenizer: str = ""
+    cache: str = ""
 
 
 NO_FILES = LocalFiles()

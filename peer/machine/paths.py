@@ -26,6 +26,12 @@ def data_directory(given: Path | None) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "muster"
 
 
+def token_cache() -> Path:
+    """Where this user's peers keep tokens of text from one start to the next."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "muster" / "tokens"
+
+
 def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
     """The folder named by `--data`, made now, for the data of all peers of a swarm; None: a temporary one.
 

@@ -20,7 +20,8 @@ from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import TensorEntry
 from dht.errors import UsageError
 from dht.statement import digest_of
-from peer.data.hub import HUB
+from peer.data.hub import HUB, hub_revision
+from peer.data.special_tokens import special_tokens
 from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.build import initial_bound
@@ -61,7 +62,8 @@ def describe(config: RunConfig, room_bytes: int | None = None) -> Description:
 def is_same_run(known: RunConfig, described: RunConfig) -> bool:
     """Whether a run file that was described anew is that of a run that we know: a `transformers` may lie between."""
     settings, model = known.model.settings, described.model
-    same = described.model_copy(update={"model": model.model_copy(update={"settings": settings})})
+    data = described.data.model_copy(update={"revision": known.data.revision})  # the Hub's of today may be another
+    same = described.model_copy(update={"data": data, "model": model.model_copy(update={"settings": settings})})
     return known == same and agree(known.model.settings_table, model.settings_table)
 
 
@@ -73,9 +75,16 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
         raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
     tokenizer = None if data.source == "tokens" else tokenizer_file(data, data.tokenizer)
     if data.source != "tokens":
-        encoder(tokenizer, config.model.vocabulary)  # to hear now what is wrong with it
+        encoder(tokenizer, config.model.vocabulary, data)  # to hear now what is wrong with it
     here = not data.tokenizer.startswith(HUB)
+    found = (None, None) if tokenizer is None else special_tokens(tokenizer, data.tokenizer)
+    begin, end = (
+        own if set_ is None else set_ for own, set_ in zip(found, (data.begin_token, data.end_token), strict=True)
+    )
     update = {
+        "begin_token": begin,
+        "end_token": end,
+        "revision": hub_revision(data.path, data.revision) if data.source == "hub" else None,
         "path": data.path if data.source == "hub" else "",
         "tokenizer": "" if here else data.tokenizer,
         "tokenizer_sha256": "" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest(),

@@ -20,7 +20,7 @@ from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
 from dht.statement import digest_of
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description
 from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint
@@ -87,17 +87,21 @@ def check_brought(config: RunConfig) -> None:
     merge_rule(config.outer)
 
 
-def load_described(described: Description) -> TokenData | None:
+def load_described(described: Description, options: NodeOptions) -> TokenData | None:
     """The data behind evaluations, with the host's own files; None where the peers bring model and data."""
     config = described.config
     if config.data.source == "own":
         return None
-    return load_tokens(config.data, config.model.vocabulary, described.files)
+    data = load_tokens(config.data, config.model.vocabulary, options.files, loading=options.loading)
+    if data.note:
+        log.info("own_text", note=data.note)
+        options.tell(f"of your text: {data.note}", None)
+    return data
 
 
 def make_run(described: Description, options: NodeOptions, me: PeerId) -> tuple[Manifest, TokenData | None]:
     """The manifest of the run that we begin or go on hosting, and the data to evaluate it on, if we have them."""
-    data = load_described(described)
+    data = load_described(described, options)
     digest = own_data_digest(options) if data is None else data.digest
     return make_manifest(described, digest, options, me), data
 
@@ -127,6 +131,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     genesis = digests_of(states)
     for known in known_manifests(options.data_directory):
         if (known.organiser, known.genesis) == (me, genesis) and is_same_run(known.config, config):
+            check_same_text(known, data_digest)
             return known
     check_founders(config, set(options.founders) - {me})
     manifest = Manifest(
@@ -140,6 +145,21 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
     if described.values is not None:
         save_genesis(RunDirectory(options.data_directory, manifest.run_id).path, states)
     return manifest
+
+
+def check_same_text(manifest: Manifest, data_digest: bytes) -> None:
+    """Raises UsageError if a run would go on with other text than it began with: its losses could not be compared.
+
+    The standard library's text changes with every update of Python, which is no reason to end a run.
+    """
+    data = manifest.config.data
+    if data_digest == manifest.data_digest or data.source in ("stdlib", "own"):
+        return
+    before = f'data.revision = "{data.revision}"' if data.source == "hub" else "bring back the files as they were"
+    raise UsageError(
+        f"your text has changed since the run {manifest.run_id.hex()[:12]} began with it: {before}, or begin another "
+        "run with another name or seed in the run file"
+    )
 
 
 def check_founders(config: RunConfig, training: Set[str]) -> None:

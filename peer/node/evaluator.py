@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.views.evaluation import Evaluation
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.export.exported import Exported
 from peer.export.options import ExportOptions
 from peer.export.regular import RegularExport

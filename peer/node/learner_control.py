@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import structlog
+
 from coordinator.run.manifest import Manifest, RunConfig
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -14,6 +16,8 @@ from peer.learner.spawn import LearnerOptions
 from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.node.options import NodeOptions
 from peer.rounds.counters import LearnerProgress
+
+log = structlog.get_logger(__name__)
 
 
 class LearnerControl:
@@ -61,6 +65,8 @@ class LearnerControl:
             attack=options.trial.learner_attack,
             program=options.learner_program,
             files=options.files,
+            loading_threads=options.loading.threads,
+            tell=options.tell,
         )
         # what an earlier try to join has ended is of no use to this one
         ahead = None if options.spawned is None or options.spawned.closed else options.spawned
@@ -69,6 +75,9 @@ class LearnerControl:
         )
         ready = client.ready
         progress.begin(ready.step, ready.device, ready.use)
+        if ready.data_note:
+            log.info("own_text", note=ready.data_note)
+            options.tell(f"of your text: {ready.data_note}", None)
         return cls(client, manifest, options, progress)
 
     @property

@@ -15,7 +15,7 @@ from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.snapshot import PeerSnapshot
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.net.frames import STATE_PIECE_BYTES_MAX
 from peer.net.origins import OriginsLoop
 from peer.net.probe import ProbeDesk
@@ -59,7 +59,7 @@ class Node:
     async def host(cls, config: RunConfig, options: NodeOptions, invite: Invite | None = None) -> Node:
         """Begin a run, or go on hosting it, after long with an invite; with a session also train; raises as `join`."""
         described = await asyncio.to_thread(describe_here, config, options)
-        options = replace(options, files=described.files)
+        options = replace(options, files=replace(described.files, cache=options.files.cache))
         role: Role = "host" if options.session is None else "learner"
         identity = prepare(options)
         manifest, data = await asyncio.to_thread(make_run, described, options, identity.peer_id)

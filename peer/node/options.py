@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.daemon.config import Relay
+from peer.data.tally import Loading, Tell, tell_nobody
 from peer.export.options import ExportOptions
 from peer.learner.attached import AttachedSession
 from peer.learner.spawn import AUTO, LEARNER_PROGRAM, LearnerSpawn
@@ -59,9 +61,15 @@ class NodeOptions:
     export: ExportOptions | None = None  # host only
     limits: Limits = field(default_factory=Limits)  # the owner's: they win over the above, and over every manifest
     files: LocalFiles = NO_FILES  # what a run may read that trains on files of its peers
+    tell: Tell = tell_nobody  # what is done before the first step
     session: AttachedSession | None = None  # whose loop is the learner; default: a learner process of ours
     spawned: LearnerSpawn | None = None  # that process, where it was started ahead
     trial: TrialOptions = NO_TRIAL
+
+    @property
+    def loading(self) -> Loading:
+        """How text becomes tokens before anything trains: on all cores that the owner allows."""
+        return Loading(self.tell, self.limits.threads(len(os.sched_getaffinity(0))))
 
     @property
     def learner_program(self) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from coordinator.views.evaluation import Evaluation
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import BYTE_VOCABULARY
 from peer.learner.evaluation import Evaluator
 from peer.machine.heap import give_back_freed

@@ -22,7 +22,7 @@ from coordinator.chain.weights import contribution_weight
 from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
 from coordinator.run.manifest import RunConfig
 from coordinator.wire.inputs import ReduceInput
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.evaluation import Evaluator
 from peer.learner.learner import Learner, make_learner

@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 from coordinator.run.manifest import DataSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
-from peer.data.corpus import TokenData, is_heldout_digest
+from peer.data.token_files import TokenData
+from peer.data.token_writer import is_heldout_digest
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.machine.local_files import LocalFiles
 from peer.model.description import describe
@@ -112,7 +113,7 @@ def test_a_tokenizer_is_held_to_the_manifest(tmp_path: Path):
     assert (fixed.path, fixed.tokenizer) == ("", "")
     assert described.files == LocalFiles(str(corpus), str(tokenizer))
     data = load_tokens(fixed, 1024, described.files)
-    assert data.train.dtype == torch.int32
+    assert data.train.dtype == torch.uint16
     assert len(data.train) < len("".join(LINES)) / 4
     with pytest.raises(UsageError, match="--corpus"):
         load_tokens(fixed, 1024, LocalFiles(tokenizer=str(tokenizer)))
@@ -152,7 +153,7 @@ def test_a_data_set_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Monke
     ("name", "content", "spec", "words"),
     [
         ("a.txt", b"too little", {}, "bring more text"),
-        ("a.txt", b"\xff\xfe" * 500, {}, "cannot be read as text"),
+        ("a.txt", b"\xff\xfe" * 500, {}, "line 1: seems to be UTF-16"),
         ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', {"source": "jsonl"}, "line 2 of"),
         ("a.jsonl", b"[" * 100_000, {"source": "jsonl"}, "line 1 of"),
         ("a.parquet", b"nonsense", {"source": "parquet"}, "is no Parquet file"),

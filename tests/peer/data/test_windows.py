@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coordinator.chain.passes import ReadingLane
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from dht.errors import UsageError
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import (
     BYTE_VOCABULARY,
     TrainingWindows,

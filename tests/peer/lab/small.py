@@ -12,7 +12,7 @@ import torch
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.lab.laboratory import Laboratory
 from peer.lab.options import LabOptions, lab_config
 from peer.lab.report import LabReport

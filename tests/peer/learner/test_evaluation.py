@@ -10,7 +10,7 @@ from torch import Tensor
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
-from peer.data.corpus import TokenData
+from peer.data.token_files import TokenData
 from peer.data.windows import evaluation_windows
 from peer.learner.evaluation import AbandonedError, Evaluator, generate_text, heldout_loss
 from peer.learner.gradient.objective import Objective

@@ -1,0 +1,108 @@
+"""Rows of a data set of the Hugging Face Hub, as they stream in; never a data set's own script."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from coordinator.run.manifest import DataSpec
+from dht.errors import UsageError
+from peer.data.readers import Block, row_block
+from peer.data.tally import CorpusTally, Loading
+from peer.data.tokens import Encoder
+
+TRIES_MAX = 12  # without a single row between two of them
+WAIT_SECONDS_MAX = 300
+TOO_MANY_REQUESTS = 429
+REASON_CHARACTERS = 300
+
+
+class HubRows:
+    """One data set. Whoever reads it after a hub that was too busy goes on behind the rows that were there already."""
+
+    size_bytes = 0  # nobody says beforehand
+
+    def __init__(self, spec: DataSpec, encoder: Encoder, loading: Loading) -> None:
+        """Raises UsageError if this is no name of a data set."""
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", spec.path) or Path(spec.path).exists():
+            # `datasets` would take a folder of that name instead, and no manifest chooses what of ours it trains on
+            raise UsageError(
+                f"{spec.path!r} is no name of a data set on the Hub, as OWNER/NAME, or there is a folder so called"
+            )
+        self._spec = spec
+        self._encoder = encoder
+        self._loading = loading
+
+    def name(self, loading: Loading) -> str:
+        """A commit's rows never change; empty where the run names none, so that nothing is kept."""
+        spec = self._spec
+        return f"{spec.path} {spec.subset} {spec.revision}" if spec.revision else ""
+
+    def blocks(self, tally: CorpusTally) -> Iterator[Block]:
+        """Every row that has text; raises UsageError with the reason that `datasets` gives."""
+        rows = tries = 0
+        while tries < TRIES_MAX:
+            try:
+                for row in self._rows(rows):
+                    rows, tries = rows + 1, 0
+                    block = row_block(self._field(row), self._encoder, tally)
+                    if block is not None:
+                        yield block
+                return
+            except UsageError:
+                raise
+            except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
+                seconds = busy_seconds(error, tries)
+                if seconds is None or tries + 1 == TRIES_MAX:
+                    raise UsageError(self._failed(error)) from None
+                tries += 1
+                self._wait(seconds)
+
+    def _rows(self, skipped: int) -> Iterable[dict[str, Any]]:
+        try:
+            import datasets
+        except ImportError:
+            raise UsageError("data sets of the Hub need `datasets`; install it with: pip install datasets") from None
+        spec = self._spec
+        found = datasets.load_dataset(
+            spec.path, spec.subset or None, split="train", streaming=True, revision=spec.revision
+        )
+        return found.skip(skipped) if skipped else found  # type: ignore[no-any-return]
+
+    def _field(self, row: dict[str, Any]) -> object:
+        if self._spec.field not in row:
+            fields = ", ".join(sorted(map(str, row)))
+            raise UsageError(f"the data set {self._spec.path} has no field {self._spec.field!r}, but {fields}")
+        return row[self._spec.field]
+
+    def _failed(self, error: Exception) -> str:
+        reason = " ".join(str(error).split())[:REASON_CHARACTERS]
+        return (
+            f"the data set {self._spec.path} cannot be had from the Hugging Face Hub: {type(error).__name__}: {reason}"
+            "; check the name and the network, or bring files of your own"
+        )
+
+    def _wait(self, seconds: int) -> None:
+        clock = threading.Event()
+        for left in range(seconds, 0, -1):
+            self._loading.tell(f"the Hub is busy and asks us to wait for {left} s", None)
+            clock.wait(1)
+
+
+def busy_seconds(error: BaseException | None, tries: int) -> int | None:
+    """How long a hub that had too many requests wants us to wait; None if that is not what went wrong."""
+    seen = 0
+    while error is not None and seen < REASON_CHARACTERS:  # a chain of causes may be a circle
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None) or getattr(error, "status", None)  # of requests, of aiohttp
+        if status == TOO_MANY_REQUESTS:
+            asked: int = 2**tries
+            with suppress(AttributeError, KeyError, TypeError, ValueError):
+                asked = int(response.headers["retry-after"])  # type: ignore[union-attr]
+            return min(max(asked, 0), WAIT_SECONDS_MAX)
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return None

@@ -1,0 +1,142 @@
+"""Tokens in files that are mapped into memory, kept from one start to the next and shared by all processes here.
+
+A folder of the cache holds one corpus and is named by what went into it. It is made once, by whoever comes first, and
+goes on from where a crash has left it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dht.errors import UsageError
+from dht.files import sync
+from peer.data.tally import Tell
+
+META = "meta.json"
+SIDES = ("train", "heldout")
+LOOK_SECONDS = 0.5
+DTYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenData:
+    """Training and held-out tokens, shape (tokens,), in the smallest type that holds them, and the digest of both.
+
+    `heldout_bytes` is how much text the held-out tokens stand for, 0 where nobody knows; `note` says what was left out.
+    """
+
+    train: Tensor
+    heldout: Tensor
+    digest: bytes
+    heldout_bytes: int = 0
+    note: str = ""
+
+
+def smallest_type(size: int) -> np.dtype[Any]:
+    """Of those that torch can index, the one that holds numbers below `size` in least room."""
+    return np.dtype("uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "int32")
+
+
+def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell) -> TokenData:
+    """What the cache has under this name, or what `make` writes into a folder; raises UsageError.
+
+    Without a cache it is made in a temporary folder, and gone from the disk when nothing maps it any more.
+    """
+    home = Path(cache or tempfile.gettempdir())
+    try:
+        if not cache:
+            with tempfile.TemporaryDirectory(prefix="muster-tokens-") as folder:
+                make(Path(folder))
+                return _told(_mapped(Path(folder)))
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(home / f"{name}.lock", tell):
+            final, making = home / name, home / f"{name}.making"
+            found = _mapped(final)
+            if found is None:
+                shutil.rmtree(final, ignore_errors=True)  # damaged
+                making.mkdir(exist_ok=True)
+                make(making)
+                making.rename(final)
+                sync(home)
+                found = _mapped(final)
+            return _told(found)
+    except OSError as error:
+        raise UsageError(
+            f"the tokens of this corpus cannot be kept in {home}: {error.strerror or error}; make room there"
+        ) from None
+
+
+def _told(found: TokenData | None) -> TokenData:
+    if found is None:
+        raise UsageError("the tokens that were just written cannot be read again; look at the disk")
+    return found
+
+
+def _mapped(folder: Path) -> TokenData | None:
+    """The corpus of this folder; None if there is none or it is not whole."""
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        kind, counts = np.dtype(meta["dtype"]), [int(meta[side]) for side in SIDES]
+        for side, count in zip(SIDES, counts, strict=True):
+            if (folder / side).stat().st_size != count * kind.itemsize:
+                return None
+        train, heldout = (
+            torch.from_file(str(folder / side), shared=False, size=count, dtype=DTYPES[kind.name])
+            if count
+            else torch.empty(0, dtype=DTYPES[kind.name])
+            for side, count in zip(SIDES, counts, strict=True)
+        )
+        return TokenData(train, heldout, bytes.fromhex(meta["digest"]), int(meta["heldout_bytes"]), str(meta["note"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def _alone(lock: Path, tell: Tell) -> Iterator[None]:
+    """Wait until no other process has this lock; tell while what that one makes grows."""
+    making = lock.with_suffix(".making")
+    with lock.open("w") as file:
+        grown = -1
+        while not _locked(file.fileno()):
+            if (size := sum(path.stat().st_size for path in making.glob("*"))) != grown:
+                grown = size
+                tell("waiting for the tokens that another process makes", None)
+            threading.Event().wait(LOOK_SECONDS)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_meta(folder: Path, meta: dict[str, Any]) -> None:
+    """The last file of a folder: with it, it is whole."""
+    path = folder / META
+    path.write_text(json.dumps(meta), encoding="utf-8")
+    for one in (*(folder / side for side in SIDES), path):
+        sync(one)
+
+
+def cut_to(path: Path, size_bytes: int) -> None:
+    """Make this file, or take away what a crash has left behind its saved part."""
+    with path.open("ab"):
+        pass
+    os.truncate(path, size_bytes)

@@ -1,0 +1,115 @@
+"""Blocks of tokens, one after the other, on the side of training or evaluation that the hash of each says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dht.files import write_whole
+from peer.data.token_files import SIDES, cut_to, write_meta
+from peer.data.tokens import Tokens
+
+HELDOUT_SHARE = 0.03
+SAVED_BYTES = 4 << 20  # of tokens between two notes of how far it has come
+READ_BYTES = 1 << 20
+_PROGRESS, _DIGESTS = "progress.json", "digests"
+_DIGEST_BYTES = 32
+
+
+def is_heldout_digest(digest: bytes) -> bool:
+    """Whether what has this digest is kept for evaluation: about 3 %."""
+    return int.from_bytes(digest[:8], "big") < int(HELDOUT_SHARE * 2**64)
+
+
+class TokenWriter:
+    """Writes a folder of tokens; `done` blocks are there already, of an attempt that was cut off."""
+
+    def __init__(self, folder: Path, kind: np.dtype[Any], room: int) -> None:
+        """At most `room` tokens of type `kind` are written. Raises OSError, as every method does."""
+        self._folder = folder
+        self._kind = kind
+        self._counts = [0, 0]
+        self._heldout_bytes = 0
+        self.done = 0
+        self._resume()
+        self.room = room - sum(self._counts)
+        self._unsaved_bytes = 0
+        self._hasher = hashlib.sha256(b"muster-corpus/1")
+        with (folder / _DIGESTS).open("rb") as file:
+            while piece := file.read(READ_BYTES):
+                self._hasher.update(piece)
+        self._stack = ExitStack()
+        self._files = [self._stack.enter_context((folder / name).open("ab")) for name in (*SIDES, _DIGESTS)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _resume(self) -> None:
+        try:
+            saved = json.loads((self._folder / _PROGRESS).read_text(encoding="utf-8"))
+            if saved["dtype"] == self._kind.name:
+                self._counts, self.done = [int(saved[side]) for side in SIDES], int(saved["blocks"])
+                self._heldout_bytes = int(saved["heldout_bytes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # from the beginning
+        for side, count in zip(SIDES, self._counts, strict=True):
+            cut_to(self._folder / side, count * self._kind.itemsize)
+        cut_to(self._folder / _DIGESTS, self.done * _DIGEST_BYTES)
+
+    @property
+    def tokens(self) -> int:
+        """How many are written."""
+        return sum(self._counts)
+
+    @property
+    def heldout_tokens(self) -> int:
+        """How many of them are for evaluation."""
+        return self._counts[1]
+
+    def add(self, tokens: Tokens, text_bytes: int) -> None:
+        """Write one block, or as much of it as there is room for; `tokens` is uint8, or int32 in this machine's order.
+
+        Their bytes in that type are what the digests are of, whatever type the files have.
+        """
+        whole = len(tokens)
+        tokens = tokens[: self.room]
+        digest = hashlib.sha256(tokens.tobytes()).digest()
+        self._hasher.update(digest)
+        side = is_heldout_digest(digest)
+        self._files[side].write(tokens.astype(self._kind).tobytes())
+        self._files[2].write(digest)
+        self._counts[side] += len(tokens)
+        self._heldout_bytes += text_bytes * len(tokens) // max(1, whole) if side else 0
+        self.room -= len(tokens)
+        self.done += 1
+        self._unsaved_bytes += tokens.nbytes
+        if self._unsaved_bytes >= SAVED_BYTES:
+            self._save()
+
+    def _save(self) -> None:
+        for file in self._files:
+            file.flush()
+        write_whole(self._folder / _PROGRESS, json.dumps(self._meta() | {"blocks": self.done}).encode())
+        self._unsaved_bytes = 0
+
+    def _meta(self) -> dict[str, Any]:
+        counts = dict(zip(SIDES, self._counts, strict=True))
+        return {"dtype": self._kind.name, **counts, "heldout_bytes": self._heldout_bytes}
+
+    def finish(self, note: str) -> None:
+        """Everything is written: say so on the disk."""
+        self._stack.close()
+        write_meta(self._folder, self._meta() | {"digest": self._hasher.hexdigest(), "note": note})
+        for name in (_PROGRESS, _DIGESTS):
+            (self._folder / name).unlink(missing_ok=True)
