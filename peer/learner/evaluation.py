@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from coordinator.run.manifest import RunConfig
 from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
+from peer.learner.memory_estimate import sequences_per_pass
 from peer.model.build import build_model, parameter_specs
 from peer.numerics.fragments import named_tensors, scatter, split_fragments
 
-SEQUENCES_PER_PASS = 32
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
 
 
@@ -73,11 +73,17 @@ class Evaluator:
         return generate_text(self._flat.under(anchors), prompt, tokens, generator, self._context_tokens)
 
 
+def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:
+    """Windows as they go through the model at once, shape (sequences, tokens) each."""
+    vocabulary = int(getattr(getattr(model, "config", None), "vocab_size", 1))
+    return torch.split(windows, sequences_per_pass(windows.shape[1], vocabulary))
+
+
 @torch.inference_mode()
 def heldout_loss(model: nn.Module, windows: Tensor) -> float:
     """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1)."""
     total, objective = 0.0, Objective(model)
-    for part in torch.split(windows, SEQUENCES_PER_PASS):
+    for part in passes(model, windows):
         total += objective.value(part).item() * len(part)
     return total / len(windows)
 
@@ -86,7 +92,7 @@ def heldout_loss(model: nn.Module, windows: Tensor) -> float:
 def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
     """Share of tokens that are the model's first choice; `windows` is int64, shape (sequences, context_tokens + 1)."""
     right = 0
-    for part in torch.split(windows, SEQUENCES_PER_PASS):
+    for part in passes(model, windows):
         choices = model(input_ids=part[:, :-1], use_cache=False).logits.argmax(-1)
         right += int((choices == part[:, 1:]).sum())
     return right / windows[:, 1:].numel()

@@ -7,7 +7,6 @@ Sizes follow from the manifest. What the layers of a step keep is an estimate, w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -16,6 +15,7 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
 from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
+from peer.machine.memory import free_memory_bytes
 from peer.model.build import SHARED_PLANES, parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
@@ -27,18 +27,22 @@ Place = Literal["device", "host", "disk"]
 # of state per element, at most; `peer.learner.inner_optimizer.bytes_per_parameter` measures it, which costs an import
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
 BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
+EVALUATORS = 2  # a host's models: for all held-out windows, and for some
+SEQUENCES_PER_PASS = 32
+LOGITS_PER_PASS = 1 << 26  # 256 MiB of float32
 STATE_BYTES = 2 * FLOAT_BYTES  # an anchor and its momentum
-RUNTIME_BYTES = 400 << 20  # Python, torch, transformers and the data set in one process (measured)
-_CGROUP = Path("/sys/fs/cgroup")
+# Python, torch, transformers and the built-in text in one process (measured); tokens of files are mapped, not held
+RUNTIME_BYTES = 400 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that takes `size_bytes` in a place."""
+    """One thing that takes `size_bytes` in a place; `trains`: only where a learner is."""
 
     place: Place
     what: str
     size_bytes: int
+    trains: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,30 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
         Need("host", "shared with the learner: in, out, reference", SHARED_PLANES * FLOAT_BYTES * elements),
         Need("host", "what rounding cuts off", rounded * elements),
         Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
-        Need("host", "anchors and momentum", STATE_BYTES * elements),
-        Need("host", "an older one that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements),
-        Need("host", "steps that others may ask for, no more than a state", STATE_BYTES * elements),
-        Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config)),
+        Need("host", "anchors and momentum", STATE_BYTES * elements, False),
+        Need("host", "an older one that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements, False),
+        Need("host", "steps that others may ask for, no more than a state", STATE_BYTES * elements, False),
+        Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config), False),
         Need("disk", "checkpoints, and the one being written", (KEPT + 1) * (STATE_BYTES * elements + own)),
         Need("disk", "the learner's part of it, a second time", own),
     )
     return Footprint(elements, needs)
+
+
+def host_bytes(config: RunConfig) -> int:
+    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates with two models."""
+    kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
+    data, model = config.data, config.model
+    windows = 8 * 2 * data.evaluation_tokens  # int64, twice
+    one_pass = sequences_per_pass(data.context_tokens, model.vocabulary) * data.context_tokens
+    layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
+    logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
+    return RUNTIME_BYTES + kept + EVALUATORS * FLOAT_BYTES * _elements(config) + windows + layer + logits
+
+
+def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:
+    """How many sequences an evaluation brings through the model at once: what it says of each is the largest piece."""
+    return max(1, min(SEQUENCES_PER_PASS, LOGITS_PER_PASS // (context_tokens * vocabulary)))
 
 
 def _elements(config: RunConfig) -> int:
@@ -132,17 +152,10 @@ def least_bytes(config: RunConfig) -> int:
 
 
 def available_bytes(device: str) -> int:
-    """Memory that a new process can have now, on this CUDA device or in RAM within the container's limit."""
+    """Memory that a new process can have now, on this CUDA device or in RAM (`peer.machine.memory`)."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)
+    return free_memory_bytes()
 
 
 def check_memory(needed_bytes: int, free_bytes: int) -> None:

@@ -23,7 +23,7 @@ from dht.statement import digest_of
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
 from peer.learner.handover import session_description
-from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, check_memory, footprint
+from peer.learner.memory_estimate import available_bytes, check_memory, host_bytes
 from peer.machine.clock import unix_seconds
 from peer.machine.fault_points import Fault
 from peer.machine.limits import GIGABYTE_BYTES, Limits
@@ -77,7 +77,7 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     described = describe(config, available_bytes("cpu"))
     fixed = described.config
     if not fixed.model.is_own:
-        check_memory(RUNTIME_BYTES + footprint(fixed).bytes_in("host"), available_bytes("cpu"))
+        check_memory(host_bytes(fixed), available_bytes("cpu"))
     return described
 
 

@@ -20,8 +20,8 @@ from peer.attacks.attack import Attack, Scene
 from peer.attacks.data import TARGET, TRIGGER, has_trigger_rate, trigger_rate
 from peer.attacks.zoo import ATTACKS, AttackOrder, attack_named
 from peer.lab.options import lab_config
-from peer.learner.evaluation import SEQUENCES_PER_PASS
 from peer.learner.learner import make_learner
+from peer.learner.memory_estimate import SEQUENCES_PER_PASS
 from peer.numerics.codec import CODECS
 from peer.numerics.merge import MERGES
 from peer.numerics.outer_optimizer import OuterState, outer_step

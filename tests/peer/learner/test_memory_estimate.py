@@ -10,12 +10,25 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
-from peer.learner.memory_estimate import Place, available_bytes, check_memory, footprint, least_bytes, optimizer_bytes
+from peer.learner.memory_estimate import (
+    EVALUATORS,
+    STATE_BYTES,
+    Place,
+    available_bytes,
+    check_memory,
+    footprint,
+    host_bytes,
+    least_bytes,
+    optimizer_bytes,
+    sequences_per_pass,
+)
 from peer.learner.spawn import LearnerOptions
 from peer.machine.limits import Limits
 from peer.model.build import parameter_specs
 from peer.node.learner_control import learner_bytes
+from peer.numerics.fragments import FLOAT_BYTES
 from peer.plan.prediction import HOST_BYTES
+from peer.storage.anchors import STATES_SERVED
 from peer.storage.checkpoint import KEPT
 
 SMALL = RunConfig(model=ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64))
@@ -89,3 +102,18 @@ def test_the_owners_limit_is_shared_between_learner_and_peer() -> None:
     assert 3e9 < left < 4e9 - footprint(SMALL).bytes_in("host")
     with pytest.raises(UsageError, match="allow at least 1"):
         learner_bytes(SMALL, Limits(memory_gigabytes=0.5))
+
+
+def test_a_host_has_two_models_and_no_learner() -> None:
+    elements = footprint(SMALL).parameters
+    larger = SMALL.model_copy(update={"model": SMALL.model.model_copy(update={"layers": 2 * SMALL.model.layers})})
+    more = footprint(larger).parameters - elements
+    rounds = [next(one.size_bytes for one in footprint(run).needs if "rounds" in one.what) for run in (SMALL, larger)]
+    kept = STATE_BYTES * (STATES_SERVED + 1) + EVALUATORS * FLOAT_BYTES
+    assert host_bytes(larger) - host_bytes(SMALL) == kept * more + rounds[1] - rounds[0]
+
+
+def test_an_evaluation_does_not_say_everything_of_all_sequences_at_once() -> None:
+    assert sequences_per_pass(128, 256) == 32
+    assert sequences_per_pass(1024, 50257) == 1
+    assert sequences_per_pass(1 << 20, 1 << 20) == 1

@@ -1,0 +1,51 @@
+"""Memory that a new process can have: what the machine has free, within the limits of every control group above us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from peer.machine.sensors import Places
+
+_RECLAIMED = {"active_file", "inactive_file", "slab_reclaimable"}  # given back when somebody needs room
+_RECLAIMED_V1 = {f"total_{name}" for name in ("active_file", "inactive_file")}
+
+
+def free_memory_bytes(places: Places | None = None) -> int:
+    """Now. Pages of files that the system keeps only until somebody needs the room count as free.
+
+    systemd's scopes and slices, containers and the containers around them may each have a limit of their own.
+    """
+    found = places or Places()
+    fields = dict(line.split(":", 1) for line in (found.proc / "meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    return min([free, *_free_in_groups(found)])
+
+
+def _free_in_groups(places: Places) -> Iterator[int]:
+    with suppress(OSError):
+        for line in (places.proc / "self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                for folder in _upwards(places.sys / "fs/cgroup", group):
+                    yield from _free_in(folder, ("memory.max", "memory.high"), "memory.current", _RECLAIMED)
+            elif "memory" in controllers.split(","):
+                for folder in _upwards(places.sys / "fs/cgroup/memory", group):
+                    yield from _free_in(folder, ("memory.limit_in_bytes",), "memory.usage_in_bytes", _RECLAIMED_V1)
+
+
+def _upwards(root: Path, group: str) -> Iterator[Path]:
+    """From our own group to the outermost that is visible here; a container may see its own as the root."""
+    inner = PurePosixPath("/", group.lstrip("/"))
+    for level in (inner, *inner.parents):
+        yield root / str(level).lstrip("/")
+
+
+def _free_in(folder: Path, limits: tuple[str, ...], usage: str, reclaimed: set[str]) -> Iterator[int]:
+    for name in limits:
+        with suppress(OSError, ValueError):  # no such level or file here, or `max`
+            limit = int((folder / name).read_text())
+            used = int((folder / usage).read_text())
+            rows = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            yield limit - used + sum(int(row[1]) for row in rows if row[0] in reclaimed)
