@@ -67,6 +67,7 @@ app.command(epilog="Example: muster top")(cli_top.top)
 app.add_typer(chaos.app)
 app.command(epilog="Example: muster export my-model")(cli_export.export)
 app.command(epilog="Example: muster verify my-model")(cli_export.verify)
+app.add_typer(cli_export.app)
 app.command(epilog="Example: muster credit")(cli_credit.credit)
 app.command(epilog="Example: muster init run.toml")(init)
 app.command(epilog="Example: muster check run.toml")(check)
@@ -170,10 +171,7 @@ def host(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Begin a run and keep it reachable; never train.
-
-    It prints the invite, evaluates and exports.
-    """
+    """Begin a run and keep it reachable, evaluate and export it; never train."""
     described = arguments.run_config(config, versions)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")

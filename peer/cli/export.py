@@ -1,19 +1,26 @@
-"""`muster export` and `muster verify`: a checkpoint that `transformers` loads and that proves itself (design §9)."""
+"""`muster export`, `verify` and `eval`: a checkpoint for `transformers` that proves itself, and how good it is."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.run.toml_file import reading
 from coordinator.views.control import SAVE_SECONDS_MAX, NobodyRunsError, ask, snapshot
 from coordinator.views.evaluation import Evaluation
-from dht.errors import LocalError
+from dht.errors import LocalError, UsageError
 from dht.invite import Invite
+from peer.cli import arguments
 from peer.machine import paths
 from peer.node.options import NodeOptions
+
+if TYPE_CHECKING:
+    from peer.export.judging import Judge, Judged
+
+app = typer.Typer()
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
 Run = Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")]
@@ -109,3 +116,64 @@ def _save_running_peer(home: Path) -> tuple[Evaluation, ...]:
         return snapshot(home).evaluations
     except NobodyRunsError:
         return ()
+
+
+@app.command("eval", epilog="Example: muster eval my-model --text mine.txt")
+def evaluate(
+    export: Annotated[
+        Path | None, typer.Argument(help="The folder of an export; default: the peer's own model.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")] = None,
+    run: Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")] = "",
+    text: Annotated[list[str] | None, typer.Option(help="Files of your own to judge it on (repeatable).")] = None,
+    corpus: Annotated[str, typer.Option(help="The run's text, where the run trains on files.")] = "",
+    tokenizer: Annotated[str, typer.Option(help="The run's tokenizer.json, should there be no copy.")] = "",
+    device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda or cuda:1.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
+) -> None:
+    """Print held-out loss, perplexity and bits per byte of a certified model, with their standard error."""
+    from peer.cli.progress import loading
+    from peer.machine.local_files import LocalFiles
+
+    if export is not None and data is not None:
+        raise UsageError("name an export, or a peer's folder with --data, not both")
+    judge = _judge(export, data, run, arguments.device(device))
+    files = LocalFiles(corpus, tokenizer, str(paths.token_cache()))
+    if not text and judge.needs_files and not corpus:
+        raise UsageError("this run trains on files: name its text with --corpus, or text of your own with --text")
+    found = [] if judge.needs_files and not corpus else [judge.run_text(files, loading(0))]
+    found += [judge.own_text(LocalFiles(one, tokenizer)) for one in text or ()]
+    typer.echo(json.dumps([_plain(one) for one in found], indent=2) if as_json else "\n".join(map(_line, found)))
+
+
+def _judge(export: Path | None, data: Path | None, run: str, device: str) -> Judge:
+    from peer.export.judging import Judge
+    from peer.export.source import known_run
+
+    if export is not None:
+        return Judge.of_export(export, device)
+    home = paths.data_directory(data)
+    return Judge.of_peer(home, known_run(home, run), device)
+
+
+def _line(one: Judged) -> str:
+    error = "" if one.error is None else f" ± {one.error:.4f}"
+    bits = "" if one.bits_per_byte is None else f", {one.bits_per_byte:.4f} bits per byte"
+    note = f"; {one.note}" if one.note else ""
+    return (
+        f"{one.text}: {one.loss:.4f}{error} nats per token, perplexity {one.perplexity:.2f}{bits} "
+        f"({one.tokens:,} tokens in {one.sequences:,} sequences{note})"
+    )
+
+
+def _plain(one: Judged) -> dict[str, object]:
+    return {
+        "text": one.text,
+        "nats_per_token": one.loss,
+        "standard_error": one.error,
+        "perplexity": one.perplexity,
+        "bits_per_byte": one.bits_per_byte,
+        "tokens": one.tokens,
+        "sequences": one.sequences,
+        "note": one.note,
+    }

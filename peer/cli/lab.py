@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,13 +17,13 @@ from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
 from peer.cli import arguments
-from peer.cli.progress import loading
+from peer.cli.progress import loading, shown
 from peer.machine import paths
 
 if TYPE_CHECKING:
     from peer.lab.options import LabOptions
-    from peer.lab.report import CurvePoint, LabReport
-    from peer.lab.session import Comparisons, Show
+    from peer.lab.report import LabReport
+    from peer.lab.session import Comparisons
 
 app = typer.Typer()
 
@@ -221,7 +220,7 @@ def _run(given: Mapping[str, Any]) -> None:
             check_writable(given[name])
     options = _options(given)
     plain = given["no_ui"] or not sys.stdout.isatty()
-    with _shown(options, plain) as show:
+    with shown(options.steps, plain) as show:
         found = run_session(options, _comparisons(given, options), show, given["tape"], loading(options.workers))
     typer.echo(_summary(found))
     if given["report"] is not None:
@@ -309,33 +308,6 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{option} takes numbers, not {text!r}") from None
-
-
-@contextmanager
-def _shown(options: LabOptions, plain: bool) -> Iterator[Show]:
-    """What is called as the runs go on: progress bars, or a line per evaluation."""
-    if plain:
-        yield _print_points
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[loss]}")) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(name: str, step: int, points: list[CurvePoint]) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name, total=options.steps, loss="")
-            progress.update(tasks[name], completed=step)
-            for point in points:
-                progress.update(tasks[name], loss=f"{point.eval_loss:.4f} nats")
-
-        yield show
-
-
-def _print_points(name: str, step: int, points: list[CurvePoint]) -> None:
-    for point in points:
-        typer.echo(f"{name}: step {point.step:g}, {point.tokens:,} tokens, held out {point.eval_loss:.4f}")
 
 
 def _summary(found: LabReport) -> str:

@@ -1,11 +1,20 @@
-"""What is done before the first step, for whoever looks on: a bar in a terminal, now and then a line elsewhere."""
+"""How far something is, for whoever looks on: a bar in a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from peer.data.tally import Loading
+
+if TYPE_CHECKING:
+    from peer.lab.report import CurvePoint
+    from peer.lab.session import Show
 
 BAR_CHARACTERS = 24
 SHARE_BETWEEN_LINES = 0.25
@@ -46,3 +55,30 @@ class ProgressBar:
 def loading(threads: int) -> Loading:
     """How a command loads text: with a bar, and with so many threads; 0 for all cores."""
     return Loading(ProgressBar(), threads or len(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def shown(steps: int, plain: bool) -> Iterator[Show]:
+    """What is called as the runs go on: progress bars, or a line per evaluation."""
+    if plain:
+        yield _print_points
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[loss]}")) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, step: int, points: list[CurvePoint]) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=steps, loss="")
+            progress.update(tasks[name], completed=step)
+            for point in points:
+                progress.update(tasks[name], loss=f"{point.eval_loss:.4f} nats")
+
+        yield show
+
+
+def _print_points(name: str, step: int, points: list[CurvePoint]) -> None:
+    for point in points:
+        typer.echo(f"{name}: step {point.step:g}, {point.tokens:,} tokens, held out {point.eval_loss:.4f}")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 BYTES = 256
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
-PART_CHARACTERS = 1 << 16  # more text is encoded in parts, since what a tokenizer makes takes a hundred times its room
-CUT_CHARACTERS = 1 << 12  # so far back a part is cut between two words
+PART_CHARACTERS = 1 << 13  # more text is encoded in parts, since what a tokenizer makes takes a hundred times its room
+CUT_CHARACTERS = 1 << 10  # so far back a part is cut between two words
 
 
 @dataclass(frozen=True, slots=True)

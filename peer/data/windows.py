@@ -57,13 +57,13 @@ def load_tokens(
     if spec.source == "stdlib":
         data = _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
     else:
-        data = read_corpus(spec, files, _encoder(spec, vocabulary, files), loading)
+        data = read_corpus(spec, files, run_encoder(spec, vocabulary, files), loading)
     if spec.is_in_passes:
         check_windows(_windows(data.train, spec), spec.context_tokens)
     return data
 
 
-def _encoder(spec: DataSpec, vocabulary: int, files: LocalFiles) -> Encoder:
+def run_encoder(spec: DataSpec, vocabulary: int, files: LocalFiles) -> Encoder:
     """What makes tokens of this run's text; of tokens that are ready it only says which there may be."""
     if spec.source == "tokens":
         return Encoder(encode_bytes, vocabulary)

@@ -89,6 +89,17 @@ def heldout_loss(model: nn.Module, windows: Tensor) -> float:
 
 
 @torch.inference_mode()
+def window_losses(model: nn.Module, windows: Tensor) -> Tensor:
+    """Mean nats per predicted token of each window, float32[sequences]; `windows` as for `heldout_loss`."""
+    found = []
+    for part in passes(model, windows):
+        logits = model(input_ids=part[:, :-1], use_cache=False).logits.float()
+        nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none")
+        found.append(nats.view(len(part), -1).mean(1))
+    return torch.cat(found)
+
+
+@torch.inference_mode()
 def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
     """Share of tokens that are the model's first choice; `windows` is int64, shape (sequences, context_tokens + 1)."""
     right = 0

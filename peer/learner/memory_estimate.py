@@ -15,7 +15,7 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
 from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
-from peer.machine.memory import free_memory_bytes
+from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import SHARED_PLANES, parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
@@ -152,7 +152,7 @@ def least_bytes(config: RunConfig) -> int:
 
 
 def available_bytes(device: str) -> int:
-    """Memory that a new process can have now, on this CUDA device or in RAM (`peer.machine.memory`)."""
+    """Memory that a new process can have now, on this CUDA device or in RAM (`peer.machine.free_memory`)."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return free_memory_bytes()

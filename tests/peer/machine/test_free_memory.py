@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.machine.memory import free_memory_bytes
+from peer.machine.free_memory import free_memory_bytes
 from peer.machine.sensors import Places
 
 MIB = 1 << 20

@@ -1,0 +1,157 @@
+"""How well a run's model says what comes next: on the run's held-out text, and on files of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from coordinator.chain.chain import Rules
+from coordinator.run.manifest import DataSpec, Manifest
+from dht.errors import LocalError, UsageError
+from dht.identity import KeyVerifier
+from peer.data.corpus_files import corpus_paths
+from peer.data.readers import file_blocks
+from peer.data.ready_tokens import ready_blocks
+from peer.data.tally import CorpusTally, Loading
+from peer.data.tokens import Encoder, Tokens
+from peer.data.windows import evaluation_windows, load_tokens, run_encoder
+from peer.export.listing import WEIGHTS
+from peer.export.model_files import TOKENIZER
+from peer.export.verifier import verify_export
+from peer.learner.evaluation import FlatModel, window_losses
+from peer.machine.local_files import LocalFiles
+from peer.numerics.fragments import gather
+from peer.storage.anchors import layouts_of
+from peer.storage.run_directory import RunDirectory
+from peer.storage.tokenizer_file import TOKENIZER_FILE
+
+OWN_TOKENS_MAX = 1 << 24  # of a file of one's own
+_SOURCES = {".jsonl": "jsonl", ".parquet": "parquet", ".npy": "tokens", ".safetensors": "tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a model came to on one text. `error` is the standard error of `loss`, None where one sequence was all.
+
+    Both are nats per token; `bytes_per_token` is 0 where nobody knows how much text the tokens stand for.
+    """
+
+    text: str
+    loss: float
+    error: float | None
+    sequences: int
+    tokens: int
+    bytes_per_token: float
+    note: str = ""
+
+    @property
+    def perplexity(self) -> float:
+        """Of a token."""
+        return math.exp(min(self.loss, 700.0))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Comparable between tokenizers."""
+        return self.loss / math.log(2) / self.bytes_per_token if self.bytes_per_token else None
+
+
+class Judge:
+    """One certified model."""
+
+    def __init__(self, manifest: Manifest, anchors: list[Tensor], tokenizer: str, device: str = "cpu") -> None:
+        """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's, empty without one."""
+        self._manifest = manifest
+        if manifest.config.model.is_own:
+            raise UsageError(
+                "the peers of this run brought the model's class themselves; evaluate it with a loop of yours"
+            )
+        self._tokenizer = tokenizer
+        self._device = device
+        self._model = FlatModel(manifest.config, device).under(anchors)
+
+    @classmethod
+    def of_export(cls, folder: Path, device: str) -> Judge:
+        """Raises what `verify_export` does, and LocalError if the weights cannot be read."""
+        manifest = verify_export(folder, KeyVerifier()).manifest
+        try:
+            named = load_file(folder / WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise LocalError(f"{folder / WEIGHTS} cannot be read: {error}") from None
+        anchors = [gather(layout, named) for layout in layouts_of(manifest.config)]
+        return cls(manifest, anchors, _beside(folder / TOKENIZER, manifest), device)
+
+    @classmethod
+    def of_peer(cls, home: Path, manifest: Manifest, device: str) -> Judge:
+        """What the peer of this folder saved last; raises UsageError if it has saved nothing yet."""
+        directory = RunDirectory(home, manifest.run_id)
+        captured = directory.read_certified(manifest, Rules.of(manifest, KeyVerifier()))
+        tokenizer = _beside(directory.path / TOKENIZER_FILE, manifest)
+        return cls(manifest, [state.anchor for state in captured.states], tokenizer, device)
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether the run's own text is in files that somebody has to name."""
+        return self._manifest.config.data.source not in ("stdlib", "hub")
+
+    def run_text(self, files: LocalFiles, loading: Loading) -> Judged:
+        """On the windows that the run's host evaluates; raises UsageError if the text cannot be had."""
+        config = self._manifest.config
+        data = load_tokens(config.data, config.model.vocabulary, self._with_tokenizer(files), loading=loading)
+        windows = evaluation_windows(data.heldout, config.data, config.seed)
+        other = "" if data.digest == self._manifest.data_digest else "this text is not the one that the run began with"
+        name = f"held-out text of {config.name}"
+        return self._judged(name, windows, data.heldout_bytes / max(1, len(data.heldout)), other or data.note)
+
+    def own_text(self, files: LocalFiles) -> Judged:
+        """On all of these files, cut into sequences; raises UsageError if they hold less than one."""
+        config, tally = self._manifest.config, CorpusTally()
+        encoder = run_encoder(config.data, config.model.vocabulary, self._with_tokenizer(files))
+        parts, text_bytes, count = list[Tokens](), 0, 0
+        for tokens, size_bytes in _tokens_of(files.corpus, config.data, encoder, tally):
+            parts.append(tokens)
+            text_bytes, count = text_bytes + size_bytes, count + len(tokens)
+            if count >= OWN_TOKENS_MAX:
+                tally.notes.append(f"read no further than {OWN_TOKENS_MAX:,} tokens")
+                break
+        length = config.data.context_tokens + 1
+        if count < length:
+            note = f" ({line})" if (line := tally.line()) else ""
+            raise UsageError(f"{files.corpus} holds {count} tokens, fewer than a sequence of {length}{note}")
+        tokens_there = torch.from_numpy(np.concatenate(parts))
+        starts = torch.arange((count - 1) // config.data.context_tokens) * config.data.context_tokens
+        windows = tokens_there[starts[:, None] + torch.arange(length)].long()
+        return self._judged(files.corpus, windows, text_bytes / count, tally.line())
+
+    def _with_tokenizer(self, files: LocalFiles) -> LocalFiles:
+        return replace(files, tokenizer=files.tokenizer or self._tokenizer)
+
+    def _judged(self, text: str, windows: Tensor, bytes_per_token: float, note: str) -> Judged:
+        losses = window_losses(self._model, windows.to(self._device)).double().cpu()
+        count = len(losses)
+        error = float(losses.std() / math.sqrt(count)) if count > 1 else None
+        return Judged(text, float(losses.mean()), error, count, windows[:, 1:].numel(), bytes_per_token, note)
+
+
+def _beside(path: Path, manifest: Manifest) -> str:
+    return str(path) if manifest.config.data.tokenizer_sha256 and path.is_file() else ""
+
+
+def _tokens_of(patterns: str, spec: DataSpec, encoder: Encoder, tally: CorpusTally) -> Iterator[tuple[Tokens, int]]:
+    for path in corpus_paths(patterns, tally):
+        source = _SOURCES.get(path.suffix, "text")
+        read = spec.model_copy(update={"source": source})
+        if source == "tokens":
+            yield from ((tokens, 0) for tokens in ready_blocks(path, read, encoder.size, tally))
+            continue
+        if spec.source == "tokens":
+            raise UsageError(f"this run's text came as numbered tokens; {path} would have to hold such tokens, too")
+        for block in file_blocks(path, read, encoder, tally):
+            yield encoder.document(block.text, block.begins, block.ends), len(block.text.encode())
