@@ -1,0 +1,60 @@
+"""Pages that people read: every link leads somewhere, every page is in the index, and README stays short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import ROOT
+
+README_LINES_MAX = 150
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"^muster (\w+)", re.MULTILINE)
+
+
+def links(page: Path) -> list[str]:
+    """Where a page's links to files lead, without anchors."""
+    found = LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+    return [link.partition("#")[0] for link in found if not link.startswith(("http", "#", "mailto:"))]
+
+
+def test_every_link_leads_to_a_file() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in PAGES
+        for link in links(page)
+        if not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in reached or page.suffix != ".md" or not page.exists():
+            continue
+        reached.add(page)
+        waiting += [page.parent / link for link in links(page)]
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES if page.resolve() not in reached} == set()
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/tutorials/{one.name}" for one in (ROOT / "docs/tutorials").glob("*"))]
+)
+def test_every_command_shown_exists(page: str) -> None:
+    from typer.main import get_command
+
+    from peer.cli.commands import app
+
+    known = set(get_command(app).commands)  # type: ignore[attr-defined]
+    blocks = re.findall(r"```\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert {name for block in blocks for name in COMMAND.findall(block)} <= known
