@@ -28,7 +28,7 @@ class Scene:
     seed: int  # of this round and attacker
     fragment: int
     state: OuterState  # the anchor and momentum that the round starts from
-    outer_momentum: float
+    rates: tuple[float, float]  # η and μ of the outer step
     merge: MergeRule  # that will merge the lies
 
     def stacked(self) -> Tensor:

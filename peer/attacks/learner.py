@@ -1,6 +1,6 @@
 """A hostile learner's process, as `peer.learner.process` but for what it lies about.
 
-`python -m peer.attacks.learner SOCKET PLANES PARENT`
+`python -m peer.attacks.learner SOCKET MEMORY PARENT`
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from peer.attacks.attack import Attack, Scene
+from peer.numerics.outer_optimizer import OuterState
 
 STALE_ROUNDS_MAX = 64
 SLEEP_ROUNDS = 24  # with 8 fragments: three versions of each
@@ -21,16 +22,21 @@ class DeltaReplay(Attack):
 
     def __init__(self, strength: float) -> None:
         super().__init__(strength)
-        self._momentum: dict[int, Tensor] = {}
+        self._before: dict[int, OuterState] = {}
         self._accepted: dict[int, Tensor] = {}
 
     def lie(self, scene: Scene) -> Tensor:
-        """The outer step adds it to the decayed momentum, so two states tell what it was."""
-        before, now = self._momentum.get(scene.fragment), scene.state.momentum
+        """Two states tell what led from one to the other."""
+        before, now = self._before.get(scene.fragment), scene.state
         if before is not None and before is not now:
-            self._accepted[scene.fragment] = now - before * scene.outer_momentum
-        self._momentum[scene.fragment] = now
+            self._accepted[scene.fragment] = _between(before, now, *scene.rates)
+        self._before[scene.fragment] = now
         return self._accepted.get(scene.fragment, scene.own) * self.strength
+
+
+def _between(before: OuterState, now: OuterState, learning_rate: float, momentum: float) -> Tensor:
+    """The outer step adds the aggregate to the decayed momentum; without decay it is what the anchor has gone."""
+    return now.velocity - before.velocity * momentum if momentum else (before.anchor - now.anchor) / learning_rate
 
 
 class Stale(Attack):

@@ -59,7 +59,7 @@ class HostileWork(TensorWorker):
             seed=int.from_bytes(seed, "big"),
             fragment=key.fragment,
             state=self._anchors.current(key.fragment),
-            outer_momentum=self._config.outer.momentum,
+            rates=(self._config.outer.learning_rate, self._config.outer.momentum),
             merge=self.rule,
         )
 

@@ -18,6 +18,8 @@ from peer.numerics.codec import CODECS
 from peer.numerics.plugins import parts_of
 
 SECONDS_PER_DAY = 86400
+HOURS_PER_YEAR = 8766
+ENDURANCE_GIGABYTES = 600_000  # what makers of home SSDs of a terabyte promise
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
 TEXT_CHARACTERS_MAX = 80  # of what an organiser wrote
 TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
@@ -109,16 +111,25 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
             f"{limits.threads(options.threads)} of the cores, niceness {max(options.niceness, limits.niceness)}",
         ),
         *_late_row(config, machine),
-        (
-            "disk",
-            f"{quantity.size(disk_bytes(config))} in {options.data_directory}, "
-            f"of {quantity.size(machine.disk_bytes)} free",
-        ),
+        ("disk", _disk(config, options, machine)),
         ("upload", f"about {quantity.size(upload)} a day at this machine's speed, and as much download{cap}"),
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", _code(config)),
     )
     return "\n".join(f"  {label:<10}  {printable(text)}" for label, text in rows)
+
+
+def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:
+    room = (
+        f"{quantity.size(disk_bytes(config))} in {options.data_directory}, of {quantity.size(machine.disk_bytes)} free"
+    )
+    hourly = options.limits.written_gigabytes_per_hour
+    if not hourly:
+        return room
+    years = ENDURANCE_GIGABYTES / (hourly * HOURS_PER_YEAR)
+    return (
+        f"{room}; at most {hourly:g} GB an hour are written, which an SSD that bears 600 TB does for {years:.1f} years"
+    )
 
 
 def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:

@@ -75,7 +75,8 @@ class Judge:
             )
         self._tokenizer = tokenizer
         self._device = device
-        self._model = FlatModel(manifest.config, device).under(anchors)
+        self._flat = FlatModel(manifest.config, device)
+        self._anchors = anchors
 
     @classmethod
     def of_export(cls, folder: Path, device: str) -> Judge:
@@ -134,7 +135,8 @@ class Judge:
         return replace(files, tokenizer=files.tokenizer or self._tokenizer)
 
     def _judged(self, text: str, windows: Tensor, bytes_per_token: float, note: str) -> Judged:
-        losses = window_losses(self._model, windows.to(self._device)).double().cpu()
+        with self._flat.under(self._anchors) as model:
+            losses = window_losses(model, windows.to(self._device)).double().cpu()
         count = len(losses)
         error = float(losses.std() / math.sqrt(count)) if count > 1 else None
         return Judged(text, float(losses.mean()), error, count, windows[:, 1:].numel(), bytes_per_token, note)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from coordinator.chain.chain import Rules
@@ -22,8 +21,9 @@ from peer.export.card import model_card
 from peer.export.exported import Exported
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
 from peer.export.model_files import TOKENIZER, encoded, model_files
-from peer.numerics.outer_optimizer import state_tree
+from peer.numerics.outer_optimizer import momentum_root
 from peer.storage.anchors import layouts_of
+from peer.storage.tensor_file import write_tensors
 
 UNFINISHED = ".unfinished"
 
@@ -44,8 +44,7 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
     if exported.tokenizer is not None:
         files[TOKENIZER] = exported.tokenizer
     with _unfinished(target) as folder:
-        save_file(named_weights(exported), folder / WEIGHTS, metadata={"format": "pt"})
-        (folder / WEIGHTS).chmod(0o644)  # the library makes it private, unlike the other files
+        write_tensors(folder / WEIGHTS, named_weights(exported), {"format": "pt"})
         _write(folder, files)
         listing = list_files(folder, unix_seconds)
         context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
@@ -72,16 +71,16 @@ def prove(exported: Exported) -> Proof:
     memory = Rules.of(exported.manifest, KeyVerifier()).memory
     return Proof(
         fragments=tuple(
-            FragmentProof(momentum=state_tree(state.momentum).root, certificates=proving(certificates, memory))
+            FragmentProof(momentum=momentum_root(state.momentum), certificates=proving(certificates, memory))
             for state, certificates in zip(captured.states, captured.chains, strict=True)
         )
     )
 
 
 def named_weights(exported: Exported) -> dict[str, Tensor]:
-    """Every tensor by its name in the model, float32."""
+    """Every tensor by its name in the model, float32, in the memory of the states."""
     return {
-        spec.name: state.anchor[start : start + spec.elements].view(spec.shape).clone()
+        spec.name: state.anchor[start : start + spec.elements].view(spec.shape)
         for layout, state in zip(layouts_of(exported.manifest.config), exported.captured.states, strict=True)
         for spec, start in zip(layout.tensors, layout.offsets, strict=False)
     }

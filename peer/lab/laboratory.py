@@ -32,9 +32,9 @@ from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
-from peer.numerics.outer_optimizer import state_digest
 from peer.rounds.scoring import NOBODY
 from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
+from peer.storage.genesis_file import digests_of
 
 LINKS = LinkFaults(delay_min_seconds=0.001, delay_max_seconds=0.004)  # next to nothing: the delay is in the adoptions
 DRAIN_STEPS = 200
@@ -133,7 +133,7 @@ class Laboratory:
             organiser=founders[0],
             founders=tuple(founders),
             data_digest=self._data.digest,
-            genesis=tuple(state_digest(state.anchor, state.momentum) for state in self.shop.genesis),
+            genesis=digests_of(self.shop.genesis),
             created_unix_seconds=0,
         )
 

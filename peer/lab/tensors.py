@@ -134,7 +134,7 @@ class LabTensors:
             seed=int.from_bytes(seed, "big"),
             fragment=key.fragment,
             state=self.anchors.current(key.fragment),
-            outer_momentum=self._shop.config.outer.momentum,
+            rates=(self._shop.config.outer.learning_rate, self._shop.config.outer.momentum),
             merge=self._work.rule,
         )
 

@@ -15,7 +15,7 @@ class AttachedSession:
     """Stands where a spawned learner would (`peer.learner.spawn.LearnerEnd`); never ends the user's process."""
 
     connection: socket.socket
-    planes_descriptor: int
+    slots_descriptor: int
     frozen: bytes = b""  # names the parameters of the session's module that are not trained
 
     @property
@@ -38,6 +38,6 @@ class AttachedSession:
 
     def close(self) -> None:
         """Let go of the shared memory; what is mapped of it stays."""
-        if self.planes_descriptor >= 0:
-            os.close(self.planes_descriptor)
-            self.planes_descriptor = -1
+        if self.slots_descriptor >= 0:
+            os.close(self.slots_descriptor)
+            self.slots_descriptor = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,7 +14,6 @@ from torch import Tensor
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
 from peer.data.tally import Tell, tell_nobody
-from peer.learner.attached import AttachedSession
 from peer.learner.messages import (
     LENGTH_BYTES,
     AdoptFragment,
@@ -22,7 +21,6 @@ from peer.learner.messages import (
     Command,
     Done,
     Failed,
-    LoadAll,
     Message,
     Obeyed,
     PauseSteps,
@@ -40,7 +38,7 @@ from peer.learner.messages import (
     encode_frame,
     frame_length,
 )
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerEnd, LearnerOptions, LearnerSpawn
 from peer.learner.work_counters import Counters
 from peer.machine.silence import Silence, work_done
@@ -68,10 +66,10 @@ def _ignore(_: Obeyed) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A command without an answer. Its locks guard its regions of the planes, even if nobody waits for it any more."""
+    """A command without an answer. Its slots are its own, even if nobody waits for it any more."""
 
     answer: asyncio.Future[tuple[SnapshotTaken | Done, Tensor | None]]
-    locks: tuple[asyncio.Lock, ...]
+    slots: tuple[int, ...]
     fragment: int | None = None
 
 
@@ -83,9 +81,10 @@ class LearnerClient:
     Commands queue at the learner, which looks at them between steps; an answer therefore takes up to one step.
     """
 
-    def __init__(self, spawned: LearnerEnd, planes: SharedPlanes, fragments: int, on_steps: OnSteps) -> None:
+    def __init__(self, spawned: LearnerEnd, slots: SharedSlots, on_steps: OnSteps) -> None:
         self._spawned = spawned
-        self._planes = planes
+        self._slots = slots
+        self._free = FreeSlots(slots.count)
         self._on_steps = on_steps
         self.on_obeyed: Callable[[Obeyed], None] = _ignore  # called with the step at which progress or threads changed
         self._writer: asyncio.StreamWriter | None = None
@@ -97,8 +96,6 @@ class LearnerClient:
         self.heard = 0  # messages of the learner
         self._tickets = itertools.count()
         self._pending: dict[int, _Pending] = {}
-        self._outgoing = [asyncio.Lock() for _ in range(fragments)]
-        self._incoming = [asyncio.Lock() for _ in range(fragments)]
 
     @classmethod
     async def start(
@@ -117,7 +114,7 @@ class LearnerClient:
         """
         layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
         spawned = learner or LearnerSpawn.begin(options.program)
-        client = cls(spawned, _planes_of(spawned, layout), len(layout), on_steps)
+        client = cls(spawned, _slots_of(spawned, layout, config.pace.overlap), on_steps)
         client._tell = options.tell
         try:
             reader, client._writer = await asyncio.open_unix_connection(sock=spawned.connection)
@@ -146,9 +143,9 @@ class LearnerClient:
 
     async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
         """A copy of the learner's fragment at its next step boundary, float32[elements], and what went into it."""
-        locks = (self._outgoing[fragment],)
-        await _acquire(locks)
-        answer, vector = await self._ask(TakeSnapshot(ticket=next(self._tickets), fragment=fragment), locks)
+        (slot,) = slots = await self._free.take(1)
+        command = TakeSnapshot(ticket=next(self._tickets), fragment=fragment, slot=slot)
+        answer, vector = await self._ask(command, slots)
         if not isinstance(answer, SnapshotTaken) or vector is None:
             raise LocalError("the learner answered a snapshot with something else")
         windows = answer.window_first, answer.window_count
@@ -161,39 +158,38 @@ class LearnerClient:
 
         The tensors are float32[elements] and have been copied when this first waits for the learner's answer.
         """
-        shape = self._planes.incoming(fragment).shape
-        if new.shape != shape or (reference is not None and reference.shape != shape):
+        tensors = [new] if reference is None else [new, reference]
+        shape = self._slots.slot(0, fragment).shape
+        if any(tensor.shape != shape for tensor in tensors):
             raise ValueError(f"fragment {fragment} has another size")
-        locks = (self._incoming[fragment],)
-        await _acquire(locks)
-        self._planes.incoming(fragment).copy_(new)
-        if reference is not None:
-            self._planes.reference(fragment).copy_(reference)
+        slots = await self._free.take(len(tensors))
+        for slot, tensor in zip(slots, tensors, strict=True):
+            self._slots.slot(slot, fragment).copy_(tensor)
         command = AdoptFragment(
             ticket=next(self._tickets),
             fragment=fragment,
+            slot=slots[0],
+            reference=slots[1] if reference is not None else None,
             counted_steps=counted_steps,
             counted_tokens=counted_tokens,
-            overwrite=reference is None,
         )
-        return (await self._ask(command, locks))[0].at_step
+        return (await self._ask(command, slots))[0].at_step
 
-    async def load_all(self, parameters: Tensor) -> int:
-        """Start from float32[all elements], the fragments in order; returns how many steps the learner had made."""
-        if parameters.shape != self._planes.all_incoming.shape:
-            raise ValueError("the model has another size")
-        locks = tuple(self._incoming)
-        await _acquire(locks)
-        self._planes.all_incoming.copy_(parameters)
-        return (await self._ask(LoadAll(ticket=next(self._tickets)), locks))[0].at_step
+    async def load_all(self, anchors: Sequence[Tensor]) -> None:
+        """Have a learner that makes no steps start from float32[elements] of every fragment, in order."""
+        for fragment, anchor in enumerate(anchors):
+            await self.adopt(fragment, anchor, None)
 
-    def lay_out(self, parameters: Tensor) -> None:
-        """Before any adoption: put all anchors where a session that ends takes those of what it never adopted."""
-        self._planes.all_incoming.copy_(parameters)
+    def lay_out(self, anchors: Sequence[Tensor]) -> None:
+        """Leave the newest anchors for a session that ends; raises LocalError."""
+        self._slots.lay_out(anchors)
 
-    async def save(self, path: Path) -> int:
-        """Have the learner write its state to `path` (safetensors); returns how many steps it holds."""
-        return (await self._ask(Save(ticket=next(self._tickets), path=str(path)), ()))[0].at_step
+    async def save(self, path: Path) -> Done:
+        """Have the learner write its state to `path` (safetensors); says how many steps it holds, and what it took."""
+        answer, _ = await self._ask(Save(ticket=next(self._tickets), path=str(path)), ())
+        if not isinstance(answer, Done):
+            raise LocalError("the learner answered that it should save with something else")
+        return answer
 
     def set_progress(self, steps: int, window: int | None = None) -> None:
         """Tell the run's certified progress, which the learning rate follows, and where to read on (`Learner`)."""
@@ -241,18 +237,16 @@ class LearnerClient:
         if self._failure is not None:
             raise self._failure
 
-    async def _ask(
-        self, command: Command, locks: tuple[asyncio.Lock, ...]
-    ) -> tuple[SnapshotTaken | Done, Tensor | None]:
+    async def _ask(self, command: Command, slots: tuple[int, ...]) -> tuple[SnapshotTaken | Done, Tensor | None]:
         answer: asyncio.Future[tuple[SnapshotTaken | Done, Tensor | None]]
         answer = asyncio.get_running_loop().create_future()
         fragment = command.fragment if isinstance(command, TakeSnapshot) else None
-        self._pending[command.ticket] = _Pending(answer, locks, fragment)
+        self._pending[command.ticket] = _Pending(answer, slots, fragment)
         try:
             self._send(command)
         except MusterError:
             self._pending.pop(command.ticket)
-            _release_locks(locks)
+            self._free.give_back(slots)
             raise
         return await answer
 
@@ -301,17 +295,21 @@ class LearnerClient:
                 if isinstance(message, Refused):
                     pending.answer.set_exception(LocalError(f"the learner refused: {message.reason}"))
                 else:
-                    # copied here, where no later snapshot can have been asked for
-                    taken = None if pending.fragment is None else self._planes.outgoing(pending.fragment).clone()
-                    pending.answer.set_result((message, taken))
-            _release_locks(pending.locks)
+                    pending.answer.set_result((message, self._taken(pending)))
+            self._free.give_back(pending.slots)
+
+    def _taken(self, pending: _Pending) -> Tensor | None:
+        """The snapshot that was asked for; others may have its slot next."""
+        if pending.fragment is None:
+            return None
+        return self._slots.slot(pending.slots[0], pending.fragment).clone()
 
     def _release(self, reason: MusterError) -> None:
         """Nothing will be answered any more."""
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(reason)
-            _release_locks(pending.locks)
+            self._free.give_back(pending.slots)
         self._pending.clear()
         if not self._ready.done():
             self._ready.set_exception(reason)
@@ -333,30 +331,12 @@ async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> 
     ready.result()
 
 
-def _planes_of(learner: LearnerEnd, layout: Sequence[FragmentLayout]) -> SharedPlanes:
-    """The memory shared with a learner; raises UsageError if a session has made it for a model of another size."""
+def _slots_of(learner: LearnerEnd, layout: Sequence[FragmentLayout], overlap: int) -> SharedSlots:
+    """The memory shared with a learner; raises LocalError, and the learner is gone, if there is not enough."""
     try:
-        return SharedPlanes.behind(learner.planes_descriptor, layout)
+        return SharedSlots.behind(learner.slots_descriptor, layout, overlap)
     except LocalError:
-        if not isinstance(learner, AttachedSession):
-            learner.kill()
-            learner.reap()
-            learner.close()
-            raise
-        raise UsageError("this model has another number of parameters than the run's; build the run's model") from None
-
-
-async def _acquire(locks: tuple[asyncio.Lock, ...]) -> None:
-    held: list[asyncio.Lock] = []
-    try:
-        for lock in locks:
-            await lock.acquire()
-            held.append(lock)
-    except asyncio.CancelledError:
-        _release_locks(held)
+        learner.kill()
+        learner.reap()
+        learner.close()
         raise
-
-
-def _release_locks(locks: Iterable[asyncio.Lock]) -> None:
-    for lock in locks:
-        lock.release()

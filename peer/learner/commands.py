@@ -6,34 +6,25 @@ later.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from peer.learner.channel import Channel
 from peer.learner.device_copies import Arrival, DeviceCopies, at_once
-from peer.learner.messages import (
-    TEXT_MAX,
-    AdoptFragment,
-    Command,
-    Done,
-    LoadAll,
-    Refused,
-    Save,
-    SnapshotTaken,
-    TakeSnapshot,
-)
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.messages import TEXT_MAX, AdoptFragment, Command, Done, Refused, Save, SnapshotTaken, TakeSnapshot
+from peer.learner.shared_memory import SharedSlots
 from peer.learner.work_counters import Counters
 from peer.machine.heap import give_back_freed
 from peer.numerics.fragments import FragmentLayout
+from peer.storage.tensor_file import write_tensors
 
 Answer = SnapshotTaken | Done
 
@@ -50,8 +41,7 @@ class Replica(Protocol):
     def adopt(
         self, fragment: int, new: Tensor, reference: Tensor | None, counted_steps: int, counted_tokens: int
     ) -> None: ...
-    def load_all(self, parameters: Tensor) -> None: ...
-    def export_state(self) -> dict[str, Tensor]: ...
+    def export_state(self, copied: bool = True) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +58,12 @@ class LearnerCommands:
     def __init__(
         self,
         learner: Replica,
-        planes: SharedPlanes,
+        slots: SharedSlots,
         channel: Channel,
         crossings: DeviceCopies = DeviceCopies(),  # noqa: B008 - it has no state
     ) -> None:
         self._learner = learner
-        self._planes = planes
+        self._slots = slots
         self._channel = channel
         self._crossings = crossings
         self._under_way: deque[_Errand] = deque()
@@ -104,7 +94,7 @@ class LearnerCommands:
     def _refusing(self, ticket: int) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError, SafetensorError) as error:
+        except (ValueError, OSError) as error:
             self._channel.send(Refused(ticket=ticket, reason=str(error)[:TEXT_MAX]))
 
     def _start(self, command: Command, crossings: DeviceCopies) -> tuple[Arrival, Callable[[], Answer]]:
@@ -113,15 +103,13 @@ class LearnerCommands:
         if isinstance(command, TakeSnapshot):
             return self._snapshot(command, crossings)
         if isinstance(command, AdoptFragment):
-            wanted = (self._planes.incoming(command.fragment), self._planes.reference(command.fragment))
-            fetched, arrival = crossings.fetch(*wanted[: 1 if command.overwrite else 2])
+            slots = [slot for slot in (command.slot, command.reference) if slot is not None]
+            fetched, arrival = crossings.fetch(*(self._slots.slot(slot, command.fragment) for slot in slots))
             return arrival, lambda: self._adopt(command, *fetched)
-        if isinstance(command, LoadAll):
-            return at_once, partial(self._load_all, command)
         return at_once, partial(self._save, command)
 
     def _snapshot(self, command: TakeSnapshot, crossings: DeviceCopies) -> tuple[Arrival, Callable[[], Answer]]:
-        shared = self._planes.outgoing(command.fragment)
+        shared = self._slots.slot(command.slot, command.fragment)
         snapshot = crossings.room(shared)
         counters = self._learner.snapshot(command.fragment, snapshot)
         taken = SnapshotTaken(ticket=command.ticket, **asdict(counters))
@@ -131,14 +119,18 @@ class LearnerCommands:
         self._learner.adopt(command.fragment, new, reference, command.counted_steps, command.counted_tokens)
         return self._done(command)
 
-    def _load_all(self, command: LoadAll) -> Done:
-        self._learner.load_all(self._planes.all_incoming)
-        return self._done(command)
-
     def _save(self, command: Save) -> Done:
-        save_file(self._learner.export_state(), command.path)
+        began, path = time.monotonic(), Path(command.path)
+        temporary = path.with_name(f"{path.name}.new")
+        try:
+            write_tensors(temporary, self._learner.export_state(copied=False))
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
         give_back_freed()
-        return self._done(command)
+        return Done(ticket=command.ticket, at_step=self._learner.step_count, seconds=time.monotonic() - began)
 
     def _done(self, command: Command) -> Done:
         return Done(ticket=command.ticket, at_step=self._learner.step_count)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from threading import Event
 from typing import Any, cast
@@ -15,7 +17,7 @@ from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
 from peer.learner.memory_estimate import sequences_per_pass
 from peer.model.build import build_model, parameter_specs
-from peer.numerics.fragments import named_tensors, scatter, split_fragments
+from peer.numerics.fragments import named_tensors, split_fragments
 
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
 
@@ -25,24 +27,36 @@ class AbandonedError(Exception):
 
 
 class FlatModel:
-    """A model that flat fragments are put into, for looking only: no learner is disturbed, and nothing is trained.
+    """A model that looks at flat fragments: it has no parameters of its own, and on the CPU it takes no copy of them.
 
     Once `abandoned` is set it says nothing more: whoever is asking it gets an AbandonedError after one pass.
     """
 
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
-        self._model = build_model(config.model, config.data.context_tokens, config.seed).to(device).eval()
+        self._device = device
+        self._model = build_model(config.model, config.data.context_tokens, None).to(device).eval()
+        self._let_go()
         if abandoned is not None:
             embedding = cast(Any, self._model).get_input_embeddings()  # whatever is asked of a model begins there
             embedding.register_forward_pre_hook(partial(_unless, abandoned))
 
-    def under(self, anchors: Sequence[Tensor]) -> nn.Module:
-        """The model with these parameters, until the next ones: float32[elements] per fragment, in order."""
+    @contextmanager
+    def under(self, anchors: Sequence[Tensor]) -> Iterator[nn.Module]:
+        """The model with these parameters within the block: float32[elements] per fragment, in order."""
         named = named_tensors(self._model)
-        for layout, anchor in zip(self.fragments, anchors, strict=True):
-            scatter(layout, anchor, named)
-        return self._model
+        try:
+            for layout, anchor in zip(self.fragments, anchors, strict=True):
+                for spec, start in zip(layout.tensors, layout.offsets, strict=False):
+                    part = anchor[start : start + spec.elements].view(spec.shape)
+                    named[spec.name].data = part.to(self._device)
+            yield self._model
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.data = torch.empty(0, device=self._device)
 
 
 def _unless(abandoned: Event, *_: object) -> None:
@@ -56,9 +70,17 @@ class Evaluator:
     def __init__(self, config: RunConfig, heldout: Tensor, device: str = "cpu", abandoned: Event | None = None) -> None:
         """`heldout` is uint8, shape (tokens,); which of it is used depends on the run only."""
         self._flat = FlatModel(config, device, abandoned)
+        self._heldout = heldout
+        self._device = device
         self.fragments = self._flat.fragments
         self._context_tokens = config.data.context_tokens
         self._windows = evaluation_windows(heldout, config.data, config.seed).to(device)
+
+    def on_other(self, config: RunConfig) -> Evaluator:
+        """One with the same model that looks at what this config names of the same text."""
+        other = copy(self)
+        other._windows = evaluation_windows(self._heldout, config.data, config.seed).to(self._device)
+        return other
 
     def loss(self, anchors: Sequence[Tensor]) -> float:
         """Mean nats per held-out token under these parameters: float32[elements] per fragment, in order."""
@@ -66,11 +88,13 @@ class Evaluator:
 
     def judge(self, anchors: Sequence[Tensor], measure: Callable[[nn.Module, Tensor], float]) -> float:
         """`measure` of the model under these parameters and of int64 windows, shape (sequences, context_tokens + 1)."""
-        return measure(self._flat.under(anchors), self._windows)
+        with self._flat.under(anchors) as model:
+            return measure(model, self._windows)
 
     def sample(self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator) -> str:
         """`generate_text` under these parameters."""
-        return generate_text(self._flat.under(anchors), prompt, tokens, generator, self._context_tokens)
+        with self._flat.under(anchors) as model:
+            return generate_text(model, prompt, tokens, generator, self._context_tokens)
 
 
 def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
-
 from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
+from dht.errors import LocalError
 from peer.learner.attached import AttachedSession
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import SharedSlots
 from peer.model.description import Description, Named
 from peer.numerics.fragments import gather
 from peer.storage.anchors import layouts_of
 
 
-def write_values(planes: SharedPlanes, config: RunConfig, values: Named) -> None:
-    """Leave them where snapshots will lie."""
-    for layout in layouts_of(config):
-        gather(layout, values, planes.outgoing(layout.index))
+def write_values(slots: SharedSlots, config: RunConfig, values: Named) -> None:
+    """Leave them behind the slots."""
+    slots.lay_out(gather(layout, values) for layout in layouts_of(config))
 
 
 def session_description(config: RunConfig, session: AttachedSession) -> Description:
-    """The run that a session begins, with what `write_values` has left."""
-    planes = SharedPlanes(os.dup(session.planes_descriptor), layouts_of(config))
+    """The run that a session begins, with what `write_values` has left; raises LocalError if that is not all."""
+    layouts = layouts_of(config)
+    vectors = SharedSlots(session.slots_descriptor, layouts, config.pace.overlap).laid_out()
+    if vectors is None:
+        raise LocalError("the session has not left its model")
     values: dict[str, Tensor] = {}
-    for layout in layouts_of(config):
-        vector = planes.outgoing(layout.index).clone()
+    for layout, vector in zip(layouts, vectors, strict=True):
         for spec, offset in zip(layout.tensors, layout.offsets, strict=False):
             values[spec.name] = vector[offset : offset + spec.elements].view(spec.shape)
-    planes.close_descriptor()
     return Description(config, values)

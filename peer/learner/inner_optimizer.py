@@ -195,12 +195,12 @@ def bytes_per_parameter(name: InnerOptimizer) -> float:
 
 
 def export_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Copies of all optimizer state as CPU tensors named `<parameter index>.<field>`; numbers become int64 scalars."""
+    """All optimizer state, not copied, by `<parameter index>.<field>`; numbers become int64 scalars."""
     exported: dict[str, Tensor] = {}
     for index, parameter in enumerate(_parameters(optimizer)):
         for field, value in optimizer.state[parameter].items():
             if field not in _CONSTANT_STATE:
-                exported[f"{index}.{field}"] = torch.as_tensor(value).detach().to("cpu", copy=True)
+                exported[f"{index}.{field}"] = torch.as_tensor(value).detach()
     return exported
 
 

@@ -239,13 +239,16 @@ class Learner:
         for fragment, part in enumerate(fragment_views(parameters, self.fragments)):
             self.adopt(fragment, part, None, 0, 0)
 
-    def export_state(self) -> dict[str, Tensor]:
-        """Everything a resumed learner needs to continue with the same bits, as CPU tensors."""
+    def export_state(self, copied: bool = True) -> dict[str, Tensor]:
+        """Everything a resumed learner needs to continue with the same bits.
+
+        As CPU tensors; or not `copied`, wherever they are, for whoever looks at them before the next step.
+        """
         count = self._count
         position = [count.steps, count.tokens, count.window, self._progress_steps, self._state_steps]
         state = {
-            "theta": self._parameters.values.to("cpu", copy=True),
-            "cut_off": self._parameters.cut_off.clone(),
+            "theta": self._parameters.values,
+            "cut_off": self._parameters.cut_off,
             "position": torch.tensor(position, dtype=torch.int64),
             "counted_from": torch.tensor(count.counted_from, dtype=torch.int64),
         }
@@ -253,7 +256,8 @@ class Learner:
         withheld = {} if self._withheld is None else self._withheld.export_state()
         if self.config.outer.moment_correction is not None:
             withheld[_LAST_RATE] = torch.tensor(last_rate(self._optimizer), dtype=torch.float64)
-        return state | withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
+        state |= withheld | {_OPTIMIZER_PREFIX + name: value for name, value in exported.items()}
+        return {name: one.to("cpu", copy=True) for name, one in state.items()} if copied else state
 
     def import_state(self, state: dict[str, Tensor]) -> None:
         """Continue from `export_state`; raises LocalError if it belongs to another model."""

@@ -42,12 +42,12 @@ from peer.learner.messages import (
     Threads,
 )
 from peer.learner.setup import AttackNamed, settle
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import SharedSlots
 
 REPORT_SECONDS = 0.2
 
 
-def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | None = None) -> None:
+def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | None = None) -> None:
     """Read Start, build the learner, say Ready, train until told to stop.
 
     Raises PeerGoneError when the peer ends, UsageError if the run does not fit this machine, LocalError otherwise.
@@ -67,12 +67,12 @@ def serve(channel: Channel, planes_descriptor: int, attack_named: AttackNamed | 
         learner.import_state(read_state(start.state_path))
     gc.freeze()  # what was imported stays; see peer.learner.process.import_quickly
     gc.enable()
-    planes = SharedPlanes(planes_descriptor, learner.fragments)
+    slots = SharedSlots(slots_descriptor, learner.fragments, start.config.pace.overlap)
     crossings = DeviceCopies()
     if settled.placement.is_cuda:
-        planes.pin()
+        slots.pin()
         crossings = StreamCopies(settled.placement.device)
-    obedience = CommandLoop(learner, LearnerCommands(learner, planes, channel, crossings), channel, start)
+    obedience = CommandLoop(learner, LearnerCommands(learner, slots, channel, crossings), channel, start)
     channel.send(
         Ready(
             startup_cpu_seconds=cpu_seconds(),

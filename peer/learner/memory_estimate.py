@@ -7,42 +7,46 @@ Sizes follow from the manifest. What the layers of a step keep is an estimate, w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from coordinator.run.manifest import RunConfig
+from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
 from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
+from peer.learner.shared_memory import slots_bytes
 from peer.machine.free_memory import free_memory_bytes
-from peer.model.build import SHARED_PLANES, parameter_specs
+from peer.model.build import parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FLOAT_BYTES
-from peer.storage.anchors import STATES_SERVED
-from peer.storage.checkpoint import KEPT
+from peer.storage.anchors import STEPS_KEPT, STEPS_SHARE, layouts_of
+from peer.storage.generations import KEPT
 
 Place = Literal["device", "host", "disk"]
 # of state per element, at most; `peer.learner.inner_optimizer.bytes_per_parameter` measures it, which costs an import
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
 BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
-EVALUATORS = 2  # a host's models: for all held-out windows, and for some
 SEQUENCES_PER_PASS = 32
 LOGITS_PER_PASS = 1 << 26  # 256 MiB of float32
-STATE_BYTES = 2 * FLOAT_BYTES  # an anchor and its momentum
 # Python, torch, transformers and the built-in text in one process (measured); tokens of files are mapped, not held
 RUNTIME_BYTES = 400 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that takes `size_bytes` in a place; `trains`: only where a learner is."""
+    """One thing that takes `size_bytes` in a place.
+
+    `trains`: only where a learner is. `passes`: only during a step.
+    """
 
     place: Place
     what: str
     size_bytes: int
     trains: bool = True
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,17 @@ class Footprint:
     def bytes_in(self, place: Place) -> int:
         return sum(need.size_bytes for need in self.needs if need.place == place)
 
+    @property
+    def step_bytes(self) -> int:
+        """What a step takes of the device beside the state, all of its sequences at once."""
+        return sum(need.size_bytes for need in self.needs if need.place == "device" and need.passes)
+
     def summary(self) -> str:
-        """Bytes per parameter by place, in one line."""
-        device, host, disk = (self.bytes_in(place) / self.parameters for place in get_args(Place))
-        return f"{device:.1f} bytes per parameter where it trains, {host:.1f} in memory beside it, {disk:.1f} on disk"
+        """Amounts by place, in one line."""
+        state = quantity.size(self.bytes_in("device") - self.step_bytes)
+        host, disk = (quantity.size(self.bytes_in(place)) for place in ("host", "disk"))
+        step = quantity.size(self.step_bytes)
+        return f"{state} where it trains and up to {step} for a step, {host} in memory beside it, {disk} on disk"
 
 
 def footprint(config: RunConfig, sequences: int | None = None, recompute: bool = False) -> Footprint:
@@ -68,33 +79,38 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
     step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
     withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
     own = (precise + rounded + withheld) * elements + optimizer_bytes(config)  # the learner's
+    state, layouts, overlap = _state_bytes(config), layouts_of(config), config.pace.overlap
+    largest = max(layout.elements for layout in layouts)
     needs = (
         Need("device", f"parameters in {config.inner.precision}", precise * elements),
         Need("device", "gradients", precise * elements),
         Need("device", f"state of {config.inner.optimizer}", optimizer_bytes(config)),
-        Need("device", "activations of a step, or copies in the optimizer", step),
-        Need("host", "shared with the learner: in, out, reference", SHARED_PLANES * FLOAT_BYTES * elements),
+        Need("device", "activations of a step, or copies in the optimizer", step, passes=True),
+        Need("host", "shared with the learner: fragments in flight", slots_bytes(layouts, overlap)),
         Need("host", "what rounding cuts off", rounded * elements),
         Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
-        Need("host", "anchors and momentum", STATE_BYTES * elements, False),
-        Need("host", "an older one that others may ask for", (STATES_SERVED - 1) * STATE_BYTES * elements, False),
-        Need("host", "steps that others may ask for, no more than a state", STATE_BYTES * elements, False),
-        Need("host", "rounds in flight", config.pace.overlap * _round_bytes(config), False),
-        Need("disk", "checkpoints, and the one being written", (KEPT + 1) * (STATE_BYTES * elements + own)),
-        Need("disk", "the learner's part of it, a second time", own),
+        Need("host", "anchors" + " and momentum" * (state > FLOAT_BYTES), state * elements, False),
+        Need("host", "older ones, of rounds in flight", overlap * state * largest, False),
+        Need("host", "steps that others may ask for", int(_step_bytes(config) * elements), False),
+        Need("host", "rounds in flight", overlap * _round_bytes(config, largest), False),
+        Need("disk", "what was saved last, and what is saved next", KEPT * (state * elements + own)),
     )
     return Footprint(elements, needs)
 
 
 def host_bytes(config: RunConfig) -> int:
-    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates with two models."""
+    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates that where it is.
+
+    Building the model that does takes as much as the model, before there is anything but anchors.
+    """
     kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
+    building = (_state_bytes(config) + FLOAT_BYTES) * _elements(config)
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, twice
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary) * data.context_tokens
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
-    return RUNTIME_BYTES + kept + EVALUATORS * FLOAT_BYTES * _elements(config) + windows + layer + logits
+    return RUNTIME_BYTES + max(kept, building) + windows + layer + logits
 
 
 def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:
@@ -119,11 +135,22 @@ def optimizer_bytes(config: RunConfig) -> int:
     )
 
 
-def _round_bytes(config: RunConfig) -> int:
-    """A round in flight: snapshot, gradient, the applied state, and parts of everybody's contributions."""
-    elements = _elements(config) // config.pace.fragments
+def _state_bytes(config: RunConfig) -> int:
+    """Of a certified state per element: the anchor, and the momentum where steps need it."""
+    return FLOAT_BYTES * (2 if config.outer.momentum else 1)
+
+
+def _step_bytes(config: RunConfig) -> float:
+    """Of the steps that are kept per element."""
+    encoded = CODECS[config.outer.result_codec].encoded_bytes(1 << 20) / (1 << 20)
+    return max(STEPS_KEPT * encoded, STEPS_SHARE * FLOAT_BYTES)
+
+
+def _round_bytes(config: RunConfig, elements: int) -> int:
+    """A round in flight: snapshot, the applied state, and parts of everybody's contributions, also of one before it."""
     codecs = (config.outer.contribution_codec, config.outer.result_codec)
-    return elements * (2 * FLOAT_BYTES + STATE_BYTES) + 2 * sum(CODECS[one].encoded_bytes(elements) for one in codecs)
+    encoded = 2 * CODECS[codecs[0]].encoded_bytes(elements) + CODECS[codecs[1]].encoded_bytes(elements)
+    return elements * (FLOAT_BYTES + _state_bytes(config)) + 2 * encoded
 
 
 def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool) -> int:

@@ -39,7 +39,7 @@ class Start(Wire):
 
 
 class SessionStart(Wire):
-    """First frame of a session to its peer: the run to join, or the run to begin with what the planes hold."""
+    """First frame of a session to its peer: the run to join, or the run to begin with what is laid out."""
 
     invite: str = Field(max_length=2 * INVITE_BYTES_MAX)
     config: RunConfig | None
@@ -58,22 +58,20 @@ class _Ticketed(Wire):
 
 
 class TakeSnapshot(_Ticketed):
-    """Copy a fragment into the outgoing plane; answered by SnapshotTaken."""
+    """Copy a fragment into a slot of the shared memory; answered by SnapshotTaken."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
+    slot: int = Field(ge=0)
 
 
 class AdoptFragment(_Ticketed):
-    """Take over the incoming plane's fragment, as `Learner.adopt` does; answered by Done."""
+    """Take over the fragment in a slot, as `Learner.adopt` does; answered by Done."""
 
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
+    slot: int = Field(ge=0)
+    reference: int | None = Field(ge=0)  # the slot of what it is measured against
     counted_steps: int = 0  # below zero: what is in no version any more
     counted_tokens: int = 0
-    overwrite: bool = False
-
-
-class LoadAll(_Ticketed):
-    """Start from the whole incoming plane; answered by Done."""
 
 
 class Save(_Ticketed):
@@ -156,7 +154,7 @@ class Steps(Wire):
 
 
 class SnapshotTaken(Wire):
-    """The fragment lies in the outgoing plane."""
+    """The fragment lies in the slot."""
 
     ticket: int
     steps: int
@@ -167,10 +165,11 @@ class SnapshotTaken(Wire):
 
 
 class Done(Wire):
-    """A command took effect before step `at_step + 1`."""
+    """A command took effect before step `at_step + 1`, and kept the learner from its steps for so long."""
 
     ticket: int
     at_step: int
+    seconds: float = 0.0
 
 
 class Obeyed(Wire):
@@ -195,13 +194,13 @@ class Failed(Wire):
     usage: bool = False
 
 
-Command = TakeSnapshot | AdoptFragment | LoadAll | Save
+Command = TakeSnapshot | AdoptFragment | Save
 Message = (
-    Start | TakeSnapshot | AdoptFragment | LoadAll | Save | CertifiedProgress | SetPace | PauseSteps | Stop
+    Start | TakeSnapshot | AdoptFragment | Save | CertifiedProgress | SetPace | PauseSteps | Stop
     | Ready | Steps | SnapshotTaken | Done | Refused | Failed | SessionStart | Threads | Obeyed | Preparing
 )  # fmt: skip
 _KINDS: tuple[type[Message], ...] = (
-    Start, TakeSnapshot, AdoptFragment, LoadAll, Save, CertifiedProgress, SetPace, PauseSteps, Stop,
+    Start, TakeSnapshot, AdoptFragment, Save, CertifiedProgress, SetPace, PauseSteps, Stop,
     Ready, Steps, SnapshotTaken, Done, Refused, Failed, SessionStart, Threads, Obeyed, Preparing,
 )  # fmt: skip
 

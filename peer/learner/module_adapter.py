@@ -82,8 +82,8 @@ class ModuleAdapter:
         for fragment, part in enumerate(fragment_views(parameters, self.fragments)):
             self.adopt(fragment, part, None, 0, 0)
 
-    def export_state(self) -> dict[str, Tensor]:
-        """Parameters and counters, as CPU tensors; the optimizer's state is its owner's to save."""
+    def export_state(self, copied: bool = True) -> dict[str, Tensor]:
+        """Parameters and counters, as CPU tensors of their own; the optimizer's state is its owner's to save."""
         count = self.count
         state = {
             "theta": torch.cat([gather(layout, self._named) for layout in self.fragments]),

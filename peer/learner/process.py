@@ -1,4 +1,4 @@
-"""The learner's own process: `python -m peer.learner.process SOCKET PLANES PARENT` (design §3).
+"""The learner's own process: `python -m peer.learner.process SOCKET MEMORY PARENT` (design §3).
 
 It ends when its peer does, however the peer ends. Everything heavy is imported late: first the process makes sure that
 it cannot be left behind, and that importing costs what it must.
@@ -31,7 +31,7 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
 
     `attack_named` makes the attack that `Start` names (`peer.attacks.learner`); an honest learner has none.
     """
-    connection, planes, parent = (int(argument) for argument in arguments)
+    connection, memory, parent = (int(argument) for argument in arguments)
     die_with_parent(parent)
     keep_freed_memory()
     channel = Channel(socket.socket(fileno=connection))
@@ -40,7 +40,7 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
         import_ahead()
         from peer.learner.loop import serve
 
-        serve(channel, planes, attack_named)
+        serve(channel, memory, attack_named)
     except PeerGoneError:
         pass
     except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told

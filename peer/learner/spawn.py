@@ -79,7 +79,7 @@ class LearnerEnd(Protocol):
     @property
     def pid(self) -> int: ...
     @property
-    def planes_descriptor(self) -> int: ...
+    def slots_descriptor(self) -> int: ...
     def kill(self) -> None: ...
     def reap(self) -> int: ...
     def ending(self, code: int) -> LocalError: ...
@@ -87,7 +87,7 @@ class LearnerEnd(Protocol):
 
 
 def start_child(
-    module: str, planes_descriptor: int, name: str
+    module: str, slots_descriptor: int, name: str
 ) -> tuple[subprocess.Popen[bytes], socket.socket, IO[bytes]]:
     """Run a module that inherits the shared memory and a socket: its process, our end, and the file it writes to.
 
@@ -96,7 +96,7 @@ def start_child(
     ours, theirs = socket.socketpair()
     # a file instead of a pipe: nobody has to read it, and a full pipe would stop the child
     output = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-    inherited = (theirs.fileno(), planes_descriptor)
+    inherited = (theirs.fileno(), slots_descriptor)
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, (*inherited, os.getpid()))],
@@ -135,7 +135,7 @@ class LearnerSpawn:
     process: subprocess.Popen[bytes]
     connection: socket.socket
     output: IO[bytes]
-    planes: IO[bytes]
+    slots: IO[bytes]
 
     @classmethod
     def begin(cls, program: str = LEARNER_PROGRAM) -> Self:
@@ -143,11 +143,11 @@ class LearnerSpawn:
 
         Call it from a thread that lives as long as the learner shall: the kernel ends the learner with it.
         """
-        planes = os.fdopen(os.memfd_create("muster-planes", os.MFD_CLOEXEC), "r+b", buffering=0)
+        slots = os.fdopen(os.memfd_create("muster-slots", os.MFD_CLOEXEC), "r+b", buffering=0)
         try:
-            return cls(*start_child(program, planes.fileno(), "the learner process"), planes)
+            return cls(*start_child(program, slots.fileno(), "the learner process"), slots)
         except LocalError:
-            planes.close()
+            slots.close()
             raise
 
     @property
@@ -156,14 +156,14 @@ class LearnerSpawn:
         return self.process.pid
 
     @property
-    def planes_descriptor(self) -> int:
+    def slots_descriptor(self) -> int:
         """The shared memory."""
-        return self.planes.fileno()
+        return self.slots.fileno()
 
     @property
     def closed(self) -> bool:
         """Whether somebody has used it, to its end."""
-        return self.planes.closed
+        return self.slots.closed
 
     def kill(self) -> None:
         """End the process at once; `reap` waits until it is gone."""
@@ -172,7 +172,7 @@ class LearnerSpawn:
     def close(self) -> None:
         """Forget what it wrote and what it shared; for when it has ended."""
         self.output.close()
-        self.planes.close()
+        self.slots.close()
 
     def reap(self) -> int:
         """Wait for the process, which has closed its socket, and kill it if it does not end; returns its exit code."""

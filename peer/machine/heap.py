@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
+LARGE_BYTES = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -20,6 +21,17 @@ def give_back_freed() -> None:
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def give_back_large_pieces() -> None:
+    """From now on, whenever one is freed.
+
+    glibc gives back what is larger than the largest that was freed before, and so in the end nothing: a peer's
+    fragments, each of another size, would lie in holes of each other's. To get them from the system each time costs a
+    hundredth of what a round does with them.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def keep_freed_memory() -> None:

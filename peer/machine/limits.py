@@ -80,6 +80,13 @@ class Limits(Wire):
     disk_gigabytes: float = Field(
         0.0, ge=0, le=AMOUNT_MAX, title="Disk, GB", description="most that the data folder may hold; 0 for no limit"
     )
+    written_gigabytes_per_hour: float = Field(
+        13.6,
+        ge=0,
+        le=AMOUNT_MAX,
+        title="Written, GB an hour",
+        description="most that is saved in an hour; at 13.6 an SSD for 600 TB lasts five years; 0 for no limit",
+    )
     hours: str = Field(
         "", max_length=512, title="Hours", description="when to train: `mon-fri 22:00-07:00, sun 10:00-18:00`"
     )

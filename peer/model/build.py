@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -25,7 +25,6 @@ from peer.numerics.fragments import TensorSpec
 if TYPE_CHECKING:
     from transformers import LlamaConfig
 
-SHARED_PLANES = 3  # snapshots out, anchors in, references in
 # what families call the matrices that write into the residual stream
 RESULTS = frozenset(["o_proj", "out_proj", "c_proj", "down_proj", "dense_4h_to_h", "fc2", "fc_out", "wo", "w2"])
 
@@ -73,8 +72,8 @@ def initial_bound(spec: ModelSpec, name: str, fan_in: int) -> float | None:
     return 1 / math.sqrt(fan_in * (2 * spec.layers if is_result else 1))
 
 
-def initial_parameters(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
-    """Seeded float32 values of every tensor of `parameter_specs`, by name: the state at version 0.
+def initial_parameters(spec: ModelSpec, seed: int, tensors: Sequence[TensorSpec] | None = None) -> dict[str, Tensor]:
+    """Seeded float32 values of these tensors, or of all of `parameter_specs`, by name: the state at version 0.
 
     Norms start at one, biases at zero, matrices uniform within their bounds, or ±1/√hidden_size, from which a small
     Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come
@@ -82,7 +81,7 @@ def initial_parameters(spec: ModelSpec, seed: int) -> dict[str, Tensor]:
     draw the same bits; torch's normal numbers differ with the vector width of the CPU.
     """
     bound = 1 / math.sqrt(spec.hidden_size)
-    return {tensor.name: _initial_values(tensor, bound, seed) for tensor in parameter_specs(spec)}
+    return {tensor.name: _initial_values(tensor, bound, seed) for tensor in tensors or parameter_specs(spec)}
 
 
 def _initial_values(tensor: TensorSpec, bound: float, seed: int) -> Tensor:
@@ -113,20 +112,20 @@ def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
     )
 
 
-def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
+def build_model(spec: ModelSpec, context_tokens: int, seed: int | None) -> nn.Module:
     """The run's model in float32 on the CPU; leaves global random state alone.
 
-    It holds `initial_parameters`, and where they are not seeded nothing of use. Raises UsageError if the installed
-    `transformers` does not build what the manifest lists.
+    It holds `initial_parameters`; where they are not seeded, or for no `seed`, nothing of use. Raises UsageError if the
+    installed `transformers` does not build what the manifest lists.
     """
     _check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
-    if spec.weights == "seeded":
-        initial = initial_parameters(spec, seed)
+    if spec.weights == "seeded" and seed is not None:
+        named = dict(model.named_parameters())
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter.copy_(initial[name])
+            for tensor in parameter_specs(spec):  # one after the other: all of them would take as much as the model
+                named[tensor.name].copy_(initial_parameters(spec, seed, [tensor])[tensor.name])
     return model
 
 

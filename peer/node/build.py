@@ -13,6 +13,7 @@ import torch
 from coordinator.chain.chain import Chain
 from coordinator.chain.waypoint import knows
 from coordinator.core.context import Core
+from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
 from coordinator.run.manifest import Manifest, RunConfig
 from dht.addresses import PeerAddress
@@ -33,6 +34,8 @@ from peer.net.network import Network
 from peer.net.transport import Transport
 from peer.node.daemon_options import daemon_config
 from peer.node.options import NodeOptions
+from peer.numerics.codec import CODECS
+from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.golden import self_check
 from peer.numerics.merge_plugin import merge_rule
 from peer.numerics.plugins import check_packages
@@ -54,7 +57,8 @@ log = structlog.get_logger(__name__)
 BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
 GIVEN_OF_DAY = 0.25  # of the owner's upload of a day, at once and then again in the course of it
 GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
-BLOB_FRAGMENTS = 8  # blobs kept: what this many copies of the largest fragment take, per round in flight
+BLOB_FRAGMENTS = 8  # of the largest fragment, copies that the blobs of a round in flight take at most
+BLOB_COPIES = 3  # encoded ones that they take as a rule: what we contribute, what we reduce, what comes of it
 
 
 def prepare(options: NodeOptions) -> Identity:
@@ -235,8 +239,7 @@ def build_driver(
 ) -> RoundDriver:
     """The protocol core with its shell, holding what was saved."""
     config = core.manifest.config
-    largest_bytes = 4 * max(layout.elements for layout in held.anchors.layouts)
-    blobs = BlobStore(max(BLOB_BYTES_MIN, BLOB_FRAGMENTS * largest_bytes * config.pace.overlap))
+    blobs = _blob_store(config, max(layout.elements for layout in held.anchors.layouts))
     work, make_pump = _work(core, held.anchors, blobs, options)
     driver = make_pump(
         engine=Engine(core, held.chains, held.held, asyncio.get_running_loop().time()),
@@ -257,6 +260,15 @@ def build_driver(
     if held.learner_state is not None:
         driver.local_work.doubt(set(range(config.pace.fragments)))
     return driver
+
+
+def _blob_store(config: RunConfig, largest: int) -> BlobStore:
+    """For a largest fragment of so many elements."""
+    codecs = (config.outer.contribution_codec, config.outer.result_codec)
+    round_bytes = BLOB_COPIES * max(CODECS[codec].encoded_bytes(largest) for codec in codecs)
+    over = config.pace.overlap + (ROUNDS_KEPT if config.trust.audit_share else 0)  # others may come late
+    most_bytes = BLOB_FRAGMENTS * FLOAT_BYTES * largest * config.pace.overlap
+    return BlobStore(max(BLOB_BYTES_MIN, most_bytes), max(BLOB_BYTES_MIN, over * round_bytes))
 
 
 def give_within(limits: Limits, driver: RoundDriver) -> None:

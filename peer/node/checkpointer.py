@@ -15,17 +15,30 @@ from coordinator.wire.presence import Presence
 from dht.errors import LocalError, MusterError
 from peer.learner.client import LearnerStoppedError
 from peer.machine.heap import give_back_freed
+from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.node.learner_control import LearnerControl
 from peer.rounds.driver import RoundDriver
 from peer.storage.credit_book import CreditBook
 from peer.storage.run_directory import Captured, RunDirectory
 
-CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SECONDS = 30.0  # between two saves, where neither disk nor learner ask for more
+HELD_SHARE = 0.01  # of its time that saving keeps a learner from its steps
+HELD_SECONDS = 0.05  # that nobody minds
 LEARNER_SECONDS = 6.0  # beyond a step, that the learner may be silent over its part of what is saved last
 LEARNER_SECONDS_MAX = 12.0
 
+SECONDS_PER_HOUR = 3600.0
+
 _All = tuple[Captured, Path | None]
 """What the peer saves, and the file that the learner has written."""
+
+
+def rest_seconds(written_bytes: float, held_seconds: float, limits: Limits) -> float:
+    """How long to wait after a save that has written so much and kept the learner from its steps for so long."""
+    hourly_bytes = limits.written_gigabytes_per_hour * GIGABYTE_BYTES
+    of_disk = SECONDS_PER_HOUR * written_bytes / hourly_bytes if hourly_bytes else 0.0
+    of_learner = held_seconds / HELD_SHARE if held_seconds > HELD_SECONDS else 0.0
+    return max(CHECKPOINT_SECONDS, of_disk, of_learner)
 
 
 async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
@@ -41,12 +54,21 @@ async def _to_its_end(writing: Coroutine[Any, Any, None]) -> None:
 class Checkpointer:
     """Writes one checkpoint at a time; a disk that refuses is told to the owner, and training goes on."""
 
-    def __init__(self, directory: RunDirectory, driver: RoundDriver, presence: Callable[[], Presence]) -> None:
-        """`presence` is what this peer says of itself."""
+    def __init__(
+        self,
+        directory: RunDirectory,
+        driver: RoundDriver,
+        presence: Callable[[], Presence],
+        limits: Callable[[], Limits] = Limits,
+    ) -> None:
+        """`presence` is what this peer says of itself, `limits` what its owner allows now."""
         manifest = driver.engine.core.manifest
         self._directory = directory
         self._driver = driver
         self._own_presence = presence
+        self._limits = limits
+        self._written_bytes = 0  # by the last save
+        self._held_seconds = 0.0  # for which the learner was kept from its steps for it
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self._capturing: asyncio.Task[_All] | None = None
@@ -59,10 +81,13 @@ class Checkpointer:
         return self._directory.path
 
     async def run(self) -> None:
-        """Save every CHECKPOINT_SECONDS until cancelled."""
+        """Save as often as may be until cancelled."""
+        pause_seconds = CHECKPOINT_SECONDS
         while True:
-            await asyncio.sleep(CHECKPOINT_SECONDS)
+            await asyncio.sleep(pause_seconds)
+            self._written_bytes, self._held_seconds = 0, 0.0
             await self.save()
+            pause_seconds = rest_seconds(self._written_bytes, self._held_seconds, self._limits())
 
     async def save(self) -> None:
         """`save_now`, but a failure is only told."""
@@ -107,8 +132,7 @@ class Checkpointer:
             except (TimeoutError, MusterError):
                 if self._learner_seconds is None:
                     raise
-                captured = replace(await self._capture_rest(), learner_behind=True)
-                learner_file = await asyncio.to_thread(self._directory.saved_learner)
+                captured, learner_file = replace(await self._capture_rest(), learner_behind=True), None
             await _to_its_end(asyncio.to_thread(self._write, captured, learner_file, self._follow_credit()))
             return self._directory.path
 
@@ -129,7 +153,7 @@ class Checkpointer:
         return self._capturing.result()
 
     def _write(self, captured: Captured, learner_file: Path | None, chains: Sequence[Chain]) -> None:
-        self._directory.save(captured, learner_file)
+        self._written_bytes = self._directory.save(captured, learner_file)
         self._credit.save(chains)
         give_back_freed()
 
@@ -137,12 +161,13 @@ class Checkpointer:
         if self.training is not None:
             await asyncio.to_thread(self._directory.make_room)
         captured = await self.capture()
-        if self.training is None:
-            return captured, None
+        if self.training is None:  # a host, or one whose learner is not ready yet
+            return replace(captured, learner_behind=True), None
         learner_file = self._directory.learner_file
         # nothing was awaited since `capture`: the learner gets this before any later adoption
-        step = await self.training.client.save(learner_file)
-        await self._driver.tape.checkpoint(step, learner_file)
+        done = await self.training.client.save(learner_file)
+        self._held_seconds = done.seconds
+        await self._driver.tape.checkpoint(done.at_step, learner_file)
         return captured, learner_file
 
     async def _capture_rest(self) -> Captured:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
-import torch
 
 from coordinator.core.events import Progress
+from dht.errors import LocalError
 from peer.learner.messages import Steps
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import Checkpointer
@@ -72,10 +73,15 @@ class LearnerSupervisor:
         self._tasks.spawn(self._watch())
 
     async def stop(self) -> None:
-        """End the process, and have nobody ask it for anything."""
+        """End the process, and have nobody ask it for anything; a session finds the newest anchors afterwards."""
         self._driver.learner = None
-        if self.training is not None:
-            await self.training.client.stop()
+        if self.training is None:
+            return
+        client = self.training.client
+        if self._options.session is not None:
+            with suppress(LocalError):  # without them it keeps what it has
+                await asyncio.to_thread(client.lay_out, self._driver.anchors.all_anchors())
+        await client.stop()
 
     async def _start(self, state: Path | None) -> LearnerControl:
         core = self._driver.engine.core
@@ -94,9 +100,7 @@ class LearnerSupervisor:
         loads = starting.fresh and (any(one.held for one in machines) or config.model.weights == "given")
         driver.tape.life(training.client.ready, driver.anchors.all_newest(), loads)
         if loads:
-            await training.client.load_all(torch.cat(driver.anchors.all_anchors()))
-        elif self._options.session is not None:
-            training.client.lay_out(torch.cat(driver.anchors.all_anchors()))
+            await training.client.load_all(driver.anchors.all_anchors())
         training.follow(*certified_progress(driver.engine))
         self._tasks.spawn(training.client.wait())
 

@@ -130,7 +130,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     sensors = partial(MachineSensors, data_directory=options.data_directory)
     pauses = PauseLoop(options, sensors, network, network.throttle, stage.obey)
     limits = LiveLimits(options, pauses, network, driver)
-    checkpointer = Checkpointer(directory, driver, said)
+    checkpointer = Checkpointer(directory, driver, said, lambda: limits.in_force)
     return Parts(
         *(
             entered,

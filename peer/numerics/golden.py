@@ -110,7 +110,7 @@ def _by_coordinate_digest(rule: str, make: Callable[[bytes], Tensor]) -> str:
 
 def _outer_step_digest(make: Callable[[bytes], Tensor]) -> str:
     state = outer_step(OuterState(make(b"anchor"), make(b"momentum")), make(b"gradient"), 0.7, 0.9)
-    return _digest(state.anchor, state.momentum)
+    return _digest(state.anchor, state.velocity)
 
 
 def _digest(*vectors: Tensor) -> str:

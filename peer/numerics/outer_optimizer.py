@@ -2,39 +2,96 @@
 
 Every multiplication and addition is one numpy operation over the elements, so it is rounded on its own: `alpha=`,
 `addcmul` and `lerp` may fuse the two, which changes a fifth of the elements.
+
+Without decay (μ = 0) the momentum is the last outer gradient, and no later step looks at it. State digests cover it all
+the same, so its leaf digests stay in its place: 32 bytes for a quarter of a megabyte (docs/adr/0058).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from coordinator.wire.merkle import MerkleTree, merkle_tree
+from coordinator.wire.merkle import MerkleTree, leaf_digest, merkle_tree, root_of_leaves
 from dht.statement import digest_of
 
 STATE_PIECE_BYTES = 256 * 1024
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB per operand: what is worked on stays in a core's cache
+_PIECE_ELEMENTS = STATE_PIECE_BYTES // 4
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SpentMomentum:
+    """A momentum that no step looks at any more: the leaf digests of its tree."""
+
+    leaves: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, gradients: Iterable[Tensor | int]) -> SpentMomentum:
+        """What an outer step without decay leaves: Δ in order, in parts; a number stands for so many zeros.
+
+        Zeros are positive: which sign 0·m had would depend on what is gone.
+        """
+        leaves: list[bytes] = []
+        piece, filled = np.zeros(_PIECE_ELEMENTS, np.float32), 0
+        for part in gradients:
+            values = np.broadcast_to(np.float32(0), part) if isinstance(part, int) else part.numpy()
+            start = 0
+            while start < len(values):
+                count = min(len(values) - start, _PIECE_ELEMENTS - filled)
+                np.add(values[start : start + count], np.float32(0), out=piece[filled : filled + count])
+                start, filled = start + count, filled + count
+                if filled == _PIECE_ELEMENTS:
+                    leaves.append(leaf_digest(piece.data.cast("B")))
+                    filled = 0
+        if filled or not leaves:
+            leaves.append(leaf_digest(piece[:filled].data.cast("B")))
+        return cls(tuple(leaves))
+
+
+Momentum = Tensor | SpentMomentum
 
 
 @dataclass(frozen=True, slots=True)
 class OuterState:
-    """Anchor Θ and momentum m of one fragment: float32[elements] each, on the CPU."""
+    """Anchor Θ and momentum m of one fragment: float32[elements] each, on the CPU; m may be spent."""
 
     anchor: Tensor
-    momentum: Tensor
+    momentum: Momentum
 
     @classmethod
-    def empty_like(cls, vector: Tensor) -> OuterState:
-        """Room for a state, with undefined content."""
-        return cls(torch.empty_like(vector), torch.empty_like(vector))
+    def begin(cls, anchor: Tensor, momentum: float) -> OuterState:
+        """Version 0 in a run with this μ."""
+        return cls(anchor, torch.zeros_like(anchor) if momentum else SpentMomentum.of([len(anchor)]))
+
+    @property
+    def velocity(self) -> Tensor:
+        """The momentum, of a state that has it."""
+        if isinstance(self.momentum, SpentMomentum):
+            raise ValueError("a run without outer momentum keeps none")
+        return self.momentum
+
+    @property
+    def leaves(self) -> tuple[bytes, ...]:
+        """Leaf digests of both halves, which prove each piece of a download."""
+        return state_tree(self.anchor).leaves + momentum_leaves(self.momentum)
+
+    @property
+    def digest(self) -> bytes:
+        """`state_digest` of both halves, hashed now."""
+        return state_digest(self.anchor, self.momentum)
 
     @property
     def is_finite(self) -> bool:
         """Whether all of it are numbers that one can go on from."""
-        return bool(self.anchor.isfinite().all() and self.momentum.isfinite().all())
+        return all(bool(one.isfinite().all()) for one in (self.anchor, self.momentum) if isinstance(one, Tensor))
 
 
 def outer_step(
@@ -44,19 +101,40 @@ def outer_step(
 
     `gradient` Δ is anchor minus learner, so it is descended. The form is that of `torch.optim.SGD(nesterov=True)`.
     """
-    new = OuterState.empty_like(state.anchor) if out is None else out
+    if not momentum:
+        anchor = torch.empty_like(state.anchor) if out is None else out.anchor
+        descend(anchor, state.anchor, gradient, learning_rate)
+        return OuterState(anchor, SpentMomentum.of([gradient]))
+    new = OuterState(torch.empty_like(state.anchor), torch.empty_like(state.anchor)) if out is None else out
     eta, mu = np.float32(learning_rate), np.float32(momentum)
-    anchor, decayed, delta = state.anchor.numpy(), state.momentum.numpy(), gradient.numpy()
-    anchor_out, momentum_out = new.anchor.numpy(), new.momentum.numpy()
-    for start in range(0, anchor.size, CHUNK_ELEMENTS):
-        chunk = slice(start, start + CHUNK_ELEMENTS)
+    values, decayed, delta = state.anchor.numpy(), state.velocity.numpy(), gradient.numpy()
+    anchor_out, momentum_out = new.anchor.numpy(), new.velocity.numpy()
+    for chunk in _chunks(values):
         velocity = np.multiply(decayed[chunk], mu, out=momentum_out[chunk])
         velocity += delta[chunk]
-        step = velocity * mu
-        step += delta[chunk]
-        step *= eta
-        np.subtract(anchor[chunk], step, out=anchor_out[chunk])
+        _subtract(anchor_out[chunk], values[chunk], velocity * mu, delta[chunk], eta)
     return new
+
+
+def descend(new: Tensor, anchor: Tensor, gradient: Tensor, learning_rate: float) -> None:
+    """Into `new`, float32[elements] as the others, the anchor that `outer_step` gives for μ = 0."""
+    eta, zero = np.float32(learning_rate), np.float32(0)
+    values, delta, anchor_out = anchor.numpy(), gradient.numpy(), new.numpy()
+    for chunk in _chunks(values):
+        velocity = delta[chunk] + zero
+        velocity *= zero  # as with momentum: what is not finite must not come out as if it were
+        _subtract(anchor_out[chunk], values[chunk], velocity, delta[chunk], eta)
+
+
+def _subtract(out: Floats, anchor: Floats, decayed: Floats, delta: Floats, eta: np.float32) -> None:
+    """Θ - η(Δ + μm); `decayed` is used up."""
+    decayed += delta
+    decayed *= eta
+    np.subtract(anchor, decayed, out=out)
+
+
+def _chunks(values: Floats) -> Iterable[slice]:
+    return (slice(start, start + CHUNK_ELEMENTS) for start in range(0, values.size, CHUNK_ELEMENTS))
 
 
 def state_tree(vector: Tensor) -> MerkleTree:
@@ -65,6 +143,16 @@ def state_tree(vector: Tensor) -> MerkleTree:
     A download checks each piece as it arrives with `merkle.verify_leaf` (design §6.1).
     """
     return merkle_tree(state_bytes(vector), STATE_PIECE_BYTES)
+
+
+def momentum_leaves(momentum: Momentum) -> tuple[bytes, ...]:
+    """The leaf digests of its tree."""
+    return momentum.leaves if isinstance(momentum, SpentMomentum) else state_tree(momentum).leaves
+
+
+def momentum_root(momentum: Momentum) -> bytes:
+    """The root of its tree."""
+    return root_of_leaves(momentum_leaves(momentum))
 
 
 def state_bytes(vector: Tensor) -> memoryview:
@@ -77,6 +165,6 @@ def digest_of_roots(anchor_root: bytes, momentum_root: bytes) -> bytes:
     return digest_of(b"muster-state", anchor_root, momentum_root)
 
 
-def state_digest(anchor: Tensor, momentum: Tensor) -> bytes:
-    """`digest_of_roots` from the vectors themselves."""
-    return digest_of_roots(state_tree(anchor).root, state_tree(momentum).root)
+def state_digest(anchor: Tensor, momentum: Momentum) -> bytes:
+    """`digest_of_roots` from the halves themselves."""
+    return digest_of_roots(state_tree(anchor).root, momentum_root(momentum))

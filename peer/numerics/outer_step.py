@@ -19,7 +19,7 @@ from dht.errors import PeerError
 from peer.numerics.codec import Buffer, Codec
 from peer.numerics.fragments import FLOAT_BYTES, Partitioning
 from peer.numerics.merge import MergeRule, direction_scale, lower_weighted_median
-from peer.numerics.outer_optimizer import OuterState, outer_step
+from peer.numerics.outer_optimizer import OuterState, SpentMomentum, descend, outer_step
 from peer.numerics.reduction import Admitted, Member
 from peer.numerics.robust.segments import TensorInputs, tensor_radius
 from peer.numerics.robust.stack import Singles
@@ -93,23 +93,29 @@ def apply_merged(
     gradients: Sequence[Tensor | None],
     partitioning: Partitioning,
     rates: tuple[float, float],
-    new: OuterState | None = None,
+    vector: Callable[[int], Tensor] = torch.empty,
 ) -> OuterState:
-    """The outer step with `rates` = (η, μ), by partition, into `new` if given.
+    """The outer step with `rates` = (η, μ), by partition; `vector` makes room for so many elements.
 
-    Where there is no gradient the partition is void and frozen: anchor and momentum stay bit for bit.
+    Where there is no gradient the partition is void and frozen: the anchor stays bit for bit, and so does a momentum
+    that is kept. With μ = 0 it is zero there.
     """
-    new = OuterState.empty_like(state.anchor) if new is None else new
-    for partition, gradient in enumerate(gradients):
-        span = partitioning.span(partition)
-        own = OuterState(state.anchor[span], state.momentum[span])
-        out = OuterState(new.anchor[span], new.momentum[span])
+    elements, spans = partitioning.layout.elements, partitioning.spans
+    anchor, momentum = vector(elements), vector(elements) if rates[1] else None
+    for span, gradient in zip(spans, gradients, strict=True):
         if gradient is None:
-            out.anchor.copy_(own.anchor)
-            out.momentum.copy_(own.momentum)
+            anchor[span] = state.anchor[span]
+        elif momentum is None:
+            descend(anchor[span], state.anchor[span], gradient, rates[0])
         else:
-            outer_step(own, gradient, *rates, out=out)
-    return new
+            own = OuterState(state.anchor[span], state.velocity[span])
+            outer_step(own, gradient, *rates, out=OuterState(anchor[span], momentum[span]))
+        if gradient is None and momentum is not None:
+            momentum[span] = state.velocity[span]
+    if momentum is not None:
+        return OuterState(anchor, momentum)
+    spent = (span.stop - span.start if one is None else one for span, one in zip(spans, gradients, strict=True))
+    return OuterState(anchor, SpentMomentum.of(spent))
 
 
 def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:

@@ -22,8 +22,8 @@ SECONDS_PER_DAY = 86_400
 LEARNER_BYTES = (
     4 + 4 + 2.03
 )  # per parameter: value, gradient, 8-bit AdamW (docs/experiments.md); activations come on top
-HOST_BYTES = 36.0  # per parameter, in float32: planes, two anchors and momenta, steps (`peer.learner.memory_estimate`)
-PLANE_BYTES = 8.0  # per parameter of a fragment in flight: snapshot and new anchor
+SLOT_BYTES = 12.0  # per parameter of a fragment in flight, shared with the learner (`peer.learner.memory_estimate`)
+STEPS_KEPT = 2  # of every fragment, for those who missed one
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def predict(
         captured=capture(n, hostile_share, len(people)),
         cells_captured=capture_cells(there, hostile_share) if uses_cells(work, there) else None,
         learner_bytes=LEARNER_BYTES * work.parameters,
-        host_bytes=_host_bytes(work, n),
+        host_bytes=host_bytes(work),
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )
 
@@ -123,11 +123,13 @@ def _steps_possible(people: Population, scenario: Scenario, until: float) -> flo
     return float((people.steps_per_second * (until - away)).sum())
 
 
-def _host_bytes(work: Workload, members: int) -> float:
+def host_bytes(work: Workload) -> float:
     """Memory beside the learner's: state of the whole model, and what rounds in flight hold of their fragments."""
-    codec = CODEC_BITS[work.outer.contribution_codec] / 8
-    parts = work.elements * (PLANE_BYTES + 3 * codec + codec * (members - 1) / members)
-    return HOST_BYTES * work.parameters + work.pace.overlap * parts
+    sent, returned = (CODEC_BITS[codec] / 8 for codec in (work.outer.contribution_codec, work.outer.result_codec))
+    state = 8.0 if work.outer.momentum else 4.0
+    in_flight = SLOT_BYTES + 4.0 + 2 * state + 2 * (2 * sent + returned)
+    each = state + max(STEPS_KEPT * returned, 2.0)
+    return each * work.parameters + work.pace.overlap * in_flight * work.elements
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:

@@ -55,7 +55,7 @@ from peer.rounds.tape_recorder import TapeRecorder
 from peer.rounds.tensor_worker import Adoption, TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
-from peer.storage.checkpoint import VoteLog
+from peer.storage.record_log import VoteLog
 from peer.storage.vote_log import encode_vote
 
 log = structlog.get_logger(__name__)

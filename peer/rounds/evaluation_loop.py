@@ -54,8 +54,8 @@ class EvaluationLoop:
         quick = config.data.model_copy(
             update={"evaluation_tokens": max(256, config.data.evaluation_tokens // QUICK_SHARE)}
         )
-        self._quick = Evaluator(config.model_copy(update={"data": quick}), data.heldout, abandoned=self._closed)
         self._full = Evaluator(config, data.heldout, abandoned=self._closed)
+        self._quick = self._full.on_other(config.model_copy(update={"data": quick}))
         self.found: list[Evaluation] = []
 
     async def run(self, mark: Callable[[], Mark]) -> None:

@@ -91,8 +91,8 @@ class Appraiser:
         return torch.cat([batches.batch(first + number % count)[:SEQUENCES] for number in numbers])
 
     def _losses(self, parameters: Sequence[Tensor], windows: Sequence[Tensor]) -> list[float]:
-        model = self._flat.under(parameters)
-        return [heldout_loss(model, one) for one in windows]
+        with self._flat.under(parameters) as model:
+            return [heldout_loss(model, one) for one in windows]
 
 
 class AppraisalDesk:

@@ -31,7 +31,7 @@ from peer.machine.buffer_pool import BufferPool
 from peer.numerics.codec import CODECS, Codec
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule
-from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.outer_optimizer import OuterState
 from peer.numerics.outer_step import AgreedResult, apply_merged, joined, merged_gradients, step_bytes, told_gradients
 from peer.numerics.reduction import (
     Contribution,
@@ -227,11 +227,9 @@ class TensorWorker:
         fragment = action.key.fragment
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         partitioning = self._partitioning(fragment, len(merged.gradients))
-        state, elements = self._anchors.current(fragment), partitioning.layout.elements
-        new = OuterState(self._room.vector(elements), self._room.vector(elements))
-        state = apply_merged(state, merged.gradients, partitioning, rates, new)
+        state = apply_merged(self._anchors.current(fragment), merged.gradients, partitioning, rates, self._room.vector)
         self._applied[action.key] = state, merged.step
-        return Applied(action.key, state_digest(state.anchor, state.momentum))
+        return Applied(action.key, state.digest)
 
     def _merged(self, action: Apply) -> _Merged | None:
         """None as in `apply`."""
@@ -272,7 +270,7 @@ class TensorWorker:
             except PeerError:
                 return None
             state = apply_merged(held.state, gradients, partitioning, rates)
-        if state_digest(state.anchor, state.momentum) != certificate.state or not state.is_finite:
+        if state.digest != certificate.state or not state.is_finite:
             return None
         self._followed[certificate.fragment] = certificate.digest, step  # to tell it on
         return HeldState(certificate.digest, state)

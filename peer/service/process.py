@@ -25,6 +25,7 @@ from coordinator.views.control import Command, Request
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError
 from dht.locks import RuntimeDirectory
+from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
 from peer.service.control_server import Answer, ControlServer
 from peer.service.dashboard import PagesAt, dashboard_beside
@@ -113,6 +114,7 @@ def run(prepare: Callable[[], Start], options: ServiceOptions, say: Callable[[st
     """
     requests = ShutdownRequests(tethered=options.parent is not None)
     log.info("peer_begins", process=os.getpid())
+    give_back_large_pieces()
 
     def try_to_say(line: str) -> None:
         with suppress(OSError):  # a full disk behind our output, or nobody left to read it, is no reason to end
@@ -203,7 +205,7 @@ async def _serve_started(
 
 
 def takes(config: RunConfig) -> str:
-    """Bytes for each parameter, by place."""
+    """Amounts by place."""
     from peer.learner.memory_estimate import footprint
 
     return footprint(config).summary()

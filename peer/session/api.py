@@ -31,13 +31,12 @@ from peer.learner.handover import write_values
 from peer.learner.loop import CommandLoop, cpu_seconds, read_state
 from peer.learner.messages import Failed, Message, Ready, SessionStart, Start, StepEntry
 from peer.learner.module_adapter import ModuleAdapter
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import SharedSlots, new_memory
 from peer.learner.spawn import start_child
 from peer.machine.log import LOG_NAME
 from peer.machine.paths import data_directory as default_directory
 from peer.model.description import OWN_DATA, own_model
 from peer.model.own_module import BufferWatch, frozen_digest, named_values
-from peer.numerics.fragments import FragmentLayout, TensorSpec
 from peer.storage.anchors import layouts_of
 
 START_SECONDS_MAX = 180.0  # to find the others, on a loaded home machine
@@ -77,19 +76,19 @@ class Session:
         self._begun = False
         self._warned = False
         self._last_at = time.monotonic()
-        start, planes = _prepared(run, model, place, self._directory)
+        start, descriptor = _prepared(run, model, place, self._directory)
         self._buffers: BufferWatch | None = BufferWatch(model)
         self._warn_of(self._buffers.known())
-        self._peer = _PeerProcess.begin(planes)
+        self._peer = _PeerProcess.begin(descriptor)
         try:
             self._channel = Channel(self._peer.connection)
             self._channel.send(start)
-            self._begin(planes.descriptor)
+            self._begin(descriptor)
         except BaseException:
             self._peer.end()
             raise
         finally:
-            planes.close_descriptor()
+            os.close(descriptor)
 
     def _begin(self, descriptor: int) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -105,9 +104,9 @@ class Session:
         self._replica = ModuleAdapter(self._module, layouts, first.config)
         if first.state_path is not None:
             self._replica.import_state(read_state(first.state_path))
-        self._planes = SharedPlanes(os.dup(descriptor), layouts)
+        self._slots = SharedSlots(os.dup(descriptor), layouts, first.config.pace.overlap)
         self._obedience = CommandLoop(
-            self._replica, LearnerCommands(self._replica, self._planes, self._channel), self._channel, first
+            self._replica, LearnerCommands(self._replica, self._slots, self._channel), self._channel, first
         )
         self._begun = True
         self._channel.send(
@@ -201,9 +200,12 @@ class Session:
     def close(self) -> None:
         """Finish the rounds under way, save and leave; then `model` holds the newest certified parameters."""
         if not self._closed:
-            self._leave("drain", max(LEAVE_SECONDS_MAX, self.config.pace.round_seconds))
-            for fragment in range(len(self._replica.fragments)):
-                self._replica.adopt(fragment, self._planes.incoming(fragment), None, 0, 0)
+            try:
+                self._leave("drain", max(LEAVE_SECONDS_MAX, self.config.pace.round_seconds))
+                for fragment, anchor in enumerate(self._slots.laid_out() or ()):
+                    self._replica.adopt(fragment, anchor, None, 0, 0)
+            finally:
+                self._slots.close_descriptor()
 
     def __enter__(self) -> Self:
         return self
@@ -216,6 +218,7 @@ class Session:
         elif not self._closed:  # what went wrong in the loop is what the user has to see
             with suppress(MusterError):
                 self._leave("stop", STOP_SECONDS_MAX)
+            self._slots.close_descriptor()
 
     def _leave(self, command: Command, seconds: float) -> None:
         """Have the peer end, and serve it until it has; beside these seconds it may take its time to save."""
@@ -230,7 +233,6 @@ class Session:
             with suppress(PeerGoneError):
                 self._obedience.report()
         finally:
-            self._planes.close_descriptor()
             self._peer.end(max(0.0, deadline - time.monotonic()))
         if self._peer.process.returncode:
             raise self._peer.failure()
@@ -265,8 +267,8 @@ class _PeerProcess:
     output: IO[bytes]
 
     @classmethod
-    def begin(cls, planes: SharedPlanes) -> Self:
-        return cls(*start_child("peer.session.process", planes.descriptor, "the peer of this session"))
+    def begin(cls, slots_descriptor: int) -> Self:
+        return cls(*start_child("peer.session.process", slots_descriptor, "the peer of this session"))
 
     def end(self, patience_seconds: float = 0.0) -> None:
         """Wait so long for its end, then bring it about."""
@@ -285,21 +287,19 @@ class _PeerProcess:
         return LocalError(f"the peer of this session has ended: {words}")
 
 
-def _prepared(
-    run: str | Path | RunConfig, model: nn.Module, place: Place, directory: Path
-) -> tuple[SessionStart, SharedPlanes]:
-    """What the peer is told first, and the shared memory; it holds our parameters if we begin the run."""
+def _prepared(run: str | Path | RunConfig, model: nn.Module, place: Place, directory: Path) -> tuple[SessionStart, int]:
+    """What the peer is told first, and shared memory; our parameters are laid out there if we begin the run."""
     invite, config, values = "", None, named_values(model)
     if isinstance(run, str) and run.startswith("muster"):
         Invite.parse(run)
         invite = run
-        specs = tuple(TensorSpec(name, tuple(value.shape)) for name, value in values.items())
-        planes = SharedPlanes.create([FragmentLayout(0, specs)])
+        descriptor = new_memory()
     else:
         described = own_model(run if isinstance(run, RunConfig) else RunConfig.from_toml(Path(run)), model)
         config = described.config
-        planes = SharedPlanes.create(layouts_of(config))
-        write_values(planes, config, values)
+        slots = SharedSlots.create(layouts_of(config), config.pace.overlap)
+        write_values(slots, config, values)
+        descriptor = slots.descriptor
     start = SessionStart(
         invite=invite,
         config=config,
@@ -310,4 +310,4 @@ def _prepared(
         name=place.name,
         frozen=frozen_digest(model),
     )
-    return start, planes
+    return start, descriptor

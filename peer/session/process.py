@@ -1,4 +1,4 @@
-"""The peer behind a session: `python -m peer.session.process SOCKET PLANES PARENT` (docs/session.md).
+"""The peer behind a session: `python -m peer.session.process SOCKET MEMORY PARENT` (docs/session.md).
 
 Protocol, network and checkpoints live here, so that the loop of the process that started us never waits for them. It
 is told first what to take part in; from then on it is an ordinary peer whose learner is that loop.
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 def main(arguments: list[str]) -> int:
     """Entry point; 0 once the run is over or the session has left, else 1, and the reason went to the session."""
-    connection, planes, parent = (int(argument) for argument in arguments)
+    connection, memory, parent = (int(argument) for argument in arguments)
     ours = socket.socket(fileno=connection)
     channel = Channel(ours.dup())
     try:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
             announce=start.announce,
             name=start.name,
             limits=PeerSettings.load(folder).limits,
-            session=AttachedSession(ours, planes, start.frozen),
+            session=AttachedSession(ours, memory, start.frozen),
         )
         process.run(lambda: _start(start, options), process.ServiceOptions(folder, parent=parent), _log_line)
     except PeerGoneError:

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from coordinator.run.manifest import RunConfig
 from peer.model.build import initial_parameters, parameter_specs
-from peer.numerics.fragments import FragmentLayout, gather, split_fragments
-from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.codec import Buffer
+from peer.numerics.fragments import FLOAT_BYTES, FragmentLayout, gather, split_fragments
+from peer.numerics.outer_optimizer import OuterState, state_bytes
+from peer.storage.aside import Aside
 from peer.storage.pins import Pins
 
-STATES_SERVED = 2  # per fragment: the newest and the one before it; and one more while somebody fetches it
+STEPS_KEPT = 2  # per fragment in memory at least
+STEPS_SHARE = 0.5  # of an anchor's bytes that steps take there at most, if there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,29 @@ class HeldState:
 
 
 class Anchors:
-    """The newest held state per fragment. States are never changed in place, so they can be shared freely."""
+    """The newest held state per fragment. States are never changed in place, so they can be shared freely.
 
-    def __init__(self, layouts: Sequence[FragmentLayout], states: Sequence[OuterState]) -> None:
+    Others may ask for the newest state, and for the last `older_kept` of all fragments that gave way to one. What is
+    being fetched from here stays for longer: on disk, if somebody says where.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[FragmentLayout],
+        states: Sequence[OuterState],
+        aside: Aside | None = None,
+        older_kept: int | None = None,
+    ) -> None:
         self.layouts = tuple(layouts)
+        self.keeps_momentum = any(isinstance(state.momentum, Tensor) for state in states)
         self._current = list(states)
-        self._served: list[OrderedDict[bytes, OuterState]] = [OrderedDict() for _ in self.layouts]
-        self._steps: list[OrderedDict[bytes, bytes]] = [OrderedDict() for _ in self.layouts]
+        self._names: list[bytes | None] = [None for _ in self.layouts]  # certificates of what was installed
+        self._older: OrderedDict[tuple[int, bytes], OuterState] = OrderedDict()
+        self._older_kept = len(self.layouts) if older_kept is None else older_kept
+        self._fetched: dict[int, HeldState] = {}  # that would be gone if it were not pinned
+        self._aside = aside
+        self._steps: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
+        self._steps_aside: list[OrderedDict[bytes, Buffer]] = [OrderedDict() for _ in self.layouts]
         self._first: list[tuple[bytes, OuterState]] = []
         self.pins = Pins()
 
@@ -49,16 +68,49 @@ class Anchors:
 
         Steps are kept for longer: for whoever fetches a state, until fetching another one would be less.
         """
-        self._current[fragment] = state
-        served, steps = self._served[fragment], self._steps[fragment]
-        served[certificate] = state
+        before, name = self._current[fragment], self._names[fragment]
+        if name is not None and name != certificate:
+            self._older[fragment, name] = before
+        self._older.pop((fragment, certificate), None)
+        self._current[fragment], self._names[fragment] = state, certificate
+        pinned = self.pins.find(fragment)
+        if fragment in self._fetched and self._fetched[fragment].digest != pinned:
+            del self._fetched[fragment]
+        while len(self._older) > self._older_kept:
+            (of, digest), old = self._older.popitem(last=False)
+            if digest == self.pins.find(of):
+                self._keep_fetched(of, digest, old)
         if step:
-            steps[certificate] = step
-        fetched = self.pins.find(fragment)
-        for old in [one for one in list(served)[:-STATES_SERVED] if one != fetched]:
-            del served[old]
-        while len(steps) > STATES_SERVED and sum(map(len, steps.values())) > self.state_bytes(fragment):
-            steps.popitem(last=False)
+            self._steps[fragment][certificate] = step
+        self._thin_steps(fragment, pinned is not None)
+
+    def _keep_fetched(self, fragment: int, digest: bytes, state: OuterState) -> None:
+        anchor, momentum = self._laid(state.anchor), state.momentum
+        if isinstance(momentum, Tensor):
+            kept = self._laid(momentum)
+            if anchor is not None and kept is not None:
+                self._fetched[fragment] = HeldState(digest, OuterState(anchor, kept))
+        elif anchor is not None:
+            self._fetched[fragment] = HeldState(digest, OuterState(anchor, momentum))
+
+    def _laid(self, vector: Tensor) -> Tensor | None:
+        if self._aside is None:
+            return vector
+        data = self._aside.lay(state_bytes(vector))
+        return None if data is None else torch.frombuffer(data, dtype=torch.float32)
+
+    def _thin_steps(self, fragment: int, fetched: bool) -> None:
+        steps, aside = self._steps[fragment], self._steps_aside[fragment]
+        most_bytes = STEPS_SHARE * FLOAT_BYTES * self.layouts[fragment].elements
+        while len(steps) > STEPS_KEPT and _total(steps) > most_bytes:
+            certificate, step = steps.popitem(last=False)
+            laid = step if self._aside is None else self._aside.lay(step) if fetched else None
+            if laid is not None:
+                aside[certificate] = laid
+        if self._aside is not None and not fetched:
+            aside.clear()
+        while aside and _total(aside) + _total(steps) > self.state_bytes(fragment):
+            aside.popitem(last=False)
 
     def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:
         """Serve version 0, too, under the state digests of the manifest: newcomers cannot draw these values."""
@@ -68,19 +120,26 @@ class Anchors:
         """A recent state by its certificate's digest, for another peer."""
         if self._first and certificate == self._first[fragment][0]:
             return self._first[fragment][1]
-        return self._served[fragment].get(certificate)
+        current, name = self._current[fragment], self._names[fragment]
+        if certificate == name:
+            return current
+        fetched = self._fetched.get(fragment)
+        if fetched is not None and fetched.digest == certificate:
+            return fetched.state
+        return self._older.get((fragment, certificate))
 
-    def step(self, fragment: int, certificate: bytes) -> bytes:
+    def step(self, fragment: int, certificate: bytes) -> Buffer:
         """What led to a version of late, for another peer; empty if we do not know."""
-        return self._steps[fragment].get(certificate, b"")
+        step = self._steps[fragment].get(certificate)
+        return self._steps_aside[fragment].get(certificate, b"") if step is None else step
 
     def state_bytes(self, fragment: int) -> int:
-        """How long a state is, both halves together."""
-        return 8 * self.layouts[fragment].elements
+        """How much of a state is fetched: both halves, or where the momentum is spent the anchor."""
+        return (1 + self.keeps_momentum) * FLOAT_BYTES * self.layouts[fragment].elements
 
     def newest(self, fragment: int) -> bytes | None:
         """Digest of the certificate of the current state; None if it is none that was installed in this life."""
-        return next(reversed(self._served[fragment]), None)
+        return self._names[fragment]
 
     def held(self, fragment: int) -> HeldState | None:
         """The current state, if it was installed in this life."""
@@ -93,12 +152,15 @@ class Anchors:
 
     def digest(self, fragment: int) -> bytes:
         """State digest, hashed from the tensors now."""
-        state = self._current[fragment]
-        return state_digest(state.anchor, state.momentum)
+        return self._current[fragment].digest
 
     def digests(self) -> list[bytes]:
         """Of all fragments in order."""
         return [self.digest(fragment) for fragment in range(len(self._current))]
+
+
+def _total(kept: Mapping[bytes, Buffer]) -> int:
+    return sum(memoryview(one).nbytes for one in kept.values())
 
 
 def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
@@ -108,6 +170,10 @@ def layouts_of(config: RunConfig) -> tuple[FragmentLayout, ...]:
 
 def genesis_states(config: RunConfig, values: Mapping[str, Tensor] | None = None) -> list[OuterState]:
     """Version 0 of every fragment: the seeded initial parameters, or these by name, and no momentum."""
-    named = initial_parameters(config.model, config.seed) if values is None else values
-    anchors = [gather(layout, named) for layout in layouts_of(config)]
-    return [OuterState(anchor, torch.zeros_like(anchor)) for anchor in anchors]
+    return [genesis_state(config, layout, values) for layout in layouts_of(config)]
+
+
+def genesis_state(config: RunConfig, layout: FragmentLayout, values: Mapping[str, Tensor] | None = None) -> OuterState:
+    """Version 0 of one fragment."""
+    named = initial_parameters(config.model, config.seed, layout.tensors) if values is None else values
+    return OuterState.begin(gather(layout, named), config.outer.momentum)

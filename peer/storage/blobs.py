@@ -1,7 +1,8 @@
 """Tensor bytes of rounds in flight, by their Merkle root. Bounded; what is oldest goes first.
 
 What one peer has sent fills a quarter at most: beyond that it drives out what it sent before, not what others sent or
-what we made. And what a round in flight has taken stays as long as anything else can go.
+what we made. And what a round in flight has taken stays as long as anything else can go. What none has taken is for
+those who come late, and has a bound of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ NODE_BYTES = 128  # that a node of a tree takes, with its share of what holds it
 
 
 class BlobStore:
-    """Content-addressed memory: parts and results that we made or received."""
+    """Content-addressed memory: parts and results that we made or received.
 
-    def __init__(self, bytes_max: int) -> None:
+    `idle_bytes_max`: of what no round in flight has taken; None for as much as there may be at all.
+    """
+
+    def __init__(self, bytes_max: int, idle_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
+        self._idle_bytes_max = bytes_max if idle_bytes_max is None else min(bytes_max, idle_bytes_max)
         self._blobs: OrderedDict[bytes, bytes] = OrderedDict()
         self._senders: dict[bytes, PeerId] = {}  # by root; what we made has none
         self._of: dict[PeerId, OrderedDict[bytes, None]] = {}  # roots by sender, oldest first
@@ -47,6 +52,16 @@ class BlobStore:
                 self._sent_bytes[sender] += size_bytes
             while self._bytes > self._bytes_max and len(self._blobs) > 1:
                 self._drop(self._oldest(sender))
+            self._drop_idle(root)
+
+    def _drop_idle(self, newest: bytes) -> None:
+        """The newest may be taken in a moment."""
+        idle_bytes = self._bytes - sum(self._taken(root) for root in self.needed if root in self._blobs)
+        for root in [one for one in self._blobs if one != newest and one not in self.needed]:
+            if idle_bytes <= self._idle_bytes_max:
+                break
+            idle_bytes -= self._taken(root)
+            self._drop(root)
 
     def _taken(self, root: bytes) -> int:
         return len(self._blobs[root]) + NODE_BYTES * self._trees[root].nodes + ENTRY_BYTES

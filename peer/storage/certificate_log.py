@@ -13,7 +13,7 @@ from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.chain.packed_history import PackedHistory
 from dht.errors import LocalError
-from peer.storage.checkpoint import VoteLog
+from peer.storage.record_log import VoteLog
 
 RECORDS_MAX = 4 * CHAIN_KEPT  # then the newest CHAIN_KEPT remain
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coordinator.run.manifest import Manifest
 from dht.errors import LocalError
 from dht.files import publish
-from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.outer_optimizer import OuterState
 from peer.storage.anchors import genesis_states
 
 GENESIS_FILE = "genesis.safetensors"
@@ -21,7 +20,7 @@ GENESIS_FILE = "genesis.safetensors"
 
 def digests_of(states: Sequence[OuterState]) -> tuple[bytes, ...]:
     """What names these states, by fragment."""
-    return tuple(state_digest(state.anchor, state.momentum) for state in states)
+    return tuple(state.digest for state in states)
 
 
 def save_genesis(folder: Path, states: Sequence[OuterState]) -> None:
@@ -51,7 +50,7 @@ def load_genesis(folder: Path, manifest: Manifest) -> list[OuterState]:
         anchors = [saved[str(fragment)] for fragment in range(len(manifest.genesis))]
     except (OSError, SafetensorError, KeyError) as error:
         raise LocalError(f"{path} cannot be read ({error}); remove it to fetch the values again") from None
-    states = [OuterState(anchor, torch.zeros_like(anchor)) for anchor in anchors]
+    states = [OuterState.begin(anchor, manifest.config.outer.momentum) for anchor in anchors]
     if digests_of(states) != manifest.genesis:
         raise LocalError(f"{path} is not version 0 of this run; remove it to fetch the values again")
     return states

@@ -1,20 +1,21 @@
 """What a peer holds of a run across restarts: certificates, states, the learner, and votes (design §8).
 
-States and learner are one atomic checkpoint. Certificates are logs beside it (`peer.storage.certificate_log`): they
-prove the states, and whoever joins later asks for them.
+States and learner are one atomic generation (`peer.storage.generations`). Certificates are logs beside it
+(`peer.storage.certificate_log`): they prove the states, and whoever joins later asks for them.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordinator.chain.chain import Chain, Rules
@@ -24,36 +25,24 @@ from coordinator.run.compatibility import read_manifest
 from coordinator.run.manifest import Manifest, run_id_of
 from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.files import write_whole
-from dht.statement import Digest
-from dht.wire import Wire
-from peer.numerics.outer_optimizer import OuterState, state_digest
-from peer.storage.anchors import Anchors, layouts_of
+from peer.numerics.outer_optimizer import OuterState
+from peer.storage.anchors import Anchors, genesis_state, layouts_of
+from peer.storage.aside import Aside
 from peer.storage.certificate_log import CertificateLog
-from peer.storage.checkpoint import (
-    RECORDS_KEPT,
-    Checkpoint,
-    VoteLog,
-    clear_folder,
-    empty_folder,
-    load_latest,
-    save_checkpoint,
-)
+from peer.storage.disk import clear_folder
+from peer.storage.earlier_checkpoint import load_latest
 from peer.storage.evidence_files import EvidenceFiles
+from peer.storage.generations import Generations, Held
 from peer.storage.genesis_file import load_genesis
+from peer.storage.record_log import RECORDS_KEPT, VoteLog
+from peer.storage.state_tensors import state_of
+from peer.storage.tensor_file import map_tensors
 from peer.storage.vote_log import decode_vote
 
 log = structlog.get_logger(__name__)
 
-LEARNER_PREFIX = "learner/"
-BEHIND = "learner_behind"  # an entry of the meta data, if it is so
 MANIFEST_FILE = "manifest.bin"
-
-
-class HeldVersions(Wire):
-    """Which version of each fragment a checkpoint holds, and the digests of these versions."""
-
-    versions: tuple[int, ...]
-    heads: tuple[Digest, ...] = ()
+LOADING_THREADS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +62,26 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One consistent moment of a peer, to be written at leisure: states are never changed in place."""
+    """One consistent moment of a peer, to be written at leisure: states are never changed in place.
+
+    `learner_behind`: the learner's part is of an earlier moment; with no new one, it is what was saved last.
+    """
 
     held: tuple[int, ...]
     states: tuple[OuterState, ...]
     chains: tuple[PackedHistory, ...]  # that end at the held version
-    learner_behind: bool = False  # the learner's part is of an earlier moment
+    learner_behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What an earlier life has left: per fragment the version, the digest of its certificate if known, its tensors."""
+
+    held: tuple[int, ...]
+    heads: tuple[bytes | None, ...]
+    tensors: Callable[[int], Mapping[str, Tensor]]
+    learner: Callable[[], Path | None]
+    learner_behind: bool
 
 
 def run_path(data_directory: Path, run_id: bytes) -> Path:
@@ -131,6 +134,7 @@ class RunDirectory:
         self.vote_log = VoteLog(self.path / "votes")
         self.evidence = EvidenceFiles(self.path / "evidence")
         self._run_id = run_id
+        self._generations = Generations(self.path, run_id)
         self._logs: dict[int, CertificateLog] = {}
         self._unpacking = threading.Lock()  # whoever replaces a learner may be cancelled, and its thread goes on
 
@@ -159,49 +163,74 @@ class RunDirectory:
         recent = self.vote_log.read()[-RECORDS_KEPT:]
         self.vote_log.replace(recent)
         votes = tuple(vote for data in recent if (vote := decode_vote(data)) is not None)
-        checkpoint = load_latest(self.path)
-        if checkpoint is None or checkpoint.run_id != manifest.run_id:
-            chains, anchors = self._begin(manifest, rules)
-            return RunState(chains, (0,) * len(chains), anchors, votes, None)
-        chains, anchors = self._certified(checkpoint, manifest, rules)
+        saved = self._saved()
+        chains, anchors = self._certified(saved, manifest, rules)
         held = tuple(chain.version for chain in chains)
-        learner = self._unpack_learner(checkpoint)
-        return RunState(chains, held, anchors, votes, learner, BEHIND in checkpoint.meta)
+        if saved is None:
+            return RunState(chains, held, anchors, votes, None)
+        return RunState(chains, held, anchors, votes, saved.learner(), saved.learner_behind)
 
     def read_certified(self, manifest: Manifest, rules: Rules) -> Captured:
         """What was saved last, for another process than the peer's: nothing is written.
 
         Raises UsageError if nothing was saved, LocalError if files contradict each other.
         """
-        checkpoint = load_latest(self.path)
-        if checkpoint is None or checkpoint.run_id != manifest.run_id:
+        saved = self._saved()
+        if saved is None:
             raise UsageError(f"{self.path} holds no checkpoint yet; wait until the peer has saved one")
-        chains, anchors = self._certified(checkpoint, manifest, rules)
+        chains, anchors = self._certified(saved, manifest, rules)
         states = tuple(anchors.current(chain.fragment) for chain in chains)
         return Captured(tuple(one.version for one in chains), states, tuple(one.certificates for one in chains))
 
-    def _begin(self, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
+    def _saved(self) -> _Saved | None:
+        """Raises UsageError if another major version has written it, LocalError if it cannot be used."""
+        newest = self._generations.newest()
+        if newest is not None:
+            index, path = newest.index, self._generations.path
+            return _Saved(
+                tuple(one.version for one in index.fragments),
+                tuple(one.head for one in index.fragments),
+                lambda fragment: map_tensors(path(index.fragments[fragment].file)),
+                lambda: path(index.learner) if index.learner else None,
+                index.learner_behind,
+            )
+        earlier = load_latest(self.path)
+        if earlier is None or earlier.run_id != self._run_id:
+            return None
+        try:
+            held, heads = earlier.held
+        except PeerError as error:
+            raise self._unusable(error) from None
+        return _Saved(
+            held, heads, earlier.state_tensors, lambda: earlier.unpack_learner(self.path), earlier.learner_behind
+        )
+
+    def _certified(self, saved: _Saved | None, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
         chains = tuple(Chain(rules, fragment, digest) for fragment, digest in enumerate(manifest.genesis))
-        genesis = load_genesis(self.path, manifest)
-        anchors = Anchors(layouts_of(manifest.config), genesis)
-        for chain, state in zip(chains, genesis, strict=True):
-            anchors.install(chain.fragment, chain.digest, state)  # the version that no certificate made
-        if manifest.config.model.weights == "given":
-            anchors.serve_first(manifest.genesis, genesis)
+        config, layouts = manifest.config, layouts_of(manifest.config)
+        given = load_genesis(self.path, manifest) if config.model.weights == "given" else None
+
+        def load(chain: Chain) -> OuterState:
+            if saved is not None and chain.version:
+                return _own(_certified_state(saved, chain, config.outer.momentum > 0))
+            return genesis_state(config, layouts[chain.fragment]) if given is None else _own(given[chain.fragment])
+
+        try:
+            if saved is not None:
+                chains = tuple(self._load_chain(*one) for one in zip(chains, saved.held, saved.heads, strict=True))
+            with ThreadPoolExecutor(min(LOADING_THREADS_MAX, os.cpu_count() or 1)) as pool:
+                states = list(pool.map(load, chains))
+        except (MusterError, OSError, SafetensorError, KeyError, ValueError) as error:
+            raise self._unusable(error) from None
+        anchors = Anchors(layouts, states, Aside(self.path), older_kept=config.pace.overlap)
+        for chain, state in zip(chains, states, strict=True):
+            anchors.install(chain.fragment, chain.digest, state)  # version 0 is that which no certificate made
+        if given is not None:
+            anchors.serve_first(manifest.genesis, given)
         return chains, anchors
 
-    def _certified(self, checkpoint: Checkpoint, manifest: Manifest, rules: Rules) -> tuple[tuple[Chain, ...], Anchors]:
-        chains, anchors = self._begin(manifest, rules)
-        try:
-            held = HeldVersions.from_wire(checkpoint.meta["held"])
-            heads = held.heads or (None,) * len(held.versions)  # earlier checkpoints name none
-            chains = tuple(self._load_chain(*one) for one in zip(chains, held.versions, heads, strict=True))
-            for chain in chains:
-                if chain.version:
-                    anchors.install(chain.fragment, chain.digest, _load_state(checkpoint, chain))
-        except (MusterError, KeyError, ValueError) as error:
-            raise LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away") from None
-        return chains, anchors
+    def _unusable(self, error: Exception) -> LocalError:
+        return LocalError(f"the checkpoint in {self.path} cannot be used ({error}); move that folder away")
 
     def _load_chain(self, empty: Chain, version: int, head: bytes | None) -> Chain:
         kept = self._log(empty.fragment).read(version, head, empty.rules.chain_kept) if version else []
@@ -209,25 +238,9 @@ class RunDirectory:
 
     def saved_learner(self) -> Path | None:
         """The learner's state as it was saved last, None where that was never."""
-        checkpoint = load_latest(self.path)
-        return None if checkpoint is None or checkpoint.run_id != self._run_id else self._unpack_learner(checkpoint)
-
-    def _unpack_learner(self, checkpoint: Checkpoint) -> Path | None:
-        tensors = {
-            name.removeprefix(LEARNER_PREFIX): tensor
-            for name, tensor in checkpoint.tensors.items()
-            if name.startswith(LEARNER_PREFIX)
-        }
-        if not tensors:
-            return None
-        path = self.path / "learner.safetensors"
-        try:
-            with self._unpacking, empty_folder(self.path / "learner-unpacked") as folder:
-                save_file(tensors, folder / path.name)
-                (folder / path.name).replace(path)
-        except (OSError, SafetensorError) as error:
-            raise LocalError(f"{path} cannot be written: {error}") from None
-        return path
+        with self._unpacking:
+            saved = self._saved()
+            return None if saved is None else saved.learner()
 
     # -- saving
 
@@ -252,28 +265,19 @@ class RunDirectory:
                 found += [about.st_ino, about.st_size, about.st_blocks, about.st_mtime_ns]
         return tuple(found)
 
-    def save(self, captured: Captured, learner_file: Path | None) -> None:
-        """Write certificates, then states and learner together; raises LocalError, and then the old ones remain."""
+    def save(self, captured: Captured, learner_file: Path | None) -> int:
+        """Write certificates, then states and learner together; returns how many bytes of these were new.
+
+        Raises LocalError, and then the old ones remain.
+        """
         for fragment, certificates in enumerate(captured.chains):
             self._log(fragment).add(certificates)
-        tensors: dict[str, Tensor] = {}
-        for fragment, state in enumerate(captured.states):
-            tensors[f"anchor/{fragment}"] = state.anchor
-            tensors[f"momentum/{fragment}"] = state.momentum
-        if learner_file is not None:
-            try:
-                learner = load_file(learner_file)
-            except (OSError, SafetensorError) as error:
-                raise LocalError(f"what the learner saved in {learner_file} cannot be read: {error}") from None
-            tensors |= {LEARNER_PREFIX + name: tensor for name, tensor in learner.items()}
-        heads = tuple(chain[-1].digest if chain else bytes(32) for chain in captured.chains)
-        held = HeldVersions(versions=captured.held, heads=heads).to_wire()
-        meta = {"held": held, **({BEHIND: b""} if captured.learner_behind else {})}
-        save_checkpoint(self.path, Checkpoint(self._run_id, tensors, meta))
+        heads = (chain[-1].digest if chain else bytes(32) for chain in captured.chains)
+        fragments = [Held(*one) for one in zip(captured.held, heads, captured.states, strict=True)]
+        written_bytes = self._generations.save(fragments, learner_file, captured.learner_behind)
         for log in self._logs.values():
             log.cut()
-        if learner_file is not None:
-            learner_file.unlink(missing_ok=True)
+        return written_bytes
 
     def _log(self, fragment: int) -> CertificateLog:
         if fragment not in self._logs:
@@ -281,9 +285,14 @@ class RunDirectory:
         return self._logs[fragment]
 
 
-def _load_state(checkpoint: Checkpoint, chain: Chain) -> OuterState:
-    fragment = chain.fragment
-    state = OuterState(checkpoint.tensors[f"anchor/{fragment}"], checkpoint.tensors[f"momentum/{fragment}"])
-    if state_digest(state.anchor, state.momentum) != chain.state:
-        raise LocalError(f"fragment {fragment} is not the certified version {chain.version}")
+def _certified_state(saved: _Saved, chain: Chain, keeps_momentum: bool) -> OuterState:
+    state = state_of(saved.tensors(chain.fragment), keeps_momentum)
+    if state.digest != chain.state:
+        raise LocalError(f"fragment {chain.fragment} is not the certified version {chain.version}")
     return state
+
+
+def _own(mapped: OuterState) -> OuterState:
+    """In memory, whatever becomes of the file."""
+    momentum = mapped.momentum
+    return OuterState(mapped.anchor.clone(), momentum.clone() if isinstance(momentum, Tensor) else momentum)

@@ -49,9 +49,10 @@ class Ask:
 
 
 class DownloadScheduler:
-    """At most one per fragment, the first that began first."""
+    """At most one per fragment, the first that began first; `halves` of each state as `StateAssembly` takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, halves: int = 2) -> None:
+        self._halves = halves
         self._downloads: dict[int, StateAssembly] = {}  # with those that wait for another try
         self._taken: dict[int, int] = {}  # bytes of the states that came while others did not yet
         self._holders: OrderedDict[PeerId, StateSource] = OrderedDict()  # those in reserve last
@@ -67,7 +68,8 @@ class DownloadScheduler:
         if download is None or download.name != wanted.name:
             if download is not None:
                 self._forgive_all(download)
-            download = self._downloads[wanted.fragment] = StateAssembly(wanted.name, wanted.state, elements)
+            download = StateAssembly(wanted.name, wanted.state, elements, self._halves)
+            self._downloads[wanted.fragment] = download
         download.running = True
         self.offer(wanted.fragment, holders)
 

@@ -1,8 +1,8 @@
 """One certified state on its way, in pieces (design §8). Sans-IO.
 
 First come the leaf digests of the state's two Merkle trees, which prove themselves against the certificate; after that
-every piece proves itself, whoever sends it and whenever it comes. `peer.sync.download_scheduler` says whom to ask for
-which.
+every piece proves itself, whoever sends it and whenever it comes. Of a momentum that no step needs the leaf digests are
+all that is kept. `peer.sync.download_scheduler` says whom to ask for which.
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ import torch
 
 from coordinator.wire.merkle import leaf_count, leaf_digest, root_of_leaves
 from dht.statement import DIGEST_BYTES
-from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, digest_of_roots
+from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, digest_of_roots
 
 Piece = int | None
 """Index of a piece, the anchor's before the momentum's; None stands for the leaf digests."""
 
 
 class StateAssembly:
-    """A state of `elements` values per half whose digest is `state`, and which holders know by `name`."""
+    """A state of `elements` values per half whose digest is `state`, and which holders know by `name`.
 
-    def __init__(self, name: bytes, state: bytes, elements: int) -> None:
+    `halves`: 2 for both, 1 where the momentum is spent.
+    """
+
+    def __init__(self, name: bytes, state: bytes, elements: int, halves: int = 2) -> None:
         self.name = name
         self.running = True  # whether somebody waits for it
         self._state = state
         half_bytes = 4 * elements
         self._per_half = leaf_count(half_bytes, STATE_PIECE_BYTES)
-        self._halves = (bytearray(half_bytes), bytearray(half_bytes))
+        self._halves = [bytearray(half_bytes) for _ in range(halves)]
         self._leaves: tuple[bytes, ...] = ()
-        self.missing = set(range(2 * self._per_half))
-        self._unasked = OrderedDict.fromkeys(range(2 * self._per_half))
-        self.bytes_total = 2 * half_bytes
+        self._pieces = halves * self._per_half
+        self.missing = set(range(self._pieces))
+        self._unasked = OrderedDict.fromkeys(range(self._pieces))
+        self.bytes_total = halves * half_bytes
         self.bytes_done = 0
 
     @property
@@ -48,7 +52,7 @@ class StateAssembly:
     @property
     def begun(self) -> bool:
         """Whether a piece is here, or somebody is asked for one."""
-        return len(self._unasked) < 2 * self._per_half
+        return len(self._unasked) < self._pieces
 
     # -- what nobody is asked for
 
@@ -96,5 +100,5 @@ class StateAssembly:
         """The whole state, once `done`."""
         if not self.done:
             raise ValueError("the state is not here yet")
-        anchor, momentum = (torch.frombuffer(half, dtype=torch.float32) for half in self._halves)
-        return OuterState(anchor, momentum)
+        anchor, *momenta = (torch.frombuffer(half, dtype=torch.float32) for half in self._halves)
+        return OuterState(anchor, momenta[0] if momenta else SpentMomentum(self._leaves[self._per_half :]))

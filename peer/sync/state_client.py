@@ -57,7 +57,7 @@ class StateClient:
         self.anchors = anchors
         self._post = post
         self._giving = StateServer(anchors, post)
-        self._downloads = DownloadScheduler()
+        self._downloads = DownloadScheduler(2 if anchors.keeps_momentum else 1)
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by fragment, until its state is here or nobody has it
         self._timer: asyncio.TimerHandle | None = None
         self._steps: dict[tuple[PeerId, bytes], _Steps] = {}  # by holder and certificate

@@ -11,12 +11,12 @@ from coordinator.wire.merkle import leaf_count
 from dht.allowance import Allowance
 from dht.identity import PeerId
 from peer.net.frames import StateAsk, StatePiece
-from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, state_bytes, state_tree
-from peer.storage.anchors import STATES_SERVED, Anchors
+from peer.numerics.outer_optimizer import STATE_PIECE_BYTES, OuterState, SpentMomentum, state_bytes
+from peer.storage.anchors import Anchors
 from peer.sync.upload_scheduler import GIVEN_BYTES_PER_SECOND, UploadScheduler
 
 DAY_SECONDS = 86_400.0
-SERVED_MAX = STATES_SERVED + 2  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
+SERVED_MAX = 4  # of each fragment, with one that is fetched and version 0: all leaf digests are kept
 
 Give = Callable[[PeerId, StatePiece, bytes | memoryview], None]
 
@@ -88,14 +88,16 @@ class StateServer:
             return b""
         if ask.piece is None:
             return self._leaves_of(state, ask.certificate)
-        anchors.pins.keep(ask.fragment, ask.certificate, sender, asyncio.get_running_loop().time())
         half, index = divmod(ask.piece, first // 2)
-        return _piece(state_bytes(state.momentum if half else state.anchor), index)
+        vector = state.momentum if half else state.anchor
+        if isinstance(vector, SpentMomentum):
+            return b""
+        anchors.pins.keep(ask.fragment, ask.certificate, sender, asyncio.get_running_loop().time())
+        return _piece(state_bytes(vector), index)
 
     def _leaves_of(self, state: OuterState, certificate: bytes) -> bytes:
         if certificate not in self._leaves:
-            leaves = state_tree(state.anchor).leaves + state_tree(state.momentum).leaves
-            self._leaves[certificate] = b"".join(leaves)
+            self._leaves[certificate] = b"".join(state.leaves)
             while len(self._leaves) > SERVED_MAX * len(self._anchors.layouts):
                 self._leaves.popitem(last=False)
         return self._leaves[certificate]

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from coordinator.run.manifest import PaceSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import NetworkError
 from dht.identity import PeerId
@@ -38,8 +38,9 @@ from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.virtual_loop import run_virtual
 
 JOINS = 50
-CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=3, heads=4), pace=PaceSpec(fragments=4))
-LARGER = RunConfig(model=ModelSpec(hidden_size=512, layers=4, heads=4), pace=PaceSpec(fragments=8))
+OUTER = OuterSpec(momentum=0.8)  # so that a state has two halves
+CONFIG = RunConfig(model=ModelSpec(hidden_size=256, layers=3, heads=4), pace=PaceSpec(fragments=4), outer=OUTER)
+LARGER = RunConfig(model=ModelSpec(hidden_size=512, layers=4, heads=4), pace=PaceSpec(fragments=8), outer=OUTER)
 LINE = LinkPolicy(delay_seconds=0.025, jitter_seconds=0.01, bytes_per_second=20e6 / 8)
 TRICKLE = LinkPolicy(bytes_per_second=1.0)
 NEWCOMER = PeerId("newcomer")

@@ -1,6 +1,6 @@
 """kill -9 while a checkpoint is written, again and again: `python tests/bench/bench_kills.py [KILLS]`.
 
-Prints what the next life finds. The writers are forked from a process that has imported the checkpoint module and torch
+Prints what the next life finds. The writers are forked from a process that has imported what writes checkpoints
 and nothing else; each goes on where the one before it was killed, at a moment drawn at random.
 """
 
@@ -21,11 +21,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from peer.storage.checkpoint import Checkpoint, VoteLog, load_latest, save_checkpoint
+from peer.numerics.outer_optimizer import OuterState
+from peer.storage.generations import Generations, Held
+from peer.storage.record_log import VoteLog
+from peer.storage.tensor_file import map_tensors, write_tensors
 
 KILLS = 200
 WRITER_SECONDS_MAX = 20  # then a writer that nobody kills dies of itself
-VALUES = 50_000
+VALUES = 25_000
+OFTEN = 3  # saves until the second fragment changes
+RUN_ID = bytes(32)
 KILL_AFTER_SECONDS_MAX = 0.02  # since the last promise: some checkpoints later, on an idle machine
 
 
@@ -60,28 +65,40 @@ def _life(directory: Path, draw: random.Random) -> Found:
     while more := os.read(reading, 8):
         promised += more
     os.close(reading)
-    found = load_latest(directory)
-    assert found is not None, "no checkpoint can be loaded"
-    step = int(found.tensors["step"])
+    step, whole = _newest(directory)
+    assert step, "no checkpoint can be loaded"
     return Found(
         promised=int.from_bytes(promised[-8:], "big"),
         step=step,
-        whole=bool((found.tensors["x"] == step).all()),
+        whole=whole,
         votes=tuple(int.from_bytes(vote, "big") for vote in VoteLog(directory / "votes").read()),
         files=sum(path.is_file() for path in directory.rglob("*")),
     )
 
 
+def _newest(directory: Path) -> tuple[int, bool]:
+    """The step of the newest generation, 0 without one; and whether all that it holds is of this step."""
+    generations = Generations(directory, RUN_ID)
+    found = generations.newest()
+    if found is None:
+        return 0, False
+    step = int(map_tensors(generations.path(found.index.learner))["step"])
+    values = [(one.version, map_tensors(generations.path(one.file))["anchor"]) for one in found.index.fragments]
+    whole = all(bool((anchor == version).all()) for version, anchor in values)
+    return step, whole and [version for version, _ in values] == [step, step // OFTEN + 1]
+
+
 def _write_until_killed(directory: Path, saved: int) -> NoReturn:
     signal.alarm(WRITER_SECONDS_MAX)
-    last = load_latest(directory)
-    step = int(last.tensors["step"]) if last else 0
-    votes = VoteLog(directory / "votes")
+    step, _ = _newest(directory)
+    votes, generations, learner = VoteLog(directory / "votes"), Generations(directory, RUN_ID), directory / "learner"
     while True:
         step += 1
         votes.append(step.to_bytes(8, "big"))
-        tensors = {"step": torch.tensor(step), "x": torch.full((VALUES,), step)}
-        save_checkpoint(directory, Checkpoint(bytes(32), tensors))
+        write_tensors(learner, {"step": torch.tensor(step)})
+        states = [OuterState.begin(torch.full((VALUES,), float(one)), 0.0) for one in (step, step // OFTEN + 1)]
+        versions = [step, step // OFTEN + 1]
+        generations.save([Held(one, bytes(32), state) for one, state in zip(versions, states, strict=True)], learner)
         os.write(saved, step.to_bytes(8, "big"))
 
 
@@ -91,8 +108,8 @@ def check(found: Found) -> None:
     assert found.promised <= found.step <= found.promised + 1, found
     assert sorted(set(found.votes)) == list(range(1, max(found.votes) + 1)), "a vote is missing"
     assert max(found.votes) >= found.step, found
-    # two checkpoints and the votes; a third between rename and removal, or one unfinished, under one of two names
-    assert found.files <= 5, found
+    # two generations of two fragments, a learner and an index, and the votes; and as much of one that is being written
+    assert found.files <= 9 + 4, found
 
 
 def main(kills: int) -> None:

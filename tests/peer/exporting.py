@@ -37,6 +37,7 @@ CONFIG = RunConfig(
     data=DataSpec(context_tokens=16),
     pace=PaceSpec(fragments=2, steps_per_version=4, min_group=1),
 )
+RATES = CONFIG.outer.learning_rate, CONFIG.outer.momentum
 KEYS = [Identity(digest_of(b"exporting", bytes([number]))) for number in range(3)]
 STRANGER = Identity(digest_of(b"a stranger"))
 WRITTEN = 1_800_000_000
@@ -80,7 +81,7 @@ class CertifiedRun:
         """One more version of a fragment: this state, or one that is made up."""
         if state is None:
             before = self.states[chain.fragment]
-            state = outer_step(before, torch.full_like(before.anchor, 0.01 * (chain.version + 1)), 0.5, 0.8)
+            state = outer_step(before, torch.full_like(before.anchor, 0.01 * (chain.version + 1)), *RATES)
         self.states[chain.fragment] = state
         roster = tuple(key.peer_id for key in keys)
         active = chain.active_set()

@@ -33,7 +33,7 @@ STACKED = torch.stack(list(HONEST.values()))
 OWN = torch.randn(500, generator=torch.Generator().manual_seed(99))
 MEAN, SPREAD = STACKED.mean(0), STACKED.std(0)
 START = OuterState(torch.zeros(500), torch.zeros(500))
-SCENE = Scene(OWN, lambda: HONEST, 2, 0, 0, START, 0.8, MERGES["robust_rda"])
+SCENE = Scene(OWN, lambda: HONEST, 2, 0, 0, START, (0.5, 0.8), MERGES["robust_rda"])
 
 
 def attack(text: str) -> Attack:
@@ -105,6 +105,15 @@ def test_delta_replay_sends_what_was_accepted_before() -> None:
     assert torch.equal(replayer.lie(replace(SCENE, state=first)), OWN)
     torch.testing.assert_close(replayer.lie(replace(SCENE, state=second)), accepted)
     torch.testing.assert_close(replayer.lie(replace(SCENE, state=second)), accepted)  # after a void round, too
+
+
+def test_delta_replay_needs_no_momentum() -> None:
+    replayer, accepted = attack("delta_replay:1"), torch.linspace(-1, 1, 500)
+    first = OuterState.begin(torch.zeros(500), 0.0)
+    second = outer_step(first, accepted, 0.5, 0.0)
+    scene = replace(SCENE, rates=(0.5, 0.0))
+    assert torch.equal(replayer.lie(replace(scene, state=first)), OWN)
+    torch.testing.assert_close(replayer.lie(replace(scene, state=second)), accepted)
 
 
 def test_stale_sends_what_was_due_rounds_ago() -> None:

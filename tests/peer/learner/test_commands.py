@@ -18,8 +18,8 @@ from peer.learner.channel import Channel
 from peer.learner.commands import LearnerCommands
 from peer.learner.device_copies import Arrival, DeviceCopies
 from peer.learner.learner import Learner, make_learner, parameters_of
-from peer.learner.messages import AdoptFragment, Done, LoadAll, Message, Refused, Save, SnapshotTaken, TakeSnapshot
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.messages import AdoptFragment, Done, Message, Refused, Save, SnapshotTaken, TakeSnapshot
+from peer.learner.shared_memory import SharedSlots
 from peer.model.build import parameter_specs
 from peer.numerics.fragments import split_fragments
 from tests.disk import file_size_limit
@@ -79,11 +79,11 @@ class Desk:
     peers_end: Channel
     learners_end: Channel
     crossings: SlowCrossings = field(default_factory=SlowCrossings)
-    planes: SharedPlanes = field(default_factory=lambda: SharedPlanes.create(FRAGMENTS))
+    slots: SharedSlots = field(default_factory=lambda: SharedSlots.create(FRAGMENTS, 1))
     learner: Learner = field(default_factory=lambda: make_learner(CONFIG, Windows()))
 
     def __post_init__(self) -> None:
-        self.commands = LearnerCommands(self.learner, self.planes, self.learners_end, self.crossings)
+        self.commands = LearnerCommands(self.learner, self.slots, self.learners_end, self.crossings)
 
     def heard(self) -> list[Message]:
         return self.peers_end.receive(0.0)
@@ -99,7 +99,7 @@ def desk() -> Iterator[Desk]:
 def test_steps_go_on_while_a_snapshot_is_copied(desk: Desk) -> None:
     desk.learner.step()
     before = parameters_of(desk.learner)[1]
-    desk.commands.begin(TakeSnapshot(ticket=1, fragment=1), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=1, slot=0), resting=False)
     desk.learner.step()
     desk.commands.go_on()
     assert desk.heard() == []
@@ -108,17 +108,18 @@ def test_steps_go_on_while_a_snapshot_is_copied(desk: Desk) -> None:
     (taken,) = desk.heard()
     assert isinstance(taken, SnapshotTaken)
     assert (taken.at_step, taken.steps, taken.tokens) == (1, 1, TOKENS_PER_STEP)
-    assert torch.equal(desk.planes.outgoing(1), before)
+    assert torch.equal(desk.slots.slot(0, 1), before)
 
 
 def test_an_anchor_is_adopted_between_the_steps_after_its_arrival(desk: Desk) -> None:
     desk.learner.step()
     reference = parameters_of(desk.learner)[0]
     anchor = reference * 0.5 + 0.001
-    desk.planes.incoming(0).copy_(anchor)
-    desk.planes.reference(0).copy_(reference)
+    desk.slots.slot(1, 0).copy_(anchor)
+    desk.slots.slot(2, 0).copy_(reference)
     desk.commands.begin(
-        AdoptFragment(ticket=2, fragment=0, counted_steps=1, counted_tokens=TOKENS_PER_STEP), resting=False
+        AdoptFragment(ticket=2, fragment=0, slot=1, reference=2, counted_steps=1, counted_tokens=TOKENS_PER_STEP),
+        resting=False,
     )
     desk.learner.step()
     desk.commands.go_on()
@@ -133,7 +134,7 @@ def test_an_anchor_is_adopted_between_the_steps_after_its_arrival(desk: Desk) ->
 
 def test_errands_about_several_fragments_are_under_way_together_and_end_in_order(desk: Desk) -> None:
     for fragment in (2, 0, 1):
-        desk.commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment), resting=False)
+        desk.commands.begin(TakeSnapshot(ticket=fragment, fragment=fragment, slot=fragment), resting=False)
     desk.crossings.arrive(2)
     desk.commands.go_on()
     assert [message.ticket for message in desk.heard() if isinstance(message, SnapshotTaken)] == [2, 0]
@@ -143,41 +144,43 @@ def test_errands_about_several_fragments_are_under_way_together_and_end_in_order
 
 def test_a_fragments_next_errand_waits_for_the_one_before(desk: Desk) -> None:
     anchor = torch.full((FRAGMENTS[0].elements,), 0.25)
-    desk.planes.incoming(0).copy_(anchor)
-    adopt = AdoptFragment(ticket=1, fragment=0, counted_steps=0, counted_tokens=0, overwrite=True)
+    desk.slots.slot(1, 0).copy_(anchor)
+    adopt = AdoptFragment(ticket=1, fragment=0, slot=1, reference=None)
     desk.commands.begin(adopt, resting=False)
-    desk.commands.begin(TakeSnapshot(ticket=2, fragment=0), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=2, fragment=0, slot=0), resting=False)
     assert desk.heard() == [Done(ticket=1, at_step=0)]
     desk.commands.go_on(wait=True)
-    assert torch.equal(desk.planes.outgoing(0), anchor)
+    assert torch.equal(desk.slots.slot(0, 0), anchor)
 
 
-def test_saving_and_loading_everything_wait_for_all_before(desk: Desk, tmp_path: Path) -> None:
-    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0), resting=False)
+def test_saving_waits_for_all_before(desk: Desk, tmp_path: Path) -> None:
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0, slot=0), resting=False)
     desk.commands.begin(Save(ticket=2, path=str(tmp_path / "saved")), resting=False)
-    desk.commands.begin(TakeSnapshot(ticket=3, fragment=1), resting=False)
-    desk.commands.begin(LoadAll(ticket=4), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=1, slot=0), resting=False)
+    desk.commands.begin(Save(ticket=4, path=str(tmp_path / "saved")), resting=False)
     tickets = [message.ticket for message in desk.heard() if isinstance(message, SnapshotTaken | Done)]
     assert tickets == [1, 2, 3, 4]
-    assert all(not part.any() for part in parameters_of(desk.learner))
 
 
 def test_a_learner_that_rests_copies_at_once(desk: Desk) -> None:
-    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0), resting=True)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=0, slot=0), resting=True)
     assert [type(message) for message in desk.heard()] == [SnapshotTaken]
-    assert torch.equal(desk.planes.outgoing(0), parameters_of(desk.learner)[0])
+    assert torch.equal(desk.slots.slot(0, 0), parameters_of(desk.learner)[0])
 
 
 def test_what_cannot_be_done_is_refused_and_nothing_else(desk: Desk, tmp_path: Path) -> None:
-    desk.commands.begin(TakeSnapshot(ticket=1, fragment=9), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=1, fragment=9, slot=0), resting=False)
     desk.commands.begin(Save(ticket=2, path=str(tmp_path / "absent" / "saved")), resting=False)
-    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0, slot=0), resting=False)
+    desk.commands.begin(TakeSnapshot(ticket=4, fragment=0, slot=3), resting=False)
     desk.commands.go_on(wait=True)
-    first, second, third = desk.heard()
+    first, second, third, fourth = desk.heard()
     assert isinstance(first, Refused)
     assert first.reason == "there is no fragment 9"
     assert isinstance(second, Refused)
     assert isinstance(third, SnapshotTaken)
+    assert isinstance(fourth, Refused)
+    assert fourth.reason == "there is no slot 3"
 
 
 def test_a_full_disk_is_told_and_keeps_what_was_saved_before(desk: Desk, tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_a_full_disk_is_told_and_keeps_what_was_saved_before(desk: Desk, tmp_pat
     before = saved.read_bytes()
     with file_size_limit(len(before) // 2):
         desk.commands.begin(Save(ticket=2, path=str(saved)), resting=False)
-    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0), resting=True)
+    desk.commands.begin(TakeSnapshot(ticket=3, fragment=0, slot=0), resting=True)
     done, refused, goes_on = desk.heard()
     assert isinstance(done, Done)
     assert isinstance(refused, Refused)

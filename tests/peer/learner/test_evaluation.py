@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
@@ -94,6 +94,21 @@ def test_an_evaluation_that_is_given_up_ends_with_the_pass_under_way(monkeypatch
     with pytest.raises(AbandonedError):
         evaluator.loss(untrained(evaluator.fragments))
     assert len(passes) == 2
+
+
+def test_a_model_that_looks_takes_no_copy_and_lets_go(evaluator: Evaluator):
+    anchors = untrained(evaluator.fragments)
+
+    def look(model: nn.Module, _: Tensor) -> float:
+        within = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        return float(within == {anchor.untyped_storage().data_ptr() for anchor in anchors})
+
+    models: list[nn.Module] = []
+    assert evaluator.judge(anchors, look) == 1.0
+    assert evaluator.judge(anchors, lambda model, _: float(models.append(model) or 0)) == 0.0
+    assert sum(parameter.numel() for parameter in models[0].parameters()) == 0
+    other = evaluator.on_other(CONFIG)
+    assert other.loss(anchors) == evaluator.loss(anchors)
 
 
 def test_a_trained_model_continues_the_text(evaluator: Evaluator, trained: tuple[Tensor, ...]):

@@ -30,7 +30,7 @@ from peer.learner.memory_estimate import RUNTIME_BYTES, available_bytes, footpri
 from peer.learner.messages import AdoptFragment, Refused, TakeSnapshot
 from peer.learner.microbatch import bytes_in_use, measured_peak
 from peer.learner.setup import fitted
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import SharedSlots
 from tests.real.conftest import ROOT
 
 pytestmark = [
@@ -76,7 +76,7 @@ class Noise:
         return torch.randint(32000, (16, 1025), generator=torch.Generator().manual_seed(window))
 
 
-Pinned = Callable[[Learner], SharedPlanes]
+Pinned = Callable[[Learner], SharedSlots]
 
 
 def learner(precision: str = "float32") -> Learner:
@@ -87,16 +87,16 @@ def learner(precision: str = "float32") -> Learner:
 @pytest.fixture
 def pinned() -> Iterator[Pinned]:
     """Makes locked memory to share with a learner, which is unlocked at the end."""
-    made: list[SharedPlanes] = []
+    made: list[SharedSlots] = []
 
-    def make(one: Learner) -> SharedPlanes:
-        made.append(SharedPlanes.create(one.fragments))
+    def make(one: Learner) -> SharedSlots:
+        made.append(SharedSlots.create(one.fragments, 1))
         made[-1].pin()
         return made[-1]
 
     yield make
-    for planes in made:
-        planes.unpin()
+    for slots in made:
+        slots.unpin()
 
 
 @pytest.fixture(autouse=True)
@@ -149,16 +149,16 @@ def test_a_pause_gives_the_memory_back() -> None:
 def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> None:
     """At every step one of 24 fragments leaves and arrives, as with H = P = 24, by the memory of a real peer.
 
-    The peer writes what arrives in a process of its own, so the learner pays for neither: here both planes are zero,
+    The peer writes what arrives in a process of its own, so the learner pays for neither: here all slots are zero,
     and adopting leaves every bit as it was.
     """
     one = learner()
     placement, _ = fitted(one, torch.cuda.mem_get_info()[1] // 2)
     assert placement.is_cuda
-    planes = pinned(one)
+    slots = pinned(one)
     ours, theirs = socket.socketpair()
     channel = Channel(theirs)
-    commands = LearnerCommands(one, planes, channel, StreamCopies(DEVICE))
+    commands = LearnerCommands(one, slots, channel, StreamCopies(DEVICE))
 
     def steps(synchronise: bool) -> float:
         torch.cuda.synchronize()
@@ -191,19 +191,19 @@ def test_synchronising_costs_a_learner_at_most_two_percent(pinned: Pinned) -> No
 def test_copies_beside_the_steps_bring_the_bits_of_copies_at_once(precision: str, pinned: Pinned) -> None:
     one = learner(precision)
     one.step()
-    planes, crossings = pinned(one), StreamCopies(DEVICE)
+    slots, crossings = pinned(one), StreamCopies(DEVICE)
     for fragment, layout in enumerate(one.fragments):
         wanted = torch.empty(layout.elements)
         one.snapshot(fragment, wanted)
-        snapshot = crossings.room(planes.outgoing(fragment))
+        snapshot = crossings.room(slots.slot(0, fragment))
         one.snapshot(fragment, snapshot)
-        has_arrived = crossings.send(snapshot, planes.outgoing(fragment))
+        has_arrived = crossings.send(snapshot, slots.slot(0, fragment))
         del snapshot
         one.try_sequences(1)  # allocates and computes meanwhile
         crossings.wait()
         assert has_arrived()
-        assert torch.equal(planes.outgoing(fragment), wanted)
-        (fetched,), has_arrived = crossings.fetch(planes.outgoing(fragment))
+        assert torch.equal(slots.slot(0, fragment), wanted)
+        (fetched,), has_arrived = crossings.fetch(slots.slot(0, fragment))
         one.try_sequences(1)
         crossings.wait()
         assert has_arrived()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
 
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.manifest import DataSpec, OuterSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
+from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.learner.memory_estimate import (
-    EVALUATORS,
-    STATE_BYTES,
+    RUNTIME_BYTES,
     Place,
     available_bytes,
     check_memory,
@@ -26,12 +27,13 @@ from peer.learner.spawn import LearnerOptions
 from peer.machine.limits import Limits
 from peer.model.build import parameter_specs
 from peer.node.learner_control import learner_bytes
-from peer.numerics.fragments import FLOAT_BYTES
-from peer.plan.prediction import HOST_BYTES
-from peer.storage.anchors import STATES_SERVED
-from peer.storage.checkpoint import KEPT
+from peer.plan import prediction
+from peer.plan.cost import Workload
+from peer.storage.generations import KEPT
 
 SMALL = RunConfig(model=ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64))
+
+LARGE = ModelSpec(hidden_size=1024, layers=12, heads=8, intermediate_size=2816)
 
 
 def on_device(**changes: object) -> int:
@@ -46,7 +48,7 @@ def test_memory_grows_with_the_model_and_the_optimizer() -> None:
 
 
 def test_bfloat16_halves_parameters_and_gradients() -> None:
-    large = SMALL.model_copy(update={"model": ModelSpec(hidden_size=1024, layers=12, heads=8, intermediate_size=2816)})
+    large = SMALL.model_copy(update={"model": LARGE})
     rounded = large.model_copy(update={"inner": InnerSpec(precision="bfloat16")})
     sizes = [{need.what.split()[0]: need.size_bytes for need in footprint(one).needs} for one in (large, rounded)]
     assert sizes[1]["parameters"] * 2 == sizes[0]["parameters"]
@@ -59,12 +61,14 @@ def test_eager_keeps_anchors_and_what_it_withholds() -> None:
     eager = SMALL.model_copy(update={"outer": SMALL.outer.model_copy(update={"adoption": "eager"})})
     more = [footprint(eager).bytes_in(place) - footprint(SMALL).bytes_in(place) for place in get_args(Place)]
     elements = footprint(SMALL).parameters
-    assert more == [0, 8 * elements, 8 * elements * (KEPT + 2)]
+    assert more == [0, 8 * elements, 8 * elements * KEPT]
 
 
 def test_the_planner_counts_the_same() -> None:
-    needs = [need for need in footprint(SMALL).needs if need.place == "host" and need.what != "rounds in flight"]
-    assert sum(need.size_bytes for need in needs) == HOST_BYTES * footprint(SMALL).parameters
+    for outer in (OuterSpec(), OuterSpec(momentum=0.8, contribution_codec="int4", result_codec="fp32")):
+        config = SMALL.model_copy(update={"model": LARGE, "outer": outer})
+        work = Workload(footprint(config).parameters, 1, config.pace, outer)
+        assert prediction.host_bytes(work) == pytest.approx(footprint(config).bytes_in("host"), rel=0.05)
 
 
 def test_muon_keeps_one_moment_of_matrices_and_two_of_embeddings() -> None:
@@ -83,10 +87,12 @@ def test_fewer_sequences_and_recomputed_activations_take_less() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_line_has_the_bytes_of_every_place() -> None:
+def test_a_line_has_the_amounts_of_every_place_with_a_step_apart() -> None:
     taken = footprint(SMALL)
-    each = [f"{taken.bytes_in(place) / taken.parameters:.1f}" for place in get_args(Place)]
-    assert [word for word in taken.summary().split() if word[0].isdigit()] == each
+    assert 0 < taken.step_bytes < taken.bytes_in("device")
+    amounts = (taken.bytes_in("device") - taken.step_bytes, taken.step_bytes, *map(taken.bytes_in, ("host", "disk")))
+    assert re.findall(r"[\d.]+ [kM]?B", taken.summary()) == [quantity.size(amount) for amount in amounts]
+    assert footprint(SMALL, 1).step_bytes < taken.step_bytes
 
 
 def test_a_model_that_does_not_fit_is_refused_in_words() -> None:
@@ -104,13 +110,12 @@ def test_the_owners_limit_is_shared_between_learner_and_peer() -> None:
         learner_bytes(SMALL, Limits(memory_gigabytes=0.5))
 
 
-def test_a_host_has_two_models_and_no_learner() -> None:
-    elements = footprint(SMALL).parameters
-    larger = SMALL.model_copy(update={"model": SMALL.model.model_copy(update={"layers": 2 * SMALL.model.layers})})
-    more = footprint(larger).parameters - elements
-    rounds = [next(one.size_bytes for one in footprint(run).needs if "rounds" in one.what) for run in (SMALL, larger)]
-    kept = STATE_BYTES * (STATES_SERVED + 1) + EVALUATORS * FLOAT_BYTES
-    assert host_bytes(larger) - host_bytes(SMALL) == kept * more + rounds[1] - rounds[0]
+def test_a_host_keeps_what_peers_keep_and_no_learner() -> None:
+    large = SMALL.model_copy(update={"model": LARGE})
+    with_momentum = large.model_copy(update={"outer": OuterSpec(momentum=0.8)})
+    elements = footprint(large).parameters
+    assert 8 * elements < host_bytes(large) - RUNTIME_BYTES < footprint(large).bytes_in("host") + 2 * elements
+    assert 4 * elements <= host_bytes(with_momentum) - host_bytes(large) <= 7 * elements
 
 
 def test_an_evaluation_does_not_say_everything_of_all_sequences_at_once() -> None:

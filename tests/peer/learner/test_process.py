@@ -46,7 +46,7 @@ from peer.learner.messages import (
     encode_frame,
     frame_length,
 )
-from peer.learner.shared_memory import SharedPlanes
+from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.learner.work_counters import Counters
 from peer.machine.tasks import Tasks
@@ -133,8 +133,8 @@ def test_a_conversation_with_a_learner(tmp_path: Path):
         assert all(torch.equal(vector, anchors[1 + turn % 2]) for turn, (vector, _) in enumerate(taken))
         with pytest.raises(LocalError, match="refused"):
             await learner.save(tmp_path / "missing" / "inner.safetensors")
-        assert await learner.save(state_path) == at_step
-        await learner.load_all(torch.cat(anchors))
+        assert (await learner.save(state_path)).at_step == at_step
+        await learner.load_all(anchors)
         assert torch.equal((await learner.snapshot(0))[0], anchors[0])
         with pytest.raises(ValueError, match="another size"):
             await learner.adopt(0, anchors[0][:-1], None)
@@ -299,7 +299,7 @@ def test_frames_survive_and_strangers_do_not():
     messages = [
         Start(config=CONFIG, run_key=b"run", peer_id="peer", state_path="a/b"),
         Steps(entries=(StepEntry(step=1, loss=2.5, tokens=3),), cpu_seconds=1.0, busy_seconds=0.5),
-        AdoptFragment(ticket=7, fragment=1, overwrite=True),
+        AdoptFragment(ticket=7, fragment=1, slot=0, reference=None),
         Failed(reason="no"),
     ]
     for message in messages:
@@ -319,11 +319,11 @@ def test_the_channel_takes_what_has_arrived_and_never_waits():
     with ours, theirs:
         channel = Channel(ours)
         assert channel.receive(0.0) == []
-        frames = encode_frame(PauseSteps(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2))
+        frames = encode_frame(PauseSteps(paused=True)) + encode_frame(TakeSnapshot(ticket=1, fragment=2, slot=0))
         theirs.sendall(frames[:-3])
         assert channel.receive(None) == [PauseSteps(paused=True)]
         theirs.sendall(frames[-3:])
-        assert channel.receive(None) == [TakeSnapshot(ticket=1, fragment=2)]
+        assert channel.receive(None) == [TakeSnapshot(ticket=1, fragment=2, slot=0)]
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(PeerGoneError):
             channel.receive(0.0)
@@ -345,7 +345,7 @@ def test_a_learner_says_from_which_step_on_it_follows():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(theirs)
-        commands = LearnerCommands(learner, SharedPlanes.create(FRAGMENTS), channel)
+        commands = LearnerCommands(learner, SharedSlots.create(FRAGMENTS, 1), channel)
         obedience = CommandLoop(learner, commands, channel, Start(config=CONFIG, run_key=b"run", peer_id="peer"))
         learner.step()
         told = CertifiedProgress(steps=4, window=LANE)
@@ -364,7 +364,7 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
         start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
         theirs_end = Channel(theirs)
         obedience = CommandLoop(
-            learner, LearnerCommands(learner, SharedPlanes.create(FRAGMENTS), theirs_end), theirs_end, start
+            learner, LearnerCommands(learner, SharedSlots.create(FRAGMENTS, 1), theirs_end), theirs_end, start
         )
         running = threading.Thread(target=train, args=(learner, obedience, ()))
         running.start()
@@ -372,7 +372,7 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
         channel = Channel(ours)
         while not any(isinstance(message, Steps) for message in heard):
             heard += channel.receive(ENDING_SECONDS)
-        for message in (PauseSteps(paused=True), TakeSnapshot(ticket=7, fragment=0), Stop()):
+        for message in (PauseSteps(paused=True), TakeSnapshot(ticket=7, fragment=0, slot=0), Stop()):
             channel.send(message)
         running.join(ENDING_SECONDS)
         assert not running.is_alive()
@@ -403,23 +403,67 @@ def test_a_peer_that_does_not_read_costs_bounded_memory():
         ) == Done(ticket=0, at_step=0)
 
 
-def test_both_ends_of_the_planes_see_the_same_memory():
-    ours = SharedPlanes.create(FRAGMENTS)
-    theirs = SharedPlanes(os.dup(ours.descriptor), FRAGMENTS)
+def test_both_ends_of_the_slots_see_the_same_memory():
+    ours = SharedSlots.create(FRAGMENTS, 2)
+    theirs = SharedSlots(os.dup(ours.descriptor), FRAGMENTS, 2)
     ours.close_descriptor()
-    for layout in FRAGMENTS:
-        for number, region in enumerate(("outgoing", "incoming", "reference")):
-            view = getattr(ours, region)(layout.index)
-            assert view.shape == (layout.elements,)
-            view.fill_(10 * layout.index + number)
-    for layout in FRAGMENTS:
-        for number, region in enumerate(("outgoing", "incoming", "reference")):
-            assert (getattr(theirs, region)(layout.index) == 10 * layout.index + number).all()
-    assert torch.equal(theirs.all_incoming, torch.cat([theirs.incoming(layout.index) for layout in FRAGMENTS]))
+    assert ours.count == theirs.count == 6
+    for slot in range(6):
+        view = ours.slot(slot, slot % 3)
+        assert view.shape == (FRAGMENTS[slot % 3].elements,)
+        view.fill_(slot)
+    for slot in range(6):
+        assert (theirs.slot(slot, slot % 3) == slot).all()
+    for slot in (-1, 6):
+        with pytest.raises(ValueError, match="no slot"):
+            theirs.slot(slot, 0)
     other = split_fragments(parameter_specs(CONFIG.model.model_copy(update={"intermediate_size": 80})), 3)
     with pytest.raises(LocalError, match="size"):
-        SharedPlanes(theirs.descriptor, other)
+        SharedSlots(theirs.descriptor, other, 2)
     theirs.close_descriptor()
+
+
+def test_a_whole_model_lies_behind_the_slots_until_they_are_made_anew():
+    ours = SharedSlots.create(FRAGMENTS, 1)
+    assert ours.laid_out() is None
+    vectors = [torch.full((layout.elements,), float(layout.index)) for layout in FRAGMENTS]
+    ours.lay_out(vectors[:2])
+    assert ours.laid_out() is None, "that is not all"
+    ours.lay_out(vectors)
+    ours.slot(2, 0).fill_(7)
+    theirs = SharedSlots(os.dup(ours.descriptor), FRAGMENTS, 1)
+    found = theirs.laid_out()
+    assert found is not None
+    assert all(map(torch.equal, found, vectors))
+    SharedSlots.behind(ours.descriptor, FRAGMENTS, 1)
+    assert theirs.laid_out() is None
+    theirs.close_descriptor()
+    ours.close_descriptor()
+
+
+def test_slots_go_to_who_came_first():
+    async def main() -> None:
+        free, taken = FreeSlots(3), list[int]()
+
+        async def take(name: int, count: int) -> tuple[int, ...]:
+            slots = await free.take(count)
+            taken.append(name)
+            return slots
+
+        first = await take(1, 2)
+        second, third = (asyncio.create_task(take(name, count)) for name, count in ((2, 2), (3, 1)))
+        await asyncio.sleep(0)
+        second_gone = asyncio.create_task(take(4, 3))
+        await asyncio.sleep(0)
+        second_gone.cancel()
+        assert taken == [1], "one is free, and whoever needs two comes first"
+        free.give_back(first)
+        assert sorted([*await second, *await third]) == [0, 1, 2]
+        assert taken == [1, 2, 3]
+        free.give_back([0, 1, 2])
+        assert len(await take(5, 3)) == 3
+
+    asyncio.run(main())
 
 
 def test_what_a_learner_imports_ahead_leaves_scipy_out_and_the_way_to_it_open():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +15,17 @@ import torch
 from safetensors.torch import save_file
 
 from dht.errors import LocalError
+from peer.learner.messages import Done
+from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.machine.tasks import Tasks
-from peer.node.checkpointer import CHECKPOINT_SECONDS, LEARNER_SECONDS, Checkpointer
+from peer.node.checkpointer import CHECKPOINT_SECONDS, HELD_SECONDS, LEARNER_SECONDS, Checkpointer, rest_seconds
 from peer.node.learner_control import LearnerControl
 from peer.node.status import advice_of
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
+
+DONE = Done(ticket=0, at_step=1)
 
 
 @pytest.fixture
@@ -80,11 +85,11 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
     """Safetensors leaves a file as large as all that it was to write, under a name of its own."""
     found: list[list[str]] = []
 
-    async def save(path: Path) -> int:
+    async def save(path: Path) -> Done:
         found.append([file.name for file in path.parent.iterdir()])
         save_file({"theta": torch.zeros(3)}, path)
         (path.parent / ".tmp6Xq2Bd").touch()
-        return 1
+        return DONE
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
@@ -99,7 +104,7 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
     run_virtual(main())
 
 
-def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> LearnerControl:
+def training_with(save: Callable[[Path], Coroutine[Any, Any, Done]]) -> LearnerControl:
     """A learner that does nothing but save."""
 
     async def kill() -> None: ...
@@ -110,12 +115,12 @@ def training_with(save: Callable[[Path], Coroutine[Any, Any, int]]) -> LearnerCo
 
 @pytest.mark.usefixtures("_no_threads")
 def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Path) -> None:
-    async def save(path: Path) -> int:
+    async def save(path: Path) -> Done:
         for size in range(1, 5):
             (path.parent / ".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
             await asyncio.sleep(LEARNER_SECONDS - 1.0)
         save_file({"theta": torch.zeros(3)}, path)
-        return 1
+        return DONE
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
@@ -135,7 +140,7 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
     """Its folder was cleared under its hands, so it seemed to write nothing, and was ended."""
     begun, one_at_a_time = asyncio.Event(), asyncio.Lock()
 
-    async def write(path: Path) -> int:
+    async def write(path: Path) -> Done:
         async with one_at_a_time:
             for size in range(1, 5):
                 begun.set()
@@ -143,9 +148,9 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
                     path.with_name(".tmp6Xq2Bd").write_bytes(bytes(4096 * size))
                 await asyncio.sleep(LEARNER_SECONDS - 1.0)
             save_file({"theta": torch.zeros(3)}, path)
-            return 1
+            return DONE
 
-    async def save(path: Path) -> int:
+    async def save(path: Path) -> Done:
         return await asyncio.shield(asyncio.ensure_future(write(path)))
 
     async def main() -> None:
@@ -165,7 +170,7 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
 
 @pytest.mark.usefixtures("_no_threads")
 def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -> None:
-    async def save(_: Path) -> int:
+    async def save(_: Path) -> Done:
         raise LocalError("the learner refused: no room")
 
     async def main() -> None:
@@ -185,12 +190,12 @@ def test_the_last_save_waits_for_the_one_that_is_being_written(tmp_path: Path, m
     written, going_on = threading.Event(), list[int]()
     save = RunDirectory.save
 
-    def slowly(directory: RunDirectory, *arguments: Any) -> None:
+    def slowly(directory: RunDirectory, *arguments: Any) -> int:
         going_on.append(1)
         assert len(going_on) == 1, "two at once"
         written.wait(10.0)
-        save(directory, *arguments)
         going_on.pop()
+        return save(directory, *arguments)
 
     async def main() -> None:
         swarm, _, checkpointer = await one_peer(tmp_path)
@@ -227,6 +232,40 @@ def test_a_vote_that_the_disk_does_not_take_is_told_until_one_is_taken(tmp_path:
         assert advice_of(driver) == ""
         assert peer.learner.learner.step_count == steps + 40
         assert sum(peer.versions) > versions
+        await swarm.close()
+
+    run_virtual(main())
+
+
+def test_saves_keep_to_what_may_be_written_and_to_the_learners_time() -> None:
+    limits = Limits(written_gigabytes_per_hour=10)
+    assert rest_seconds(1e6, 0.0, limits) == CHECKPOINT_SECONDS
+    assert rest_seconds(GIGABYTE_BYTES, 0.0, limits) == 360.0
+    assert rest_seconds(GIGABYTE_BYTES, 0.0, Limits(written_gigabytes_per_hour=0)) == CHECKPOINT_SECONDS
+    assert rest_seconds(0.0, HELD_SECONDS, limits) == CHECKPOINT_SECONDS
+    assert rest_seconds(0.0, 2.0, limits) == 200.0
+
+
+def test_five_years_of_saving_are_what_a_disk_bears() -> None:
+    assert Limits().written_gigabytes_per_hour * 24 * 365.25 * 5 == pytest.approx(600e3, rel=0.01)
+
+
+@pytest.mark.usefixtures("_no_threads")
+def test_the_next_save_waits_for_what_the_last_one_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_at: list[float] = []
+
+    def save(*_: Any) -> int:
+        saved_at.append(asyncio.get_running_loop().time())
+        return 10 * GIGABYTE_BYTES
+
+    async def main() -> None:
+        swarm, _, checkpointer = await one_peer(tmp_path)
+        monkeypatch.setattr(RunDirectory, "save", save)
+        saving = asyncio.get_running_loop().create_task(checkpointer.run())
+        await asyncio.sleep(2.5 * 3600)
+        saving.cancel()
+        hours = 10 / Limits().written_gigabytes_per_hour
+        assert [later - earlier for earlier, later in pairwise(saved_at)] == pytest.approx([3600 * hours] * 3)
         await swarm.close()
 
     run_virtual(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from coordinator.core.events import PresenceSeen
 from dht.errors import LocalError
 from peer.learner.client import LearnerClient, LearnerStoppedError
 from peer.learner.learner import parameters_of
-from peer.learner.messages import Ready, StepEntry, Steps
+from peer.learner.messages import Done, Ready, StepEntry, Steps
 from peer.learner.work_counters import Counters
 from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
@@ -91,7 +91,7 @@ class Reporter:
     def resume(self) -> None: ...
     def pause(self) -> None: ...
 
-    def lay_out(self, parameters: Tensor) -> None: ...
+    def lay_out(self, anchors: Sequence[Tensor]) -> None: ...
 
     async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
         await self._answer()
@@ -102,16 +102,15 @@ class Reporter:
         self.references.append(reference)
         return await self._within.adopt(fragment, new, reference, *counts)
 
-    async def load_all(self, parameters: Tensor) -> int:
+    async def load_all(self, anchors: Sequence[Tensor]) -> None:
         await self._answer()
-        self.loaded += [parameters.clone(), torch.cat(self._anchors.all_anchors())]
-        self._within.learner.load_all(parameters)
-        return self._within.learner.step_count
+        self.loaded += [torch.cat(list(anchors)), torch.cat(self._anchors.all_anchors())]
+        self._within.learner.load_all(torch.cat(list(anchors)))
 
-    async def save(self, path: Path) -> int:
+    async def save(self, path: Path) -> Done:
         await self._answer()
         save_file({"momentum": torch.ones(3)}, path)
-        return 0
+        return Done(ticket=0, at_step=0)
 
     async def kill(self) -> None:
         self._killed = True

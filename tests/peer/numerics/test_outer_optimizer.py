@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.wire.merkle import leaf_count, verify_leaf
@@ -14,6 +14,7 @@ from peer.numerics.outer_optimizer import (
     CHUNK_ELEMENTS,
     STATE_PIECE_BYTES,
     OuterState,
+    SpentMomentum,
     digest_of_roots,
     outer_step,
     state_bytes,
@@ -70,7 +71,7 @@ def test_inputs_stay_and_outputs_may_be_given():
     state, gradient = state_of(CHUNK_ELEMENTS + 5), draw(CHUNK_ELEMENTS + 5, 3)
     before = [tensor.clone() for tensor in (state.anchor, state.momentum, gradient)]
     new = outer_step(state, gradient, ETA, MU)
-    room = OuterState.empty_like(gradient)
+    room = OuterState(torch.empty_like(gradient), torch.empty_like(gradient))
     assert outer_step(state, gradient, ETA, MU, out=room) is room
     assert torch.equal(room.anchor, new.anchor)
     assert torch.equal(room.momentum, new.momentum)
@@ -118,3 +119,42 @@ def test_pieces_of_a_state_prove_themselves_as_they_arrive(elements):
         assert not verify_leaf(tree.root, b"\x00" + piece[1:] + b"x", index, pieces, tree.path(index))
         received += piece
     assert torch.equal(torch.frombuffer(received, dtype=torch.float32), vector)
+
+
+@pytest.mark.parametrize("elements", [1, 1000, STATE_PIECE_BYTES // 4, STATE_PIECE_BYTES // 4 + 1, 200_003])
+def test_without_decay_the_digest_is_that_of_a_momentum_that_was_kept(elements):
+    """What earlier versions computed with a whole tensor: 0·m + Δ, whatever m was."""
+    anchor, gradient, mu = draw(elements, 1), draw(elements, 3), np.float32(0)
+    momentum = draw(elements, 2).numpy() * mu + gradient.numpy()
+    step = (momentum * mu + gradient.numpy()) * np.float32(ETA)
+    kept = OuterState(torch.from_numpy(anchor.numpy() - step), torch.from_numpy(momentum))
+    new = outer_step(OuterState.begin(anchor, 0.0), gradient, ETA, 0.0)
+    assert torch.equal(new.anchor, kept.anchor)
+    assert new.digest == kept.digest == state_digest(kept.anchor, kept.momentum)
+    assert new.leaves == kept.leaves
+
+
+def test_no_momentum_at_version_zero_has_the_digest_of_zeros():
+    anchor = draw(70_000, 1)
+    assert OuterState.begin(anchor, 0.0).digest == OuterState.begin(anchor, 0.9).digest
+    assert OuterState.begin(anchor, 0.0).digest == state_digest(anchor, torch.zeros_like(anchor))
+
+
+@given(st.lists(st.one_of(st.integers(0, 90_000), st.integers(-90_000, -1)), max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_leaves_are_those_of_the_parts_in_one_piece(sizes):
+    """Above zero a tensor of so many elements, below so many zeros; a zero that is negative becomes a positive one."""
+    parts = [draw(size, size) if size > 0 else -size for size in sizes]
+    for part in parts:
+        if not isinstance(part, int):
+            part[::5] = -0.0
+    whole = [np.zeros(part, np.float32) if isinstance(part, int) else part.numpy() + np.float32(0) for part in parts]
+    joined = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *whole]))
+    assert SpentMomentum.of(parts).leaves == state_tree(joined).leaves
+
+
+def test_what_is_not_finite_stays_so():
+    gradient = torch.tensor([1.0, float("inf"), float("nan")])
+    with np.errstate(all="ignore"):
+        new = outer_step(OuterState.begin(torch.zeros(3), 0.0), gradient, ETA, 0.0)
+    assert not new.is_finite

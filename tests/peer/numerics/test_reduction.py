@@ -292,6 +292,14 @@ class TestVoidPartitions:
         assert torch.equal(new.anchor, whole.anchor)
         assert torch.equal(new.momentum, whole.momentum)
 
+    def test_without_decay_a_void_partition_leaves_no_momentum(self):
+        anchor, _ = draws(self.layout, 2, seed=9)
+        merged = self.merged({1})
+        new = apply_merged(OuterState.begin(anchor, 0.0), merged, self.cut, (0.5, 0.0))
+        whole = outer_step(OuterState.begin(anchor, 0.0), joined(merged, self.cut), 0.5, 0.0)
+        assert torch.equal(new.anchor, whole.anchor)
+        assert new.digest == whole.digest
+
 
 @pytest.mark.parametrize("rule", MERGES.values(), ids=MERGES)
 @pytest.mark.parametrize("same", [False, True])

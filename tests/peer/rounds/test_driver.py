@@ -46,7 +46,7 @@ from peer.rounds.driver import RoundDriver
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, genesis_states, layouts_of
 from peer.storage.blobs import BlobStore
-from peer.storage.checkpoint import VoteLog
+from peer.storage.record_log import VoteLog
 from tests.extra import extra
 from tests.peer.memory_transport import MemoryNetwork
 from tests.peer.virtual_loop import run_virtual

@@ -22,7 +22,7 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.node.checkpointer import Checkpointer
-from peer.storage.checkpoint import VoteLog
+from peer.storage.record_log import VoteLog
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Peer, Swarm, config_of
 from tests.peer.virtual_loop import run_virtual

@@ -23,7 +23,7 @@ from coordinator.chain.certificate import (
 )
 from coordinator.chain.chain import Chain, Rules
 from coordinator.core.actions import VoteRecord
-from coordinator.run.manifest import Manifest, PaceSpec, RunConfig
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity, KeyVerifier
@@ -37,6 +37,7 @@ from tests.disk import file_size_limit
 CONFIG = RunConfig(
     model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16),
     pace=PaceSpec(fragments=2, steps_per_version=4, min_group=1),
+    outer=OuterSpec(learning_rate=0.5, momentum=0.8),
 )
 KEY = Identity(digest_of(b"organiser"))
 
@@ -128,9 +129,8 @@ def test_saved_states_come_back_as_certified(tmp_path: Path, manifest: Manifest)
         assert held.anchors.served(fragment, chain.digest) is not None
     assert held.learner_state is not None
     assert held.learner_state.exists()
-    held.learner_state.unlink()
     saved = directory.saved_learner()
-    assert saved is not None, "while the peer goes on, for another learner"
+    assert saved == held.learner_state, "while the peer goes on, for another learner"
     assert torch.equal(load_file(saved)["theta"], torch.arange(3.0))
 
 

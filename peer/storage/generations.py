@@ -1,0 +1,219 @@
+"""What a peer saves of a run: a file for each fragment's version and one for the learner, named by an index.
+
+A file's name ends in the SHA-256 of its content, and so does that of the index, which is written last. Everything is
+written in a folder beside the others, forced to disk and renamed. So at every moment there is an index all of whose
+files are whole; where one was torn or changed later the generation before it is used. Two follow each other that share
+what did not change, and while one is written there is only the one before it. One process writes a folder at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+
+from coordinator.run.manifest import FRAGMENTS_MAX
+from dht.errors import PeerError
+from dht.files import publish
+from dht.statement import Digest
+from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
+from peer.numerics.outer_optimizer import OuterState
+from peer.storage.disk import disk_errors, empty_folder
+from peer.storage.earlier_checkpoint import LEARNER_FILE, FormatVersion, check_major, is_earlier
+from peer.storage.state_tensors import tensors_of
+from peer.storage.tensor_file import write_tensors
+
+KEPT = 2
+INDEX_BYTES_MAX = 1 << 20
+NAME_MAX = 128
+
+_INDEX_NAME = re.compile(r"generation-(\d{12})-([0-9a-f]{64})")
+_FILE_NAME = re.compile(r"(?:anchor-\d{4}|learner)-([0-9a-f]{64})\.safetensors")
+_UNFINISHED = "unfinished"
+
+log = structlog.get_logger(__name__)
+
+
+class SavedFragment(Wire):
+    """One fragment: its version, the digest of that version's certificate, and where the state is.
+
+    Version 0 has neither: it is drawn, or lies in a file of its own.
+    """
+
+    version: int = Field(ge=0)
+    head: Digest
+    file: str = Field("", max_length=NAME_MAX)
+
+
+class Index(FormatVersion):
+    """What belongs together. `learner` is empty where there is none; `learner_behind`: it is of an earlier moment."""
+
+    run_id: Digest
+    fragments: tuple[SavedFragment, ...] = Field(max_length=FRAGMENTS_MAX)
+    learner: str = Field("", max_length=NAME_MAX)
+    learner_behind: bool = False
+
+    @property
+    def files(self) -> set[str]:
+        """The names of all files but its own."""
+        return {name for name in (self.learner, *(one.file for one in self.fragments)) if name}
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An index on disk."""
+
+    name: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A fragment's state as it is to be saved; `head` as in `SavedFragment`."""
+
+    version: int
+    head: bytes
+    state: OuterState
+
+
+class Generations:
+    """Those in the folder of a run."""
+
+    def __init__(self, folder: Path, run_id: bytes) -> None:
+        self._folder = folder
+        self._run_id = run_id
+        self._newest: Generation | None = None  # that is known to be whole
+
+    def path(self, name: str) -> Path:
+        """Of a file of a generation."""
+        return self._folder / name
+
+    def newest(self) -> Generation | None:
+        """The newest one that is whole; damaged ones are passed over with a warning.
+
+        Raises UsageError if it was written by another major version.
+        """
+        for name in reversed(self._indices()):
+            try:
+                index = self._read(name)
+                for file in sorted(index.files):
+                    self._check(file)
+            except (OSError, PeerError, ValueError) as error:
+                log.warning("checkpoint_damaged", path=str(self._folder / name), error=str(error))
+            else:
+                self._newest = Generation(name, index)
+                return self._newest
+        return None
+
+    def save(self, fragments: Sequence[Held], learner: Path | None, learner_behind: bool = False) -> int:
+        """Write what is new; it is on disk when this returns how many bytes that was.
+
+        Raises LocalError, and then the newest one is untouched.
+
+        `learner` is a file that is taken away; None for none, or with `learner_behind` for the one that was saved last.
+        """
+        with disk_errors(f"no checkpoint can be written to {self._folder} (earlier ones are untouched)"):
+            before = self._newest or self.newest()
+            self._remove_all_but(before)
+            with empty_folder(self._folder / _UNFINISHED) as folder:
+                saved = tuple(self._save_fragment(folder, at, one, before) for at, one in enumerate(fragments))
+                name = "" if learner is None else self._take(learner)
+                if learner is None and learner_behind:
+                    name = self._earlier_learner(folder) if before is None else before.index.learner
+                index = Index(
+                    protocol_major=PROTOCOL_MAJOR,
+                    protocol_minor=PROTOCOL_MINOR,
+                    run_id=self._run_id,
+                    fragments=saved,
+                    learner=name,
+                    learner_behind=learner_behind,
+                )
+                after = self._publish_index(folder / "index", index)
+            self._newest = after
+            self._remove_all_but(after, before)
+            new = after.index.files - (set() if before is None else before.index.files)
+            return sum((self._folder / name).stat().st_size for name in new)
+
+    # -- one file
+
+    def _save_fragment(self, folder: Path, number: int, held: Held, before: Generation | None) -> SavedFragment:
+        if not held.version:
+            return SavedFragment(version=0, head=held.head)
+        known = None if before is None else before.index.fragments[number]
+        if known is not None and known.file and (known.version, known.head) == (held.version, held.head):
+            return known
+        temporary = folder / "anchor"
+        name = f"anchor-{number:04d}-{write_tensors(temporary, tensors_of(held.state))}.safetensors"
+        publish(temporary, self._folder / name)
+        return SavedFragment(version=held.version, head=held.head, file=name)
+
+    def _take(self, learner: Path) -> str:
+        name = f"learner-{_file_digest(learner)}.safetensors"
+        publish(learner, self._folder / name)
+        return name
+
+    def _earlier_learner(self, folder: Path) -> str:
+        """What an earlier version saved, if anything; a learner that starts may still have to read it there."""
+        path = self._folder / LEARNER_FILE
+        if not path.exists():
+            return ""
+        os.link(path, folder / path.name)
+        return self._take(folder / path.name)
+
+    def _publish_index(self, temporary: Path, index: Index) -> Generation:
+        data = index.to_wire()
+        numbers = [int(name.split("-")[1]) for name in self._indices()]
+        name = f"generation-{max(numbers, default=0) + 1:012d}-{hashlib.sha256(data).hexdigest()}"
+        temporary.write_bytes(data)
+        publish(temporary, self._folder / name)
+        return Generation(name, index)
+
+    def _read(self, name: str) -> Index:
+        path = self._folder / name
+        with path.open("rb") as file:
+            data = file.read(INDEX_BYTES_MAX)
+        if hashlib.sha256(data).hexdigest() != name.rpartition("-")[2]:
+            raise ValueError("the content is not what was written")
+        check_major(FormatVersion.from_wire(data, INDEX_BYTES_MAX).protocol_major, path)
+        index = Index.from_wire(data, INDEX_BYTES_MAX)
+        if index.run_id != self._run_id:
+            raise ValueError("it is of another run")
+        return index
+
+    def _check(self, name: str) -> None:
+        """Raise ValueError or OSError unless this file is whole."""
+        match = _FILE_NAME.fullmatch(name)
+        if match is None or _file_digest(self._folder / name) != match[1]:
+            raise ValueError(f"the content of {name} is not what was written")
+
+    # -- all files
+
+    def _indices(self) -> list[str]:
+        """The names of all indices, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(path.name for path in self._folder.iterdir() if _INDEX_NAME.fullmatch(path.name))
+
+    def _remove_all_but(self, *generations: Generation | None) -> None:
+        """What no index names goes, and what an earlier version wrote as soon as there is one."""
+        kept = [one for one in generations if one is not None]
+        names = {one.name for one in kept}.union(*(one.index.files for one in kept))
+        if kept and kept[0].index.learner_behind:
+            names.add(LEARNER_FILE)
+        if not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.iterdir()):
+            ours = _INDEX_NAME.fullmatch(path.name) or _FILE_NAME.fullmatch(path.name)
+            if path.name not in names and (ours or (kept and is_earlier(path))):
+                path.unlink()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
