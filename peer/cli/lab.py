@@ -351,9 +351,7 @@ def _list_names() -> None:
     from peer.numerics.codec import CODECS
     from peer.numerics.merge import MERGES
 
-    attacks = [
-        f"{name} ({kind.parameter}={kind.default:g})" if kind.parameter else name for name, kind in ATTACKS.items()
-    ]
+    attacks = [f"{name} ({one.parameter}={one.default:g})" if one.parameter else name for name, one in ATTACKS.items()]
     for heading, names in (
         ("merges", MERGES),
         ("codecs", CODECS),
@@ -372,7 +370,5 @@ def _replay(path: Path) -> None:
     from peer.lab.replay import replay_tape
 
     found = replay_tape(path)
-    typer.echo(
-        f"{found.versions} versions of {path} made again, every state bit for bit; "
-        f"so are the parameters of {len(found.learners)} learners"
-    )
+    typer.echo(f"{found.versions} versions of {path} made again, every state bit for bit;", nl=False)
+    typer.echo(f" so are the parameters of {len(found.learners)} learners")
