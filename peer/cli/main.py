@@ -6,6 +6,7 @@ of Python is known to be one that the rest can be read by.
 
 from __future__ import annotations
 
+import io
 import sys
 
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -21,6 +22,7 @@ def main() -> None:
 
 def run(arguments: list[str], python: tuple[int, int]) -> int:
     """Run one command line under this version of Python; returns the exit code and never raises."""
+    _write_whatever_can_be_written()
     if not PYTHON_OLDEST <= python <= PYTHON_NEWEST:
         oldest, newest = (".".join(map(str, version)) for version in (PYTHON_OLDEST, PYTHON_NEWEST))
         here = ".".join(map(str, python))
@@ -42,6 +44,13 @@ def run(arguments: list[str], python: tuple[int, int]) -> int:
         return _complain(f"{error.name} is not installed; set Muster up again with: make install", EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - no user shall see a traceback
         return _explain(error)
+
+
+def _write_whatever_can_be_written() -> None:
+    """A terminal that is not UTF-8 shows `?` for what it has no character for, instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _is_undecodable(argument: str) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from multiaddr import Multiaddr
 
 from coordinator.run.compatibility import OURS
@@ -388,3 +389,13 @@ def test_a_second_peer_with_the_same_key_is_told(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"another muster process here already uses the key {key}; ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_that_is_not_utf_8_shows_what_it_can(monkeypatch: pytest.MonkeyPatch):
+    """Rates are called η, and people have names of their own."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso-8859-1"))
+    assert main.run(["version"], (3, 12)) == 0
+    typer.echo("η ± 0.1")
+    sys.stdout.flush()
+    assert written.getvalue().splitlines()[-1] == b"? \xb1 0.1"
