@@ -11,15 +11,20 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import PeerError, UsageError
 from dht.identity import PeerId, public_key_of
 from peer.cli.presets import TINY, preset_text
+from peer.lab.options import parse_settings, with_changes
 
 SLOWNESS_MAX = 1000.0
 _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")
 
 
-def run_config(path: Path | None, versions: int | None) -> RunConfig:
-    """The run in this file, or the one that ships with Muster, with another length if given; raises UsageError."""
+def run_config(path: Path | None, versions: int | None, settings: Iterable[str] | None = None) -> RunConfig:
+    """The run in this file, or the one that ships with Muster, with another length and `settings`; raises UsageError.
+
+    Each of the settings is `TABLE.KEY=VALUE`.
+    """
     config = RunConfig.parse(preset_text(TINY), "the tiny run") if path is None else RunConfig.from_toml(path)
-    return config if versions is None else config.model_copy(update={"versions": versions})
+    config = config if versions is None else config.model_copy(update={"versions": versions})
+    return with_changes(config, parse_settings(list(settings or ())))
 
 
 def listen(text: str) -> str:

@@ -22,9 +22,10 @@ def check(
 ) -> None:
     """Say whether a run file is valid, and what the run takes."""
     config = arguments.run_config(file, None)
+    from peer.learner.memory_estimate import available_bytes
     from peer.model.description import describe
 
-    typer.echo(findings(describe(config).config, file, step_seconds))
+    typer.echo(findings(describe(config, available_bytes("cpu")).config, file, step_seconds))
 
 
 def findings(config: RunConfig, file: Path, step_seconds: float) -> str:

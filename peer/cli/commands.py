@@ -78,6 +78,9 @@ app.add_typer(home.app)
 
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in model.layers=2 (repeatable).")
+]
 Versions = Annotated[int | None, typer.Option(min=1, max=VERSIONS_MAX, help="End after this many certified versions.")]
 
 
@@ -96,6 +99,7 @@ def _help(
 def swarm(
     peers: Annotated[int, typer.Option(help="How many peers to start.")] = 4,
     versions: Versions = None,
+    setting: Setting = None,
     minutes: Annotated[float | None, typer.Option(help="End after this time instead.")] = None,
     config: ConfigOption = None,
     report: Annotated[Path | None, typer.Option(help="Write the report to this file (JSON).")] = None,
@@ -128,7 +132,7 @@ def swarm(
         if file is not None:
             check_writable(file)
     options = SwarmOptions(
-        config=arguments.run_config(config, versions),
+        config=arguments.run_config(config, versions, setting),
         config_path=config,
         peers=peers,
         minutes=minutes,
@@ -153,6 +157,7 @@ def host(
     relay: ServeRelay = False,
     founder: Annotated[list[str] | None, typer.Option(help="Peer id of a founder (repeatable); default: me.")] = None,
     versions: Versions = None,
+    setting: Setting = None,
     limit: Limit = None,
     name: Name = "",
     export: Annotated[Path | None, typer.Option(help="Export the model into this folder at the end.")] = None,
@@ -172,7 +177,7 @@ def host(
     chain_kept: ChainKept = None,
 ) -> None:
     """Begin a run and keep it reachable, evaluate and export it; never train."""
-    described = arguments.run_config(config, versions)
+    described = arguments.run_config(config, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")
     fresh = None if invite is None else Invite.parse(invite)

@@ -10,6 +10,8 @@ from dht.errors import UsageError
 TINY = "tiny"
 PRESETS = {
     TINY: "four learners on two processor cores, bytes of Python's own source text, five minutes",
+    "gpt2-124m": "GPT-2 with 124 million parameters, from your own text and tokenizer",
+    "continue": "goes on with a model that there is, on your own text",
 }
 _PACKAGED = "presets"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "examples"  # the same files before they are packed into a wheel

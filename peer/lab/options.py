@@ -168,6 +168,22 @@ class LabOptions:
 
 def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str, object]) -> RunConfig:
     """`base` for a lab of this size, with `changes` by dotted key (None: no change); raises UsageError."""
+    values = _changed(base, changes)
+    pace = values["pace"]
+    values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
+    pace["min_group"] = max(1, min(pace["min_group"], pace["quorum"], learners))
+    pace["round_seconds"] = ROUND_STEPS * STEP_SECONDS
+    pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
+    pace["presence_lifetime_seconds"] = PRESENCE_LIFETIME_STEPS * STEP_SECONDS
+    return _checked(values)
+
+
+def with_changes(base: RunConfig, changes: Mapping[str, object]) -> RunConfig:
+    """The run with these values by dotted key; raises UsageError."""
+    return _checked(_changed(base, changes)) if changes else base
+
+
+def _changed(base: RunConfig, changes: Mapping[str, object]) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(base.model_dump_json())
     for key, value in changes.items():
         if value is not None:
@@ -178,12 +194,10 @@ def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str,
             if not isinstance(place, dict):
                 raise UsageError(f"{key} is no key of a run file; see docs/config.md")
             place[last] = value
-    pace = values["pace"]
-    values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
-    pace["min_group"] = max(1, min(pace["min_group"], pace["quorum"], learners))
-    pace["round_seconds"] = ROUND_STEPS * STEP_SECONDS
-    pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
-    pace["presence_lifetime_seconds"] = PRESENCE_LIFETIME_STEPS * STEP_SECONDS
+    return values
+
+
+def _checked(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:

@@ -7,11 +7,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+from peer.cli.presets import PRESETS
 from peer.model import config_docs
 from tests.checkout import ROOT
 
 PACKAGES = ("dht", "coordinator", "peer", "dashboard")
-PRESET = "peer/presets/tiny.toml"
+SHIPPED = {f"peer/presets/{name}.toml": f"examples/{name}.toml" for name in PRESETS}
 
 
 def test_wheel_holds_the_house_and_nothing_else(tmp_path: Path) -> None:
@@ -22,12 +23,12 @@ def test_wheel_holds_the_house_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
         metadata = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
-        preset = archive.read(PRESET)
+        presets = {name: archive.read(name) for name in SHIPPED}
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
     source = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    assert shipped == source | {PRESET}
+    assert shipped == source | SHIPPED.keys()
     assert shipped >= {f"{package}/py.typed" for package in PACKAGES}
-    assert preset == (ROOT / "examples/tiny.toml").read_bytes()
+    assert all(presets[name] == (ROOT / source).read_bytes() for name, source in SHIPPED.items())
     assert metadata >= {"METADATA", "entry_points.txt", "licenses/LICENSE"}
 
 
