@@ -22,6 +22,7 @@ from peer.cli.check import check
 from peer.cli.common import (
     Announce,
     ChainKept,
+    Compiled,
     Dashboard,
     DashboardListen,
     Data,
@@ -118,6 +119,7 @@ def swarm(
     ] = None,
     slow: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     fault: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    compiled: Compiled = None,
     verbose: Verbose = False,
 ) -> None:
     """Start real peers on this machine, train, and report."""
@@ -142,6 +144,7 @@ def swarm(
         faults=dict(arguments.by_peer("--fault", fault or [])),
         attacks=arguments.attacks(attack or (), peers),
         tape=tape,
+        compiled=compiled,
         verbose=verbose,
     )
     _run_swarm(options, report, no_ui or not sys.stdout.isatty())

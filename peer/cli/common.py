@@ -46,6 +46,10 @@ Limit = Annotated[
     typer.Option("--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/home.md)."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
+Compiled = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Whether torch compiles learners' models; default: on a GPU."),
+]
 DieWithParent = Annotated[int | None, typer.Option(hidden=True)]
 ChainKept = Annotated[int | None, typer.Option(min=8, hidden=True)]
 

@@ -56,7 +56,9 @@ def this_machine(options: NodeOptions) -> Machine:
     usable = options.device != "cpu" and torch.version.cuda is not None
     gpu_bytes = gpu_room_bytes(CommandRunner(), options.limits.gpu_memory_share) if usable else 0
     free_bytes = shutil.disk_usage(folder).free
-    return Machine(available_bytes("cpu"), free_bytes, measured_flops(options.threads), gpu_bytes)
+    return Machine(
+        available_bytes("cpu"), free_bytes, measured_flops(options.limits.threads(options.threads)), gpu_bytes
+    )
 
 
 def measured_flops(threads: int) -> float:

@@ -18,6 +18,7 @@ from peer.cli import arguments
 from peer.cli.common import (
     Announce,
     ChainKept,
+    Compiled,
     Data,
     DieWithParent,
     Limit,
@@ -58,8 +59,10 @@ def join(
     announce: Announce = None,
     relay: UseRelay = False,
     device: Annotated[str, typer.Option(help="Train on `cpu`, `cuda:1`, `cuda:0,cuda:1`, or what is best.")] = AUTO,
-    compiled: Annotated[bool, typer.Option("--compile", help="Let torch compile the model.")] = False,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads of the learner.")] = 1,
+    compiled: Compiled = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="CPU threads of the learner; default: the machine's cores.")
+    ] = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of the learner: 19 gives way to all else.")] = 5,
     step_seconds: StepSeconds = 0.0,
     limit: Limit = None,
@@ -94,7 +97,7 @@ def join(
         listen_host=listen,
         device=arguments.device(device),
         compiled=compiled,
-        threads=threads,
+        threads=threads or 0,
         niceness=nice,
         step_seconds=step_seconds,
         announce=tuple(announce or ()),

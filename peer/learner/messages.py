@@ -32,7 +32,7 @@ class Start(Wire):
     corpus: str = Field("", max_length=4096)
     tokenizer: str = Field("", max_length=4096)
     memory_bytes: int = Field(0, ge=0)
-    compiled: bool = False
+    compiled: bool | None = None
     compute_share: float = Field(1.0, gt=0, le=1)
     cache: str = Field("", max_length=4096)
     loading_threads: int = Field(1, ge=1, le=1024)

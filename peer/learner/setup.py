@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -68,21 +69,42 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
     allowed = _allowed_bytes(start, device)
     check_memory(least, allowed)
-    if torch.device(device).type == "cuda":
+    if on_gpu := torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
         torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
         for one in (device, *others):
             torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
-    if start.compiled:
+    compiled = on_gpu if start.compiled is None else start.compiled
+    if compiled:
         allow_compiling()
     files, loading = LocalFiles(start.corpus, start.tokenizer, start.cache), Loading(tell, start.loading_threads)
     tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
     tell("building the model", None)
     windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
     key = rounding_key(start.run_key, start.peer_id)
-    placement = Placement(device, tuple(others), compiled=start.compiled, rounding_key=key)
+    placement = Placement(device, tuple(others), rounding_key=key)
     learner = _make(start, windows, placement, attack_named)
-    placement, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
-    return Settled(learner, placement, tokens.digest, memory_bytes, note, tokens.note)
+    _, memory_bytes = fitted(learner, bytes_in_use(device) + int(MEMORY_SHARE * allowed))
+    if compiled:
+        tell("compiling the steps", None)
+    notes = filter(None, (note, compile_steps(learner) if compiled else ""))
+    return Settled(learner, learner.placement, tokens.digest, memory_bytes, "; ".join(notes), tokens.note)
+
+
+def compile_steps(learner: Learner) -> str:
+    """Have torch compile what a step takes, if it can; returns in words how long that took, or why it did not.
+
+    What it compiles is tried out now, since the compiler may fail at the first step only.
+    """
+    placement, began = learner.placement, time.monotonic()
+    learner.place(replace(placement, compiled=True))
+    try:
+        learner.try_sequences(placement.sequences or _share(learner))
+    except Exception as error:  # noqa: BLE001 - whatever a compiler runs into, steps go on without it
+        learner.place(placement)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return f"not compiled, because {reason}"
+    return f"compiled in {time.monotonic() - began:.0f} s"
 
 
 def _allowed_bytes(start: Start, device: str) -> int:
@@ -112,7 +134,7 @@ def fitted(learner: Learner, limit_bytes: int) -> tuple[Placement, int]:
     placement, config = learner.placement, learner.config
     state_bytes = optimizer_bytes(config)  # taken at the first step
     for recompute in (False, True):
-        learner.place(replace(placement, recompute=recompute, compiled=False))  # what compiling takes is not a step's
+        learner.place(replace(placement, recompute=recompute))
         found = _try(learner, limit_bytes - state_bytes)
         if found is not None:
             whole = found.sequences == _share(learner)

@@ -39,7 +39,7 @@ class LearnerOptions:
     loading_threads: int = 1  # that make tokens of text before the first step
     gpu_memory_share: float = 1.0
     memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
-    compiled: bool = False
+    compiled: bool | None = None  # None: on a GPU
     paused: bool = False
     state_path: Path | None = None
     attack: str | None = None

@@ -13,6 +13,7 @@ from coordinator.run.manifest import fault_of
 from coordinator.run.toml_file import parse_toml, reading
 from dht.errors import UsageError
 from dht.wire import Wire
+from peer.machine.cores import usable_cores
 from peer.machine.hours import Hours
 
 SETTINGS_NAME = "settings.toml"
@@ -55,7 +56,11 @@ class Limits(Wire):
         description="once received, the peer pauses until midnight; 0 for none",
     )
     cpu_cores: int = Field(
-        0, ge=0, le=1024, title="CPU cores", description="most threads of the learner, whatever `--threads` says"
+        0,
+        ge=0,
+        le=1024,
+        title="CPU cores",
+        description="most threads of the learner and of a round, whatever `--threads` says",
     )
     niceness: int = Field(
         0, ge=0, le=19, title="Niceness", description="least niceness of the learner; 19 gives way to all else"
@@ -137,8 +142,9 @@ class Limits(Wire):
         return self.download_mbit * MBIT_BYTES or float("inf")
 
     def threads(self, wanted: int) -> int:
-        """How many threads the learner gets."""
-        return min(wanted, self.cpu_cores) if self.cpu_cores else wanted
+        """How many threads the learner gets, and a round; 0 wants as many as the machine has cores for us."""
+        found = wanted or usable_cores()
+        return min(found, self.cpu_cores) if self.cpu_cores else found
 
     def changed(self, changes: Iterable[str]) -> Self:
         """With each `KEY=VALUE` in place of what it says now; raises UsageError."""

@@ -49,8 +49,8 @@ class NodeOptions:
     port: int | None = None  # None: any free port
     listen_host: str = "127.0.0.1"  # `0.0.0.0` to be reached from elsewhere
     device: str = AUTO  # or `cpu`, or a CUDA device as torch names it
-    compiled: bool = False  # the learner's model by torch.compile
-    threads: int = 1
+    compiled: bool | None = None  # the learner's model by torch.compile; None: where that pays, on a GPU
+    threads: int = 0  # of the learner, 0 for as many as there are cores
     niceness: int = 5  # of the learner, so that the network goes first
     step_seconds: float = 0.0  # pace: steps come this far apart, or further
     announce: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from coordinator.views.control import Command, ask, snapshot
 from coordinator.views.report import SwarmReport
 from dht.errors import LocalError, MusterError, UsageError
 from dht.locks import RuntimeDirectory
+from peer.machine.cores import usable_cores
 from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import pause
 from peer.rounds.tape_parts import PART_NAME, join_parts, refuse_earlier
@@ -56,6 +57,7 @@ class SwarmOptions:
     faults: dict[int, str] = field(default_factory=dict)
     attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
     tape: Path | None = None  # where to write the event tape; then learners compute on the processor
+    compiled: bool | None = None  # as `join --compile`; None: as each peer's device is
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -209,6 +211,9 @@ class Swarm:
         seconds = self._options.step_seconds * self._options.slow.get(number, 1.0)
         fault = self._options.faults.get(number)
         arguments = ["join", "-", "--yes", "--name", f"peer-{number}", "--step-seconds", str(seconds)]
+        arguments += ["--threads", str(max(1, usable_cores() // self._options.peers))]
+        if self._options.compiled is not None:
+            arguments.append("--compile" if self._options.compiled else "--no-compile")
         share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # they may all train on one GPU
         arguments += [word for limit in (*UNLIMITED, share) for word in ("--limit", limit)]
         data = self._options.config.data

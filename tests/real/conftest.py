@@ -147,7 +147,7 @@ class Machines:
         return host
 
     def learner(self, name: str, invite: str, program: str = "peer.cli") -> Path:
-        return self.peer(name, "join", invite, "--yes", "--step-seconds", "0.05", program=program)
+        return self.peer(name, "join", invite, "--yes", "--threads", "1", "--step-seconds", "0.05", program=program)
 
     def id_of(self, data: Path) -> PeerId:
         return PeerId(self.wait(data, lambda now: True).peer_id)

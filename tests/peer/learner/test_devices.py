@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from peer.learner import devices as placement
 from peer.learner.devices import Placement, choose_devices, devices_name
 from peer.learner.learner import Learner, make_learner
 from peer.learner.microbatch import bytes_in_use
-from peer.learner.setup import fitted
+from peer.learner.setup import compile_steps, fitted
 from peer.machine.heap import give_back_freed
 from peer.model.replicas import shares
 
@@ -239,9 +241,35 @@ def test_devices_are_named_as_torch_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_compiled_model_computes_the_same() -> None:
-    """torch compiles at the first step; the bits need not be the same."""
-    plain, compiled = learner(), learner(Placement(compiled=True))
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_steps_compute_the_same_without_masks() -> None:
+    """The bits need not be the same."""
+    plain, compiled = learner(), learner()
+    assert compile_steps(compiled).startswith("compiled in ")
+    assert compiled.placement.compiled
+    masks: list[object] = []
+
+    def look(_layer: nn.Module, _arguments: object, named: dict[str, object]) -> None:
+        masks.append(named["attention_mask"])
+
+    compiled.model.model.layers[0].register_forward_pre_hook(look, with_kwargs=True)  # type: ignore[union-attr]
     batch = Uneven().batch(0)
     assert compiled.backward(batch).item() == pytest.approx(plain.backward(batch).item(), rel=1e-4)
+    assert (compiled.gradient - plain.gradient).abs().max() < 1e-4 * plain.gradient.abs().max()
+    assert masks == [None]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_a_compiler_that_fails_leaves_steps_as_they_were(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._inductor import config as inductor
+
+    torch.compiler.reset()  # what other tests have compiled
+    monkeypatch.setattr(inductor.cpp, "cxx", (str(tmp_path / "no-compiler"),))
+    monkeypatch.setattr(inductor, "force_disable_caches", True)
+    plain, one = learner(), learner()
+    assert compile_steps(one).startswith("not compiled, because ")
+    assert not one.placement.compiled
+    assert one.step() == plain.step()
