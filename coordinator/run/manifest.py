@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
+from coordinator.run.about import AboutSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, LINE, OWN, Installed, ModelSpec
 from coordinator.run.toml_file import parse_toml, read_text
@@ -275,6 +276,8 @@ class TrustSpec(Wire):
 class RunConfig(Wire):
     """One run as its organiser describes it."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     name: str = Field(
         "tiny",
         min_length=1,
@@ -292,6 +295,7 @@ class RunConfig(Wire):
     outer: OuterSpec = Field(default_factory=OuterSpec)
     pace: PaceSpec = Field(default_factory=PaceSpec)
     trust: TrustSpec = Field(default_factory=TrustSpec)
+    about: AboutSpec | None = None
 
     @model_validator(mode="after")
     def _relations(self) -> Self:

@@ -64,6 +64,7 @@ class RunFacts(_Frozen):
     contribution_codec: Line = ""
     merge: Line = ""
     presence_lifetime_seconds: float = Field(9.0, gt=0, description="after this silence a peer counts as gone")
+    about: tuple[tuple[Line, Line], ...] = Field((), max_length=8, description="what the run says of itself")
 
 
 class PeerPoint(_Frozen):

@@ -75,6 +75,11 @@ def facts(view: NetworkView) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def about(view: NetworkView) -> list[str]:
+    """What the run says of itself, a line each."""
+    return [f"{plain(label, 20)}: {plain(text)}" for label, text in view.run.about]
+
+
 def window(history: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     """The newest points that rates are averaged over: at least two, where long runs keep few."""
     recent = [point for point in history if point.unix_seconds >= history[-1].unix_seconds - WINDOW_SECONDS]

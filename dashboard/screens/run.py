@@ -27,7 +27,7 @@ def page(source: Source) -> None:
         view = seen.view
         show.status(seen)
         if view.run_id:
-            st.text(run.facts(view))
+            st.text("\n".join([*run.about(view), run.facts(view)]))
         found = run.figures(view)
         show.figures(_figures(found), HELPS)
         st.subheader("Held-out loss")

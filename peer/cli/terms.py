@@ -116,7 +116,8 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ("others see", f"this machine's address, a key made for it, {name}its device, progress, loss and traffic"),
         ("code", _code(config)),
     )
-    return "\n".join(f"  {label:<10}  {printable(text)}" for label, text in rows)
+    said = config.about.rows() if config.about is not None else []
+    return "\n".join(f"  {label:<12}  {printable(text)}" for label, text in (*said, *rows))
 
 
 def _disk(config: RunConfig, options: NodeOptions, machine: Machine) -> str:

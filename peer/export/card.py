@@ -33,7 +33,7 @@ A causal language model of {parameters} parameters, trained by volunteers with
 | --- | --- |
 | run | {name}, `{run_id}` |
 | organiser | `{organiser}` |
-| versions | {versions} certified, over {fragments} fragments ({each}) |
+{about}| versions | {versions} certified, over {fragments} fragments ({each}) |
 | tokens | {tokens} certified{since} |
 | contributors | {contributors} |
 | trained on | {data}, in sequences of {context} tokens |
@@ -99,6 +99,7 @@ def model_card(exported: Exported) -> str:
         name=config.name,
         run_id=manifest.run_id.hex(),
         organiser=manifest.organiser,
+        about=_about(config),
         parameters=f"{sum(spec.elements for spec in parameter_specs(config.model)):,}",
         versions=exported.versions,
         fragments=len(exported.captured.held),
@@ -110,13 +111,19 @@ def model_card(exported: Exported) -> str:
         contributors=len(credit.contributors),
         data=DATA[config.data.source].format(path=config.data.path) + _tokenised(config),
         context=config.data.context_tokens,
-        licence=exported.licence or "not stated; ask the organiser",
+        licence=exported.licence or (config.about and config.about.licence) or "not stated; ask the organiser",
         use=_use(config),
         loss="" if exported.loss is None else f"This model: {quantity.loss(exported.loss)} nats per token.",
         curve=loss_curve(exported.evaluations),
         manifest=MANIFEST,
         proof=PROOF,
     )
+
+
+def _about(config: RunConfig) -> str:
+    """Rows with what the run says of itself; a bar would end a cell."""
+    said = [] if config.about is None else config.about.rows()
+    return "".join(f"| {label} | {text.replace('|', '/')} |\n" for label, text in said if label != "licence")
 
 
 def _tokenised(config: RunConfig) -> str:

@@ -38,15 +38,17 @@ def render() -> str:
     """The whole page as Markdown, a pure function of `RunConfig`."""
     schema = RunConfig.model_json_schema()
     fields: dict[str, Schema] = schema["properties"]
-    sections = {name: schema["$defs"][_model_name(field)] for name, field in fields.items() if "$ref" in field}
+    sections = {name: schema["$defs"][ref.rpartition("/")[2]] for name, one in fields.items() if (ref := _table(one))}
     plain = {name: field for name, field in fields.items() if name not in sections}
     parts = [INTRODUCTION, _section("Top level", schema["description"], plain)]
     parts += [_section(f"`[{name}]`", model["description"], model["properties"]) for name, model in sections.items()]
     return "\n".join(parts)
 
 
-def _model_name(field: Schema) -> str:
-    return str(field["$ref"]).rpartition("/")[2]
+def _table(field: Schema) -> str:
+    """The reference of a field that is a table, one that may be left out included; empty for all others."""
+    found = [one["$ref"] for one in (field, *field.get("anyOf", ())) if "$ref" in one]
+    return str(found[0]) if found else ""
 
 
 def _section(title: str, text: str, fields: dict[str, Schema]) -> str:

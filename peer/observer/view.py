@@ -46,6 +46,7 @@ def run_facts(manifest: Manifest) -> RunFacts:
         contribution_codec=outer.contribution_codec,
         merge=outer.merge,
         presence_lifetime_seconds=pace.presence_lifetime_seconds,
+        about=() if config.about is None else tuple(config.about.rows()),
     )
 
 

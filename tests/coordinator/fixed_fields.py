@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
 from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.run.about import AboutSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
@@ -37,7 +38,8 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         Manifest: (
             "config organiser founders data_digest genesis created_unix_seconds protocol_major protocol_minor_min"
         ),
-        RunConfig: "name seed versions model data inner outer pace trust",
+        RunConfig: "name seed versions model data inner outer pace trust about",
+        AboutSpec: "title purpose organiser url licence data",
         ModelSpec: (
             "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package "
             "initial"

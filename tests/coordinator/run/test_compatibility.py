@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from coordinator.run.compatibility import OURS, read_manifest
-from coordinator.run.manifest import Manifest, run_id_of
+from coordinator.run.manifest import Manifest, RunConfig, run_id_of
 from dht.errors import PeerError, UsageError
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
 from tests.coordinator.builders import Club
@@ -81,7 +81,8 @@ def test_a_run_that_is_beyond_us_is_told_in_a_sentence(changes: dict[str, int], 
 def test_a_manifest_that_says_more_than_we_know_is_not_half_obeyed() -> None:
     """Its run id would not be that of the manifest that we read."""
     plain = msgpack.unpackb(MANIFEST.to_wire(), use_list=True)
-    for grown in ([*plain, 1], [[*plain[0], 1], *plain[1:]]):
+    left_out = [None] * (len(RunConfig.model_fields) - len(plain[0]))
+    for grown in ([*plain, 1], [[*plain[0], *left_out, 1], *plain[1:]]):
         data = msgpack.packb(grown)
         assert Manifest.from_wire(data) == MANIFEST
         with pytest.raises(UsageError, match=f"a muster of protocol {OURS} does not know; install a newer version"):
