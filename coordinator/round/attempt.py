@@ -17,6 +17,7 @@ from coordinator.group.group import read_commit
 from coordinator.round.joint_reduction import JointReduction
 from coordinator.round.leader import Leader
 from coordinator.round.outcome import read_check
+from coordinator.round.vote_phases import VotePhase
 from coordinator.round.voting import Voting
 from dht.identity import PeerId
 from dht.statement import Statement
@@ -52,12 +53,12 @@ class Attempt(JointReduction):
 
     @property
     def voted(self) -> bool:
-        return self.verdict.vote is not None
+        return self.verdict.voted
 
     @property
     def over(self) -> bool:
         """We have abstained: nothing that we send here after this can be a vote."""
-        return self.verdict.abstention is not None
+        return self.verdict.phase is VotePhase.ABSTAINED
 
     @property
     def silent(self) -> frozenset[PeerId]:
@@ -157,10 +158,10 @@ class Attempt(JointReduction):
 
     def _judge_leader(self, void: bool) -> None:
         """Whether the leader has led: else we ask past its attempts for a while."""
-        proposed = self.verdict.proposed
-        if void or (proposed is not None and proposed.sender != self.group.leader):
+        followed = self.verdict.followed
+        if void or (followed is not None and followed.statement.sender != self.group.leader):
             self.core.tardiness.miss([self.group.leader], LEADING)
-        elif proposed is not None:
+        elif followed is not None:
             self.core.tardiness.come(self.group.leader, LEADING)
 
     def give_up(self) -> list[Action]:
@@ -185,7 +186,7 @@ class Attempt(JointReduction):
         leaderless = self.group.leader in self.gone or now >= self.timeline.at(SECOND_PROPOSE_SHARE)
         proposers, progress = self.group.proposers(), self.exchange.progress
         actions = self.exchange.decide(now)
-        actions += self.inspection.decide(self.gone.keys(), now) if self.verdict.vote is None else []
+        actions += [] if self.voted else self.inspection.decide(self.gone.keys(), now)
         actions += self.verdict.decide(self.gone.keys(), proposers if leaderless else proposers[:1], now)
         if self.exchange.progress != progress:
             actions += self.early.replay(self.receive, now)
@@ -196,6 +197,6 @@ class Attempt(JointReduction):
 
     def _remind(self) -> list[Action]:
         actions = self.verdict.remind()
-        if self.verdict.proposal is None and not self.over:
+        if self.verdict.followed is None and not self.over:
             actions += self.exchange.remind() + self.inspection.remind() + self.refutations.remind()
         return actions + (self.chair.remind() if self.chair.leads and not self.over else [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate, Outcome, Vote
 from coordinator.core.actions import Action, Apply, PartitionResult, RecordVote, Send, VoteRecord
@@ -24,6 +24,7 @@ from coordinator.round.outcome import (
 )
 from coordinator.round.own_check import OwnCheck
 from coordinator.round.spot_checks import SpotChecks
+from coordinator.round.vote_phases import TRANSITIONS, VotePhase, VoteStep
 from coordinator.wire.messages import Abstain, NeedNote, Proposal, Redo
 from dht.errors import PeerError
 from dht.identity import PeerId
@@ -32,32 +33,54 @@ from dht.statement import Statement
 SHOWN_MAX = 3  # times that roster and bundle are handed on with a proposal: messages get lost, but bundles are large
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A proposal that follows from its checks, and how far we have come with it."""
+
+    proposal: Proposal
+    statement: Statement  # as its proposer signed it
+    checks: tuple[Checked, ...]
+    outcome: Outcome | None = None  # once we hold every byte that it names, and apply it
+    state: bytes | None = None  # that this leads to
+
+
 @dataclass(slots=True)
 class Voting:
-    """What we have checked, accepted and signed. Votes at most once, and never after abstaining."""
+    """What we have checked, followed and said (`phase`); `said` is our vote or abstention as it was sent."""
 
     core: Core
     group: Group
-    timeline: Timeline
+    timeline: InitVar[Timeline]
     exchange: Exchange
     inspection: SpotChecks
     ballot: Ballot = field(init=False)
     check: OwnCheck = field(init=False)
     waiting: dict[str, Statement] = field(default_factory=dict)  # a redo or proposal whose refutations we lack yet
     waited_with: tuple[int, int] = (0, 0)  # how much we knew when we last looked at these
-    proposal: Proposal | None = None
-    proposed: Statement | None = None  # the proposal as its proposer signed it
-    proposed_checks: tuple[Checked, ...] = ()
-    outcome: Outcome | None = None
-    state: bytes | None = None
-    vote: Vote | None = None
-    vote_statement: Statement | None = None
-    abstention: Statement | None = None
+    followed: Followed | None = None
+    phase: VotePhase = VotePhase.SILENT
+    said: Statement | None = None
     reminded: int = 0  # times that we have handed the proposal on, and asked for what we lack
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, timeline: Timeline) -> None:
         self.ballot = Ballot(self.group)
-        self.check = OwnCheck(self.core, self.group, self.timeline, self.exchange, self.inspection)
+        self.check = OwnCheck(self.core, self.group, timeline, self.exchange, self.inspection)
+
+    def _step(self, step: VoteStep) -> bool:
+        """Go on to the next phase; False where this step leads nowhere."""
+        after = TRANSITIONS.get((self.phase, step))
+        self.phase = after or self.phase
+        return after is not None
+
+    @property
+    def voted(self) -> bool:
+        """Whether there is a vote of ours, of which others may not have heard yet."""
+        return self.phase in (VotePhase.WRITING, VotePhase.VOTED)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What is certified if the proposal that we follow is."""
+        return None if self.followed is None else self.followed.outcome
 
     @property
     def _votes(self) -> bool:
@@ -69,7 +92,7 @@ class Voting:
     def decide(self, gone: Set[PeerId], check_to: tuple[PeerId, ...], now: float) -> list[Action]:
         """Send our check once it is due; judge a proposal that waited for bytes."""
         actions, inputs = self._try_waiting(gone) + self.judge() + self._vote(), self.exchange.inputs
-        if inputs is None or not self._votes or self.vote is not None or self.abstention is not None:
+        if inputs is None or not self._votes or self.phase is not VotePhase.SILENT:
             return actions
         return actions + self.check.decide(inputs, gone, check_to, now)
 
@@ -102,7 +125,7 @@ class Voting:
         return self.inspection.refutations.proven.keys()
 
     def _on_redo(self, statement: Statement, inputs: InputSet, gone: Set[PeerId]) -> list[Action]:
-        if self.exchange.redone or self.vote is not None:
+        if self.exchange.redone or self.voted:
             return []
         redo = statement.read(Redo)
         checks = read_checks(redo.checks, self.group, inputs, self.core.verifier)
@@ -123,62 +146,58 @@ class Voting:
             self.waiting["proposal"] = statement
             return []
         self.waiting.pop("proposal", None)
-        self.proposal, self.proposed, self.proposed_checks = proposal, statement, checks
+        self.followed = Followed(proposal, statement, checks)
         self.exchange.named = frozenset(digest for digest in proposal.results if digest is not None)
         return self.judge()
 
     @property
     def open(self) -> bool:
         """Whether there is no proposal yet, or only one that we refused before doing anything about it."""
-        return self.proposal is None or (self._is_false() and self.outcome is None)
+        followed = self.followed
+        return followed is None or (followed.outcome is None and self._is_false(followed))
 
-    def _is_false(self) -> bool:
+    def _is_false(self, followed: Followed) -> bool:
         """Whether the proposal holds a result that has been refuted: then it does not get our vote."""
-        return self.proposal is not None and not self._refuted.isdisjoint(self.proposal.results)
+        return not self._refuted.isdisjoint(followed.proposal.results)
 
     def judge(self) -> list[Action]:
         """Apply the proposal on the side as soon as we hold every byte that it names."""
-        if self.proposal is None or self.outcome is not None or self._missing() or self._is_false():
+        followed, inputs = self.followed, self.exchange.inputs
+        if followed is None or followed.outcome is not None or self._missing(followed) or self._is_false(followed):
             return []
-        assert self.exchange.inputs is not None
+        assert inputs is not None
         held = self.exchange.by_digest()
         results = {digest: (one.reducer, one.result) for digest, one in held.items()}
-        self.outcome = build_outcome(
-            self.group, self.exchange.inputs, self.proposed_checks, self.proposal.results, results
-        )
-        self.ballot.know(self.outcome)
-        applied = tuple(None if one is None else _partition_result(held[one]) for one in self.proposal.results)
-        inputs = self.exchange.inputs
+        outcome = build_outcome(self.group, inputs, followed.checks, followed.proposal.results, results)
+        self.followed = replace(followed, outcome=outcome)
+        self.ballot.know(outcome)
+        applied = tuple(None if one is None else _partition_result(held[one]) for one in followed.proposal.results)
         return [Apply(self.group.key, applied, inputs.whole(), inputs.members)]
 
-    def _missing(self) -> list[int]:
-        if self.proposal is None:
-            return []
+    def _missing(self, followed: Followed) -> list[int]:
         held = self.exchange.by_digest()
-        return [p for p, one in enumerate(self.proposal.results) if one is not None and one not in held]
+        return [p for p, one in enumerate(followed.proposal.results) if one is not None and one not in held]
 
     # -- voting
 
     def on_applied(self, event: Applied) -> list[Action]:
         """We know the state that the proposal leads to: have the vote written down."""
-        if self.outcome is None or self.state is not None:
+        if self.followed is None or self.followed.outcome is None or self.followed.state is not None:
             return []
-        self.state = event.state
+        self.followed = replace(self.followed, state=event.state)
         return self._vote()
 
     def _vote(self) -> list[Action]:
         """Have our vote written down, unless the proposal holds what nobody honest may know to be true."""
-        if self.outcome is None or self.state is None or self.vote is not None or self.abstention is not None:
+        followed = self.followed
+        if followed is None or followed.state is None or self.phase is not VotePhase.SILENT or not self._votes:
             return []
-        if not self._votes:
-            return []
-        assert self.proposal is not None
         held = self.exchange.by_digest()
-        named = [held[one] for one in self.proposal.results if one is not None]
-        if self._is_false() or any(self._is_strange(one) for one in named):
+        named = [held[one] for one in followed.proposal.results if one is not None]
+        if self._is_false(followed) or any(self._is_strange(one, followed) for one in named):
             return []
-        self.vote = Vote(outcome=self.outcome.digest, state=self.state)
-        key = self.group.key
+        self._step(VoteStep.VOTE)
+        key, vote = self.group.key, _vote_for(followed)
         record = VoteRecord(
             key.fragment,
             key.version,
@@ -186,72 +205,67 @@ class Voting:
             self.group.attempt,
             key.roster_id,
             self.group.members,
-            self.vote.outcome,
-            self.vote.state,
+            vote.outcome,
+            vote.state,
         )
         return [RecordVote(record)]
 
-    def _is_strange(self, held: HeldResult) -> bool:
+    def _is_strange(self, held: HeldResult, followed: Followed) -> bool:
         """Whether we do not know this result to be true, nor could follow who does.
 
         More than a third have voted, and so somebody honest: the first of these knew all results to be true
         (docs/adr/0054). Who may still find out follows nobody, unless it has told all that it doubts this one.
         """
-        assert self.outcome is not None
         convinced = self.inspection.convinced(held)
         if convinced:
             return False
-        doubters = {one.sender for one in self.proposed_checks if held.result.partition in one.check.doubts}
-        voters = frozenset(peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == self.outcome.digest)
+        ours = _vote_for(followed).outcome
+        doubters = {one.sender for one in followed.checks if held.result.partition in one.check.doubts}
+        voters = frozenset(peer for peer, (vote, _) in self.ballot.votes.items() if vote.outcome == ours)
         looks_on = convinced is None and self.core.me not in doubters
         return looks_on or not self.group.more_than_a_third(voters)
 
     def on_vote_recorded(self) -> list[Action]:
         """The vote is on disk: send it to all members."""
-        if self.vote is None or self.vote_statement is not None:
+        if self.followed is None or not self._step(VoteStep.WRITTEN):
             return []
-        self.vote_statement = self.core.say("vote", self.group.key, self.group.key.roster_id, self.vote)
-        return list(self.core.to_all(self.group.members, self.vote_statement))
+        return self._say("vote", _vote_for(self.followed))
 
     def on_vote_not_written(self) -> list[Action]:
         """The disk does not take our vote, and nobody has heard it: say that none will come, so that nobody waits."""
-        if self.vote_statement is not None:
-            return []
-        self.vote = None
-        return self.abstain()
+        return self.abstain() if self._step(VoteStep.NOT_WRITTEN) else []
 
     def abstain(self) -> list[Action]:
-        if self.vote is not None or self.abstention is not None:
-            return []
-        body = Abstain(attempt=self.group.attempt)
-        self.abstention = self.core.say("abstain", self.group.key, self.group.key.roster_id, body)
-        return list(self.core.to_all(self.group.members, self.abstention))
+        """Let this group go, unless we have voted."""
+        return self._say("abstain", Abstain(attempt=self.group.attempt)) if self._step(VoteStep.ABSTAIN) else []
+
+    def _say(self, kind: str, body: Vote | Abstain) -> list[Action]:
+        self.said = self.core.say(kind, self.group.key, self.group.key.roster_id, body)
+        return list(self.core.to_all(self.group.members, self.said))
 
     def holds(self, certificate: Certificate) -> bool:
         """Whether the state that we applied on the side is the one that this certificate names."""
-        return (
-            self.outcome is not None
-            and certificate.outcome.digest == self.outcome.digest
-            and certificate.state == self.state
-        )
+        return self._follows(certificate) and self.followed is not None and certificate.state == self.followed.state
 
     def applying(self, certificate: Certificate) -> bool:
         """Whether we shall know shortly if we hold the state of this certificate."""
-        return self.outcome is not None and certificate.outcome.digest == self.outcome.digest and self.state is None
+        return self._follows(certificate) and self.followed is not None and self.followed.state is None
+
+    def _follows(self, certificate: Certificate) -> bool:
+        return self.outcome is not None and certificate.outcome.digest == self.outcome.digest
 
     # -- repeating
 
     def remind(self) -> list[Action]:
         """Repeat our last word, hand on the proposal, ask for the bytes that we cannot vote without."""
         others = tuple(member for member in self.group.members if member != self.core.me)
-        last_word = self.vote_statement or self.abstention
-        actions: list[Action] = list(self.core.to_all(others, last_word)) if last_word is not None else []
-        if self.abstention is not None:
+        actions: list[Action] = [] if self.said is None else list(self.core.to_all(others, self.said))
+        if self.phase is VotePhase.ABSTAINED:
             return actions
-        if self.proposed is None:
+        if self.followed is None:
             return self.check.repeat()
         self.reminded += 1
-        return actions + self._hand_on(self.proposed, others) + self._ask_for_missing(PeerId(self.proposed.sender))
+        return actions + self._hand_on(self.followed.statement, others) + self._ask_for_missing(self.followed)
 
     def _hand_on(self, proposed: Statement, others: tuple[PeerId, ...]) -> list[Action]:
         """The proposal, and a few times what has to be known before it, to whoever may never have been shown them."""
@@ -260,16 +274,19 @@ class Voting:
         first = (self.group.statement, inputs.statement) if inputs is not None and self.reminded <= SHOWN_MAX else ()
         return [action for one in (*first, proposed) for action in self.core.to_all(silent, one)]
 
-    def _ask_for_missing(self, proposer: PeerId) -> list[Action]:
+    def _ask_for_missing(self, followed: Followed) -> list[Action]:
         """Results that the proposal names, from the proposer and from another one each time who has voted for them."""
+        proposer = PeerId(followed.statement.sender)
         voters = [
             peer for peer in _behind(self.core.me, self.group.members) if peer in self.ballot.votes.keys() - {proposer}
         ]
         holders = {proposer, *voters[self.reminded % max(len(voters), 1) :][:1]} - {self.core.me}
-        turns, group = range(self.proposed_checks[0].check.phase + 1), self.group.key.roster_id
-        notes = [
-            NeedNote(what="result", group=group, partition=one, turn=turn) for one in self._missing() for turn in turns
-        ]
+        turns, group, missing = (
+            range(followed.checks[0].check.phase + 1),
+            self.group.key.roster_id,
+            self._missing(followed),
+        )
+        notes = [NeedNote(what="result", group=group, partition=one, turn=turn) for one in missing for turn in turns]
         return [Send(holder, note) for holder in sorted(holders) for note in notes]
 
 
@@ -277,6 +294,12 @@ def _behind(peer: PeerId, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
     """The others in the order of the roster, beginning behind this one: whose key sorts first may be hostile."""
     place = members.index(peer)
     return members[place + 1 :] + members[:place]
+
+
+def _vote_for(followed: Followed) -> Vote:
+    assert followed.outcome is not None
+    assert followed.state is not None
+    return Vote(outcome=followed.outcome.digest, state=followed.state)
 
 
 def _partition_result(held: HeldResult) -> PartitionResult:

@@ -73,7 +73,7 @@ class _Round:
             self.enter("reduce", now)
         if verdict.check.statement is not None:
             self.enter("check", now)
-        if verdict.proposal is not None:
+        if verdict.followed is not None:
             self.enter("vote", now)
 
     def certify(self, certificate: Certificate, now: float) -> None:

@@ -17,6 +17,7 @@ from coordinator.engine.fork_choice import ForkChoice
 from coordinator.engine.version_round import VersionRound
 from coordinator.group.joining import Joining
 from coordinator.round.attempt import Attempt
+from coordinator.round.vote_phases import VotePhase
 from coordinator.round.voting import Voting
 from coordinator.simulator.faults import FAULT_POINTS
 from coordinator.simulator.invariants import InvariantError, Watcher
@@ -65,7 +66,8 @@ def test_a_vote_after_an_abstention(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Voting) -> list[Action]:
         actions = honest(self)
-        self.abstention = None
+        if self.phase is VotePhase.ABSTAINED:
+            self.phase = VotePhase.SILENT
         return actions
 
     monkeypatch.setattr(Voting, "abstain", forgetful)

@@ -145,7 +145,7 @@ class Starver(Plotter):
 
     def _send(self, action: Send) -> None:
         attempt = self.plot(action.message) if statement_of(action.message, "result") else None
-        if attempt is None or attempt.verdict.proposal is not None or action.to not in self.starved(attempt):
+        if attempt is None or attempt.verdict.followed is not None or action.to not in self.starved(attempt):
             super()._send(action)
         elif self.world.clock.now < attempt.timeline.end:
             self.world.clock.after(RETRY_SECONDS, partial(self._send, action))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from coordinator.chain.certificate import Certificate, Vote
 from coordinator.core.events import PeerGone, PresenceSeen, Received, Tick
 from coordinator.engine.engine import Engine
+from coordinator.round.vote_phases import VotePhase
 from coordinator.run.manifest import PaceSpec
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
@@ -67,9 +68,9 @@ def moment(peer: VirtualPeer) -> str:
         return "joining" if machine.joining_since is not None else "at rest"
     if attempt.exchange.inputs is None:
         return "in a group"
-    if attempt.verdict.proposal is None:
+    if attempt.verdict.followed is None:
         return "with inputs"
-    return "with a proposal" if attempt.verdict.vote_statement is None else "after its vote"
+    return "after its vote" if attempt.verdict.phase is VotePhase.VOTED else "with a proposal"
 
 
 @cache

@@ -153,9 +153,10 @@ def test_a_member_encodes_commits_scatters_checks_and_votes() -> None:
 def test_a_member_whose_vote_cannot_be_written_abstains() -> None:
     member = Member(2)
     member.hear_bundle()
-    member.hear_results()
+    member.look_into(member.hear_results())
     member.hear(member.proposal())
-    member.attempt.on_applied(Applied(member.group.key, bytes(32)))
+    (record,) = member.attempt.on_applied(Applied(member.group.key, bytes(32)))
+    assert isinstance(record, RecordVote)
     told = sent(member.attempt.on_vote_recorded(VoteRecorded(member.group.key, written=False)), "abstain")
     assert [to for to, _ in told] == list(member.group.members)
     assert not member.attempt.voted
@@ -492,7 +493,7 @@ def test_proposals_that_do_not_follow_from_their_checks_are_refused() -> None:
     ):
         with pytest.raises(PeerError, match=reason):
             member.hear(say(member.group.leader, "proposal", member.chain, member.inputs.digest, body))
-    assert member.attempt.verdict.proposal is None
+    assert member.attempt.verdict.followed is None
 
 
 def test_results_that_are_false_are_refused() -> None:

@@ -230,7 +230,7 @@ def standing(engine: Engine) -> object:
             rounds.attempt.exchange.inputs,
             dict(rounds.attempt.exchange.results),
             rounds.attempt.exchange.redone,
-            rounds.attempt.verdict.proposal,
+            rounds.attempt.verdict.followed,
             dict(rounds.attempt.verdict.ballot.votes),
             set(rounds.attempt.verdict.ballot.abstained),
             dict(rounds.attempt.chair.checks),
