@@ -8,15 +8,15 @@ it, and changes over to another branch (design §6.2 step 10, §8).
 from __future__ import annotations
 
 from coordinator.cells.cell_rounds import CellRounds
-from coordinator.cells.cell_version import adoption, supply
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
-from coordinator.core.actions import Action, Adopt, Discard, Tell, VersionCertified
+from coordinator.core.actions import Action, Discard, Tell, VersionCertified
 from coordinator.core.context import Core
 from coordinator.core.own_work import OwnWork
 from coordinator.core.state_sync import FETCH_RETRY_SECONDS, StateSync
 from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.gossip import announce, spread
+from coordinator.engine.transition import Transition, transition
 from coordinator.engine.version_round import VersionRound
 from coordinator.group.eligibility import Hindrance, eligibility
 from coordinator.group.pacing import Tempo
@@ -161,42 +161,29 @@ class FragmentMachine:
 
     def advance(self, certificate: Certificate, now: float) -> list[Action]:
         """Move the chain on. Where more versions follow at once, their state is fetched after the last one."""
-        self.finished = own = self.rounds.find(certificate.outcome.roster_id)
-        self.custody.supplier, self.custody.customers = supply(self.cells)
-        adopt = adoption(self.cells, certificate, None if own is None else own.adoption(certificate))
+        return self.apply(transition(self.rounds, certificate, now), now)
+
+    def apply(self, step: Transition, now: float) -> list[Action]:
+        """Change all that a new version changes."""
+        certificate, adopt, state_sync = step.certificate, step.adopt, self.custody
         self.rounds.leave(now)
-        self._observe(certificate, now)
-        if adopt is None or adopt.applied is None:
-            self.custody.fall_behind(self.held_chain, now)
-        self.chain.append(certificate)
-        made: list[Action] = [VersionCertified(certificate), _tell_certified(self.core, certificate)]
-        return [*made, *self._take_over(certificate, adopt), *self._begin_anew()]
-
-    def _take_over(self, certificate: Certificate, adopt: Adopt | None) -> list[Action]:
-        """Adopt the version if we hold its state; else remember whether work of ours is in it."""
-        if adopt is not None and adopt.applied is not None:
-            if adopt.snapshot is not None:
-                self.ledger.count(adopt.snapshot.roster_id, certificate.outcome)
-            return [adopt, *self.custody.supply(certificate)]
-        if adopt is not None and adopt.snapshot is not None:
-            self.custody.unadopted = adopt
-        elif not self.ledger.knows(certificate.outcome):
-            self.custody.included_unseen = True
-        return []
-
-    def _observe(self, certificate: Certificate, now: float) -> None:
-        """Learn from the round: where counting starts, and the estimates behind the grace window."""
-        own = self.rounds.find(certificate.outcome.roster_id)
-        # with cells from when all hear of it, so that heads and wards come to the next version together
-        self.tempo.counted_from = now if own is None or self.cells.needed(now) else own.timeline.start
+        self.finished, self.core.estimates = step.attempt, step.estimates
+        self.tempo.counted_from = step.counted_from
         if not certificate.outcome.minor:
             self.tempo.certified_at = now
-        gathering = self.rounds.joining.gatherings.get(certificate.outcome.attempt)
-        if own is None or gathering is None or gathering.first_at is None or gathering.quorum_at is None:
-            return
-        self.core.estimates = self.core.estimates.with_round(
-            gathering.quorum_at - gathering.first_at, now - own.timeline.start
-        )
+        state_sync.supplier, state_sync.customers = step.supplier, step.customers
+        if not step.held:
+            state_sync.fall_behind(self.held_chain, now)  # this chain, before it moves on
+        self.chain.append(certificate)
+        actions: list[Action] = [VersionCertified(certificate), _tell_certified(self.core, certificate)]
+        if adopt is not None and step.held:
+            if adopt.snapshot is not None:
+                self.ledger.count(adopt.snapshot.roster_id, certificate.outcome)
+            actions += [adopt, *state_sync.supply(certificate)]
+        elif adopt is not None and adopt.snapshot is not None:
+            state_sync.unadopted = adopt
+        state_sync.included_unseen |= step.unseen
+        return actions + self._begin_anew()
 
     def _begin_anew(self) -> list[Action]:
         """Nothing of the rounds at the base that we leave is needed, but a snapshot whose version has still to come."""
