@@ -16,7 +16,7 @@ from coordinator.run.manifest import RunConfig
 from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
 from peer.learner.memory_estimate import sequences_per_pass
-from peer.model.build import build_model, parameter_specs
+from peer.model.build import build_hollow_model, parameter_specs
 from peer.numerics.fragments import named_tensors, split_fragments
 
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
@@ -35,8 +35,7 @@ class FlatModel:
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
         self._device = device
-        self._model = build_model(config.model, config.data.context_tokens, None).to(device).eval()
-        self._let_go()
+        self._model = build_hollow_model(config.model, config.data.context_tokens).to(device).eval()
         if abandoned is not None:
             embedding = cast(Any, self._model).get_input_embeddings()  # whatever is asked of a model begins there
             embedding.register_forward_pre_hook(partial(_unless, abandoned))

@@ -99,18 +99,14 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
 
 
 def host_bytes(config: RunConfig) -> int:
-    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates that where it is.
-
-    Building the model that does takes as much as the model, before there is anything but anchors.
-    """
+    """What a host takes of its machine's memory: it keeps what all peers keep, and evaluates that where it is."""
     kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
-    building = (_state_bytes(config) + FLOAT_BYTES) * _elements(config)
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, twice
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary) * data.context_tokens
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
-    return RUNTIME_BYTES + max(kept, building) + windows + layer + logits
+    return RUNTIME_BYTES + kept + windows + layer + logits
 
 
 def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
@@ -112,21 +113,45 @@ def llama_config(spec: ModelSpec, context_tokens: int) -> LlamaConfig:
     )
 
 
-def build_model(spec: ModelSpec, context_tokens: int, seed: int | None) -> nn.Module:
+def build_model(spec: ModelSpec, context_tokens: int, seed: int) -> nn.Module:
     """The run's model in float32 on the CPU; leaves global random state alone.
 
-    It holds `initial_parameters`; where they are not seeded, or for no `seed`, nothing of use. Raises UsageError if the
-    installed `transformers` does not build what the manifest lists.
+    It holds `initial_parameters`, and where they are not seeded nothing of use. Raises UsageError if the installed
+    `transformers` does not build what the manifest lists.
     """
     _check_shapes(spec, context_tokens)
     with torch.random.fork_rng(devices=[]):  # transformers draws values of its own, which are replaced below
         model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
-    if spec.weights == "seeded" and seed is not None:
+    if spec.weights == "seeded":
         named = dict(model.named_parameters())
         with torch.no_grad():
             for tensor in parameter_specs(spec):  # one after the other: all of them would take as much as the model
                 named[tensor.name].copy_(initial_parameters(spec, seed, [tensor])[tensor.name])
     return model
+
+
+def build_hollow_model(spec: ModelSpec, context_tokens: int) -> nn.Module:
+    """The same without parameters: all are empty, for whoever sets their `data` to memory that is there already."""
+    _check_shapes(spec, context_tokens)
+    with torch.random.fork_rng(devices=[]), _Unallocated():
+        model = _plain_llama(spec, context_tokens) if spec.is_plain_llama else make_module(spec, context_tokens)
+    empty = {parameter: nn.Parameter(torch.empty(0)) for parameter in model.parameters()}  # one that is tied stays so
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            module.register_parameter(name, empty[parameter])
+    return model
+
+
+class _Unallocated(TorchFunctionMode):
+    """What is made to be filled later takes no memory, and is filled with nothing."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is torch.empty:
+            kwargs["device"] = "meta"
+        return function(*args, **kwargs)
 
 
 def _check_shapes(spec: ModelSpec, context_tokens: int) -> None:

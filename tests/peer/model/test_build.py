@@ -4,8 +4,10 @@ import math
 import pytest
 import torch
 
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
-from peer.model.build import build_model, initial_parameters, loss, parameter_specs
+from peer.model.build import build_hollow_model, build_model, initial_parameters, loss, parameter_specs
+from peer.model.description import describe
 
 SPEC = ModelSpec(hidden_size=32, layers=2, heads=2, intermediate_size=48, vocabulary=64)
 
@@ -115,3 +117,23 @@ def test_the_model_does_not_see_the_future(model: torch.nn.Module):
     before, after = model(input_ids=tokens).logits, model(input_ids=changed).logits
     assert torch.allclose(before[:, :10], after[:, :10], atol=1e-6)
     assert not torch.allclose(before[:, 10:], after[:, 10:], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+def test_a_hollow_model_is_the_same_once_it_has_parameters(family: str):
+    spec = describe(RunConfig(model=SPEC.model_copy(update={"family": family}))).config.model
+    whole, hollow = build_model(spec, 16, seed=1).eval(), build_hollow_model(spec, 16).eval()
+    named = dict(hollow.named_parameters())
+    assert list(named) == [name for name, _ in whole.named_parameters()], "tied ones are one"
+    assert not any(parameter.numel() for parameter in named.values())
+    for name, parameter in whole.named_parameters():
+        named[name].data = parameter.data
+    tokens = torch.arange(2 * 17).view(2, 17)
+    with torch.inference_mode():
+        assert torch.equal(loss(hollow, tokens), loss(whole, tokens))
+
+
+def test_a_hollow_model_leaves_random_numbers_alone():
+    state = torch.get_rng_state()
+    build_hollow_model(SPEC, 16)
+    assert torch.equal(torch.get_rng_state(), state)
