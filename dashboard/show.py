@@ -26,7 +26,9 @@ def status(seen: SeenView) -> None:
         st.text(f"{plain(view.name) or 'no run yet'}  {view.run_id[:12]}")
         if view.demo:
             st.badge("demo: simulated", color="violet")
-        if seen.age_seconds is None:
+        if view.finished:
+            st.badge("finished", color="green")
+        elif seen.age_seconds is None:
             st.badge("nothing heard yet", color="gray")
         elif seen.silent:
             st.badge(escaped(f"network gone, last seen {ago(seen.age_seconds)}"), color="red")

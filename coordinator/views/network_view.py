@@ -265,3 +265,13 @@ class NetworkView(_Frozen):
     credit: tuple[CreditView, ...] = Field((), max_length=PEERS_KNOWN_MAX, description="most tokens first")
     events: dict[Line, int] = Field(default_factory=dict, max_length=EVENTS_MAX, description="how often each happened")
     tape: tuple[TapeEvent, ...] = Field((), max_length=TAPE_MAX, description="newest last")
+
+    @property
+    def versions(self) -> int:
+        """Certified, over all fragments."""
+        return sum(one.version for one in self.fragments)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has all the versions that it was to have; its peers may have gone since."""
+        return bool(self.fragments) and self.versions >= self.run.versions_target

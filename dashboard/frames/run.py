@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from coordinator.views import quantity
 from coordinator.views.network_view import HistoryPoint, NetworkView, RunFacts
@@ -13,6 +14,9 @@ from dashboard.text import plain
 
 WINDOW_SECONDS = 120.0  # over which rates are averaged
 TRAFFIC_SERIES = ("data-parallel, bf16 (computed)", "this run (measured)")
+ALERT_SECONDS = 300.0  # without a version: somebody should look
+LEARNERS_MIN = 2  # of which a round needs so many
+TREND_EVALUATIONS = 6  # newest ones, whose older and newer half say whether the loss falls
 GRADIENT_BYTES = 2  # of one parameter's gradient in data-parallel training: bfloat16
 
 
@@ -47,7 +51,7 @@ def figures(view: NetworkView) -> Figures:
             not_sent, share = parallel - sent, 1 - sent / parallel
     return Figures(
         loss=view.evaluations[-1].loss if view.evaluations else None,
-        versions=sum(one.version for one in view.fragments),
+        versions=view.versions,
         versions_target=view.run.versions_target,
         tokens_certified=newest.tokens_certified if newest else 0,
         tokens_per_second=newest.tokens_per_second if newest else 0.0,
@@ -75,6 +79,42 @@ def facts(view: NetworkView) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def headline(view: NetworkView) -> str:
+    """How the run goes, in a sentence that needs no explanation."""
+    machines = sum(peer.live for peer in view.peers)
+    loss = f"loss {quantity.loss(view.evaluations[-1].loss)}" if view.evaluations else ""
+    if view.finished:
+        end = "finished, with all its versions"
+        return ", ".join(filter(None, (end, loss, "exports are where its host was told to put them")))
+    share = view.versions / view.run.versions_target
+    seconds = seconds_to_target(view)
+    left = "" if seconds is None else f"about {quantity.rough(seconds)} left"
+    falling = f"{loss}{_direction(view)}" if loss else ""
+    return ", ".join(filter(None, (f"{share:.0%} done", left, falling, f"{machines} machines")))
+
+
+def _direction(view: NetworkView) -> str:
+    """Whether the loss falls, by its last values."""
+    recent = [one.loss for one in view.evaluations[-TREND_EVALUATIONS:]]
+    if len(recent) < TREND_EVALUATIONS:
+        return ""
+    older, newer = fmean(recent[: len(recent) // 2]), fmean(recent[len(recent) // 2 :])
+    return " and falling" if newer < older else " and not falling"
+
+
+def alert(view: NetworkView) -> str:
+    """What somebody should look at now, in a sentence; empty if all is well."""
+    learners = sum(peer.live and peer.role == "learner" for peer in view.peers)
+    certified = [one.certified_unix_seconds for one in view.fragments if one.certified_unix_seconds is not None]
+    if view.finished or not view.peers or not certified:
+        return ""
+    silent_seconds = view.taken_unix_seconds - max(certified)
+    if silent_seconds < ALERT_SECONDS:
+        return ""
+    why = ": fewer than two learners are up" if learners < LEARNERS_MIN else ""
+    return f"no new version for {quantity.duration(silent_seconds)}{why}"
+
+
 def about(view: NetworkView) -> list[str]:
     """What the run says of itself, a line each."""
     return [f"{plain(label, 20)}: {plain(text)}" for label, text in view.run.about]
@@ -88,7 +128,7 @@ def window(history: Sequence[HistoryPoint]) -> list[HistoryPoint]:
 
 def seconds_to_target(view: NetworkView) -> float | None:
     """Until the last version, at the pace of the last minutes; None if nothing moves."""
-    left = view.run.versions_target - sum(one.version for one in view.fragments)
+    left = view.run.versions_target - view.versions
     if left <= 0:
         return 0.0
     recent = window(view.history)

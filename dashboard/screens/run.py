@@ -8,6 +8,7 @@ from coordinator.views import quantity
 from dashboard import charts, show
 from dashboard.frames import run
 from dashboard.source import Source
+from dashboard.text import escaped
 
 HELPS = {
     "Goodput": "Certified tokens as a share of what all learners known, live or gone, would train at their last speed.",
@@ -27,7 +28,10 @@ def page(source: Source) -> None:
         view = seen.view
         show.status(seen)
         if view.run_id:
+            st.subheader(escaped(run.headline(view)))
             st.text("\n".join([*run.about(view), run.facts(view)]))
+        if alert := run.alert(view):
+            st.warning(escaped(alert))
         found = run.figures(view)
         show.figures(_figures(found), HELPS)
         st.subheader("Held-out loss")

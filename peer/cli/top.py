@@ -138,7 +138,9 @@ def _run_lines(view: NetworkView) -> Sequence[Text]:
     silent_seconds = view.taken_unix_seconds - heard if heard is not None else None
     lines = [Text(f"run {view.name} {view.run_id[:12]}", style="bold")]
     lines += [Text(printable(f"{label:<9} {text}")) for label, text in view.run.about]
-    if silent_seconds is None or silent_seconds > view.run.presence_lifetime_seconds:
+    if view.finished:
+        lines.append(Text("state     finished, with all its versions", style="green"))
+    elif silent_seconds is None or silent_seconds > view.run.presence_lifetime_seconds:
         ago = "not heard of yet" if silent_seconds is None else f"last heard of {quantity.duration(silent_seconds)} ago"
         lines.append(Text(f"network   {ago}. {printable(view.note)}", style="yellow"))
     if point is None:

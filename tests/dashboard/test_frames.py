@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.simulator.keys import virtual_peer_id
+from coordinator.views.evaluation import Evaluation
 from coordinator.views.network_view import (
     AuditView,
     BanView,
@@ -88,6 +89,48 @@ def test_time_to_the_target_follows_the_pace() -> None:
     assert run.seconds_to_target(view) == pytest.approx(6 * 5)  # two versions every ten seconds
     assert run.seconds_to_target(view.model_copy(update={"run": RunFacts(versions_target=4)})) == 0
     assert run.seconds_to_target(view.model_copy(update={"history": view.history[:1]})) is None
+
+
+def evaluated(*losses: float) -> tuple[Evaluation, ...]:
+    return tuple(
+        Evaluation(versions=at, tokens_certified=at, wall_seconds=at, loss=loss) for at, loss in enumerate(losses)
+    )
+
+
+def test_the_headline_says_how_far_the_run_is_and_whether_it_learns() -> None:
+    view = NetworkView(
+        run=RunFacts(versions_target=10),
+        fragments=(FragmentView(version=3), FragmentView(version=1)),
+        history=points((0, 0, 0), (0, 0, 0), (0, 0, 0)),
+        evaluations=evaluated(3.0, 2.9, 2.8, 2.7, 2.6, 2.41),
+    )
+    assert run.headline(view) == "40% done, about 30 s left, loss 2.410 and falling, 0 machines"
+    worse = view.model_copy(update={"evaluations": evaluated(2.4, 2.4, 2.4, 2.5, 2.5, 2.5)})
+    assert "loss 2.500 and not falling" in run.headline(worse)
+    assert run.headline(NetworkView()) == "0% done, 0 machines"
+
+
+def test_a_run_that_has_all_its_versions_is_finished_though_its_peers_are_gone() -> None:
+    view = NetworkView(run=RunFacts(versions_target=4), fragments=(FragmentView(version=3), FragmentView(version=1)))
+    assert view.finished
+    assert run.headline(view).startswith("finished, with all its versions")
+    assert not view.model_copy(update={"run": RunFacts(versions_target=5)}).finished
+    assert not NetworkView().finished
+
+
+def test_an_alert_says_how_long_nothing_came_and_why() -> None:
+    peer = PeerView(peer_id="a", role="learner", live=True)
+    view = NetworkView(
+        run=RunFacts(versions_target=9),
+        fragments=(FragmentView(version=3, certified_unix_seconds=100.0),),
+        peers=(peer,),
+        taken_unix_seconds=100.0 + run.ALERT_SECONDS,
+    )
+    assert run.alert(view) == "no new version for 5:00: fewer than two learners are up"
+    two = view.model_copy(update={"peers": (peer, peer.model_copy(update={"peer_id": "b"}))})
+    assert run.alert(two) == "no new version for 5:00"
+    assert run.alert(view.model_copy(update={"taken_unix_seconds": 100.0 + run.ALERT_SECONDS - 1})) == ""
+    assert run.alert(view.model_copy(update={"run": RunFacts(versions_target=3)})) == ""
 
 
 def test_data_parallel_traffic_is_computed_from_steps() -> None:
