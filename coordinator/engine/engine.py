@@ -60,7 +60,7 @@ class Engine:
         self.machines = [
             FragmentMachine(core, chain, version, now) for chain, version in zip(chains, held, strict=True)
         ]
-        self.rivals = ForkChoice(self.machines, core.bans)
+        self.rivals = ForkChoice(self.machines)
         self.tribunal = Enforcement(core, self.machines)
         self.auditor = Auditor(core, self.machines, self.tribunal)
         self.opened_at = -math.inf

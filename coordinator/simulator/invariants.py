@@ -30,7 +30,7 @@ from coordinator.core.state_sync import UNSERVED_MAX
 from coordinator.core.vote_locks import BASES_MAX
 from coordinator.engine.enforcement import PEERS_KEPT
 from coordinator.engine.engine import TICK_SECONDS_MIN, Engine
-from coordinator.engine.fork_choice import ASKED_MAX, RIVALS_MAX
+from coordinator.engine.fork_choice import PROBES_MAX, RIVALS_MAX
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.version_round import PAST_ATTEMPTS_MAX
 from coordinator.group.group import Group
@@ -257,7 +257,8 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} keeps too much of fragment {measured.index}")
         if not _hears_little(engine):
             raise InvariantError(f"{peer.me} remembers too much of what others say")
-        if len(engine.rivals.answers) > RIVALS_MAX or len(engine.rivals.asked) > ASKED_MAX * len(engine.machines):
+        probes = engine.rivals.probes.values()
+        if len(probes) > PROBES_MAX or sum(probe.holds_chains for probe in probes) > RIVALS_MAX:
             raise InvariantError(f"{peer.me} remembers too many rivals")
         if self.lasting.handled(peer.me, engine.machines, self.hostile) and peer.me not in self.hostile:
             raise InvariantError(f"{peer.me} leaves what most of the honest signed last")

@@ -13,7 +13,6 @@ from coordinator.chain.certificate import Certificate
 from coordinator.core.actions import Action, Adopt, Send
 from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.engine import Engine
-from coordinator.engine.fork_choice import ForkChoice
 from coordinator.engine.version_round import VersionRound
 from coordinator.group.joining import Joining
 from coordinator.round.attempt import Attempt
@@ -230,13 +229,13 @@ def test_a_storm_of_reminders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rivals_that_are_never_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.engine.fork_choice.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.branch_rules.won", lambda ours, theirs, banned: frozenset())
     with pytest.raises(AssertionError, match="not true after"):
         scenarios.test_two_halves_become_one_lineage_again(PACE, 0)
 
 
 def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.engine.fork_choice.won", lambda ours, theirs, banned: frozenset())
+    monkeypatch.setattr("coordinator.engine.branch_rules.won", lambda ours, theirs, banned: frozenset())
     world = swarm(4)
     run_to_version(world, 3)
     scenarios.split(world, [0, 1], [2, 3])
@@ -246,7 +245,7 @@ def test_lineages_that_differ_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_minority_that_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ForkChoice, "_takes_minor", lambda self, machine, rest, now: True)
+    monkeypatch.setattr("coordinator.engine.branch_rules.takes_minor", lambda machines, machine, rival, now: True)
     with pytest.raises(AssertionError):
         scenarios.test_a_minor_version_before_its_time_leads_nobody_away(monkeypatch)
 

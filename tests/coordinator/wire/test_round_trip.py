@@ -239,8 +239,11 @@ def standing(engine: Engine) -> object:
         rounds.joining.attempt_number,
         {attempt: sorted(one.joins) for attempt, one in rounds.joining.gatherings.items()},
         dict(rounds.joining.announced),
-        dict(engine.rivals.answers),
-        dict(engine.rivals.looks),
+        {
+            peer: (dict(probe.answers), probe.shown)
+            for peer, probe in engine.rivals.probes.items()
+            if probe.holds_chains
+        },
     )
 
 

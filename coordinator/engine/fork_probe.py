@@ -1,9 +1,10 @@
-"""Branches that are longer than one answer, as far as they have been heard (docs/adr/0052)."""
+"""What one peer tells of its chains where they leave ours, which may take several answers (docs/adr/0052)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
@@ -15,29 +16,36 @@ Fork = tuple[int, Chain]
 
 
 @dataclass(slots=True)
-class ForkBuffer:
-    """By who tells us about it and by fragment: forks of which the next answer tells more."""
+class ForkProbe:
+    """Of one peer, by fragment: what we have asked it, and what it has answered, until that is enough to act on."""
 
-    forks: dict[tuple[PeerId, int], Fork] = field(default_factory=dict)
+    asked: dict[int, float] = field(default_factory=dict)  # when, last
+    awaited: set[int] = field(default_factory=set)  # what it has still to answer
+    begun: dict[int, Fork] = field(default_factory=dict)  # of which the next answer tells more
+    answers: dict[int, Fork | None] = field(default_factory=dict)  # heard to their ends; None: no fork
+    shown: Mapping[int, bytes | None] | None = None  # the branches that it showed us before, by their first versions
+    ahead: bool = False  # it no longer keeps what follows the versions that we know
 
-    def begun(self, peer: PeerId, chain: Chain) -> Fork | None:
-        """What we have heard so far from this peer, if it still is a fork of `chain`, which is ours."""
-        found = self.forks.get((peer, chain.fragment))
+    def asked_at(self, fragment: int) -> float:
+        return self.asked.get(fragment, -inf)
+
+    def fork_of(self, chain: Chain) -> Fork | None:
+        """What we have heard so far of a branch, if it still is a fork of `chain`, which is ours."""
+        found = self.begun.get(chain.fragment)
         if found is not None and not still_forks(chain, *found):
-            self.forget(peer, chain.fragment)
+            del self.begun[chain.fragment]
             return None
         return found
 
-    def keep(self, peer: PeerId, fragment: int, fork: Fork, most: int) -> bool:
-        """Go on from here with the next answer; False if there are as many as may be."""
-        if len(self.forks) >= most:
-            return False
-        self.forks[peer, fragment] = fork
-        return True
+    @property
+    def holds_chains(self) -> bool:
+        return bool(self.begun or self.answers or self.shown is not None)
 
-    def forget(self, peer: PeerId, fragment: int) -> None:
-        """Nothing more is to come, or it does not matter any more."""
-        self.forks.pop((peer, fragment), None)
+    def forget(self) -> None:
+        """Begin anew with its answers: it has changed over, or there are too many like it."""
+        self.begun.clear()
+        self.answers.clear()
+        self.shown = None
 
 
 def is_heard_on(sender: PeerId, fork: int, rival: Chain) -> bool:
