@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.inner_spec import InnerSpec
@@ -326,7 +326,7 @@ class RunConfig(Wire):
         try:
             return cls.model_validate(described)
         except ValidationError as error:
-            raise UsageError(f"{source}: {fault_of(error)}; see docs/config.md") from None
+            raise UsageError(f"{source}: {fault_of(error, cls)}; see docs/config.md") from None
 
     @property
     def tokens_per_step(self) -> int:
@@ -334,20 +334,22 @@ class RunConfig(Wire):
         return self.data.context_tokens * self.data.sequences_per_step
 
 
-def fault_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
+def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first thing that is wrong with a value of this model, in words."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # one of our own, which names its keys
         return str(first["ctx"]["error"])
-    problem = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"].lower()
+    problem = _unknown(first["loc"], model) if first["type"] == "extra_forbidden" else first["msg"].lower()
     return f"{'.'.join(map(str, first['loc']))}: {problem}"
 
 
-def _unknown(place: tuple[int | str, ...]) -> str:
-    """What is wrong with a key that a run file does not have, and which one may have been meant."""
-    model: Any = RunConfig
+def _unknown(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """What is wrong with a key that a file of this model does not have, and which one may have been meant."""
     for table in place[:-1]:
-        model = model.model_fields[table].annotation
+        annotation = model.model_fields[str(table)].annotation
+        (model,) = (
+            one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)
+        )
     nearest = get_close_matches(str(place[-1]), model.model_fields, n=1)
     return "is not a known key" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

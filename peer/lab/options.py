@@ -201,7 +201,7 @@ def _checked(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
-        raise UsageError(f"{fault_of(error)}; see docs/config.md") from None
+        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/config.md") from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

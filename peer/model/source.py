@@ -81,7 +81,7 @@ def checked(model: ModelSpec, update: dict[str, Any]) -> ModelSpec:
     try:
         return ModelSpec.model_validate(model.model_dump() | update)
     except ValidationError as error:
-        raise UsageError(f"this model does not go into a manifest: model.{fault_of(error)}") from None
+        raise UsageError(f"this model does not go into a manifest: model.{fault_of(error, ModelSpec)}") from None
 
 
 def _sized(model: ModelSpec, context_tokens: int) -> Any:

@@ -81,7 +81,7 @@ def test_what_a_real_process_and_its_child_hold() -> None:
 
 
 def test_roles_and_times_are_read_from_what_linux_writes() -> None:
-    assert role_of(b"/usr/bin/python\0-m\0peer.learner_process\0005\0") == "learner"
+    assert role_of(b"/usr/bin/python\0-m\0peer.learner.process\0005\0") == "learner"
     assert role_of(b"/x/y/p2pd\0-listen=/unix/z\0") == "p2pd"
     assert role_of(b"") == "unnamed"
     ticks = os.sysconf("SC_CLK_TCK")

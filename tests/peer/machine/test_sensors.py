@@ -86,7 +86,7 @@ def test_a_busy_program_on_the_gpu_is_seen(tmp_path: Path, desktop: str, other: 
 
 
 def test_a_learner_on_the_gpu_is_one_of_us(tmp_path: Path) -> None:
-    write(tmp_path, **{"4321__cmdline": "python\0-m\0peer.learner_process\0"})
+    write(tmp_path, **{"4321__cmdline": "python\0-m\0peer.learner.process\0"})
     assert gpu_program(lambda _: PMON.format(desktop="1", other="99"), tmp_path) is False
 
 
