@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from coordinator.run.manifest import RunConfig
+from coordinator.run.manifest import DataSpec, RunConfig
 from coordinator.run.model_spec import OWN, ModelSpec
 from peer.data.windows import BYTE_VOCABULARY
 from peer.model.config_table import Table, config_file, is_complete, is_refused, names_in
@@ -40,11 +40,19 @@ def fixed_files(config: RunConfig) -> dict[str, Table]:
     elif is_complete(model.settings_table):
         check_settings(model)  # whose organiser may be anybody
         files[CONFIG] = config_file(model.family, model.settings_table)
+    if CONFIG in files:
+        files[CONFIG] |= _document_tokens(config.data)
     if is_bytewise(config):
         files[TOKENIZER] = byte_tokenizer()
     if is_bytewise(config) or config.data.tokenizer_sha256:
         files[TOKENIZER_CONFIG] = tokenizer_config(config)
     return files
+
+
+def _document_tokens(data: DataSpec) -> Table:
+    """What documents began and ended with, by which a model's own text begins and stops; if anything."""
+    tokens = {"bos_token_id": data.begin_token, "eos_token_id": data.end_token}
+    return {name: token for name, token in tokens.items() if token is not None and token >= 0}
 
 
 def is_bytewise(config: RunConfig) -> bool:

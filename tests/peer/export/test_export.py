@@ -515,3 +515,12 @@ def test_a_peer_keeps_the_tokenizer_for_its_exports(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name its tokenizer"):
         exported_tokenizer(tmp_path, spec)
     assert exported_tokenizer(tmp_path, exporting.CONFIG.data) is None
+
+
+def test_an_exported_model_stops_where_documents_ended(tmp_path: Path) -> None:
+    """What a document ended with is what `generate` stops at; a run without end tokens names none."""
+    config = verified(run_over(source="text", end_token=3, begin_token=-2).write(tmp_path / "export")).manifest.config
+    said = json.loads((tmp_path / "export" / CONFIG).read_text())
+    assert (said["eos_token_id"], said["bos_token_id"]) == (3, None)
+    assert model_files(config)[CONFIG] == said
+    assert model_files(exporting.CONFIG)[CONFIG]["eos_token_id"] is None
