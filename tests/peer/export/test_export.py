@@ -343,7 +343,7 @@ def test_what_is_there_is_not_overwritten_and_a_crash_leaves_nothing_whole(
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for step in ("save_file", "list_files", "sync"):
+    for step in ("write_tensors", "list_files", "sync"):
         with monkeypatch.context() as patch:
             patch.setattr(f"peer.export.writer.{step}", full_disk)
             with pytest.raises(LocalError, match="No space left on device"):

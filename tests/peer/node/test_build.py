@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
 from dht.identity import Identity
 from dht.statement import digest_of
+from peer.learner.attached import AttachedSession
 from peer.model.description import OWN_DATA, Description
 from peer.node import build
-from peer.node.build import check_founders, make_manifest
+from peer.node.build import check_founders, check_frozen, make_manifest, own_data_digest
 from peer.node.options import NodeOptions
 from peer.numerics.golden import GOLDEN, self_check
 from peer.storage.run_directory import MANIFEST_FILE, RunDirectory
+from tests.peer import exporting
 
 HOST = Identity(digest_of(b"host"))
 
@@ -48,3 +51,21 @@ def test_a_host_begins_anew_where_its_manifest_is_damaged(tmp_path: Path) -> Non
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == first
     (directory.path / MANIFEST_FILE).write_bytes(b"")
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id).config == config
+
+
+def test_a_session_over_another_base_is_refused() -> None:
+    """Two sessions with LoRA over different frozen bases trained together without a word."""
+    with socket.socket() as one:
+        bases = [
+            NodeOptions(Path(), session=AttachedSession(one, -1, frozen)) for frozen in (b"one base", b"another", b"")
+        ]
+        digests = [own_data_digest(options) for options in bases]
+        assert len(set(digests)) == 3
+        assert digests[2] == own_data_digest(NodeOptions(Path()))
+        run = exporting.CertifiedRun().manifest.model_copy(update={"data_digest": digests[0]})
+        check_frozen(run, bases[0])
+        for options in bases[1:]:
+            with pytest.raises(UsageError, match="that are not trained have other values"):
+                check_frozen(run, options)
+        for options in bases:  # a run that `muster host` began knows no frozen part
+            check_frozen(run.model_copy(update={"data_digest": digests[2]}), options)
