@@ -97,17 +97,17 @@ def assert_loads(target: Path, described: Description, states: list[OuterState])
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(target).eval()
-    ours: Any = FlatModel(described.config).under([state.anchor for state in states])
     tokens = [7, 3, 11, 5]
     if described.config.data.source != "tokens":
         tokenizer = AutoTokenizer.from_pretrained(target)
         tokens = tokenizer("The river")["input_ids"]
         assert tokenizer.decode(tokens) == "The river"
     ids = torch.tensor([tokens])
-    with torch.inference_mode():
+    flat = FlatModel(described.config)
+    with torch.no_grad(), flat.under([state.anchor for state in states]) as ours:
         torch.testing.assert_close(loaded(input_ids=ids).logits, ours(input_ids=ids).logits, rtol=0, atol=1e-6)
         written = loaded.generate(ids, max_new_tokens=WRITTEN_TOKENS, do_sample=False, eos_token_id=None)
-    assert written[0].tolist() == written_by(ours, tokens)
+        assert written[0].tolist() == written_by(ours, tokens)
 
 
 def conforms(folder: Path, config: RunConfig) -> None:
