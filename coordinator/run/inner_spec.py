@@ -12,7 +12,7 @@ from dht.wire import Wire
 InnerOptimizer = Literal["adamw8bit", "lion8bit", "ademamix8bit", "adamw", "muon", "muon8bit"]
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["cosine", "linear", "wsd"]
-MUON_MOMENTUM, DECAY_SHARE = 0.95, 0.2
+MUON_MOMENTUM, DECAY_SHARE = 0.9, 0.2
 
 
 def _not(default: object) -> Callable[[Any], Any]:
@@ -26,7 +26,7 @@ class InnerSpec(Wire):
     OMITS_NONE: ClassVar[bool] = True
 
     optimizer: InnerOptimizer = Field(
-        "adamw8bit",
+        "muon8bit",
         description="`…8bit` are bitsandbytes'; `muon` and `muon8bit` are for matrices, with AdamW for "
         "embeddings and vectors",
     )

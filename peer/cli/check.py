@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from coordinator.run.manifest import RunConfig
 from peer.cli import arguments
 
 FULL_STEP_SECONDS = 1.0  # of a machine to which lines are told: one that makes a step a second
+TUNED_WIDTH = 128  # at which these rates are the best that we measured; what is wider wants less, by 1/√width
+TUNED_RATES = {"muon8bit": 1.5e-2, "muon": 1.5e-2, "adamw8bit": 4.5e-3, "adamw": 4.5e-3}
+RATE_TIMES_MAX = 2.0  # that much more than what suits a width is worth a warning
 SPREAD = 3  # lines: how many times this much is a line that no round waits for
 
 
@@ -50,8 +54,21 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
         ("on a GPU", f"{quantity.size(least_bytes(config))} of the card, {quantity.size(host_bytes)} of RAM"),
         ("without", f"{quantity.size(without_gpu)} of RAM"),
         ("disk", quantity.size(terms.disk_bytes(config))),
+        *_rate_rows(config),
         ("traffic", f"{quantity.size(a_day)} a day up and as much down, at {step_seconds:g} s a step"),
         ("line", f"{mbit:.2g} Mbit/s each way, so that no round waits for it"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),
     )
     return "\n".join(f"  {label:<8}  {text}" for label, text in rows)
+
+
+def _rate_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    """A warning, if the peak rate is one that suits a smaller model; none for models that peers bring."""
+    tuned = TUNED_RATES.get(config.inner.optimizer)
+    if tuned is None or config.model.is_own:
+        return ()
+    suits = tuned * math.sqrt(TUNED_WIDTH / config.model.hidden_size)
+    if config.inner.learning_rate <= RATE_TIMES_MAX * suits:
+        return ()
+    told = f"inner.learning_rate = {config.inner.learning_rate:g} suits a smaller model"
+    return (("warning", f"{told}; for {config.model.hidden_size} wide, begin with {suits:.1g}"),)

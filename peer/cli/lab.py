@@ -109,7 +109,7 @@ MomentCorrection = Annotated[
     float | None, typer.Option(help="With eager: share of others' work that the first moment takes over.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in inner.momentum=0.9.")
+    list[str] | None, typer.Option("--set", help="TABLE.KEY=VALUE of the run file, as in inner.momentum=0.95.")
 ]
 Batch = Annotated[int | None, typer.Option(help="Tokens in one inner step of one learner.")]
 Fragments = Annotated[int | None, typer.Option(help="P: parts of the model that are synchronised in turn.")]
@@ -143,7 +143,7 @@ Plot = Annotated[Path | None, typer.Option(help="Draw all loss curves into this 
 Tape = Annotated[Path | None, typer.Option(help="Write the event tape to this file (JSON lines).")]
 Replay = Annotated[Path | None, typer.Option(help="Instead, make the parameters of this tape again and compare.")]
 Plain = Annotated[bool, typer.Option("--no-ui", help="Print plain lines instead of progress bars.")]
-ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, attacks and optimizers.")]
+ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, attacks, optimizers and recipes.")]
 
 
 @app.command(epilog="Example: muster lab --learners 8 --steps 1000 --compare dp --dp-lr 1e-3,2e-3 --report lab.json")
@@ -348,6 +348,7 @@ def _list_names() -> None:
     from peer.attacks.protocol import LAB_ATTACKS, SWARM_ATTACKS
     from peer.attacks.zoo import ATTACKS
     from peer.lab.options import NAMED_SPEEDS
+    from peer.lab.recipes import RECIPES
     from peer.numerics.codec import CODECS
     from peer.numerics.merge import MERGES
 
@@ -361,6 +362,7 @@ def _list_names() -> None:
         ("attacks on the protocol", LAB_ATTACKS),
         ("attacks of `muster swarm` only", SWARM_ATTACKS),
         ("speeds", NAMED_SPEEDS),
+        *((f"recipe {lines}", [options]) for lines, options in RECIPES.items()),
     ):
         told = f"{heading}: {', '.join(names)}"
         typer.echo(textwrap.fill(told, LIST_CHARACTERS, subsequent_indent="  ", break_on_hyphens=False))

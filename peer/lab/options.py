@@ -210,7 +210,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.9")
+            raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.95")
         try:
             found[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -17,7 +17,7 @@ from tests.quality.experiment import (
     variants,
 )
 
-MUON = ("--optimizer", "muon8bit")
+MUON = ("--optimizer", "muon8bit", "--set", "inner.momentum=0.8")
 MUON_RATES: tuple[Rates, ...] = tuple((rate, rate) for rate in ("1e-2", "1.5e-2", "2.25e-2"))
 MUON_BEST: Rates = ("1.5e-2", "1.5e-2")
 MUON_LENGTHS = {(4, 2400): MUON_RATES, (8, 1200): MUON_RATES}  # learners and steps of 3,072 tokens
@@ -38,11 +38,16 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
             "default": (),
             "1e-2": ("--inner-lr", "1e-2"),
             "2.25e-2": ("--inner-lr", "2.25e-2"),
+            "momentum-0.6": ("--set", "inner.momentum=0.6"),
             "momentum-0.9": ("--set", "inner.momentum=0.9"),
+            "momentum-0.95": ("--set", "inner.momentum=0.95"),
+            "momentum-0.95-2.25e-2": ("--set", "inner.momentum=0.95", "--inner-lr", "2.25e-2"),
             "outer-0.8": ("--outer-lr", "0.8"),
             "outer-1": ("--outer-lr", "1"),
             "outer-0.65-0.3": ("--outer-momentum", "0.3"),
             "eager": ("--adoption", "eager:0.7"),
+            "h8": ("--period", "8", "--fragments", "2"),
+            "h3": ("--period", "3", "--fragments", "3", "--outer-lr", "0.5", "--adoption", "eager:0.7"),
             "decay-0": ("--set", "inner.weight_decay=0"),
             "decay-0.3": ("--set", "inner.weight_decay=0.3"),
             "warmup-100": ("--set", "inner.warmup_steps=100"),
@@ -53,8 +58,8 @@ GROUPS: dict[str, tuple[Experiment, ...]] = {
     ),
     "muon-state": seeded(
         "muon-state",
-        (*SHIPPED, "--inner-lr", "1.5e-2", "--set", "inner.momentum=0.9"),
-        {"float32": ("--optimizer", "muon"), "8bit": MUON},
+        (*SHIPPED, *MUON, "--inner-lr", "1.5e-2"),
+        {"float32": ("--optimizer", "muon"), "8bit": ()},
     ),
     "muon-lengths": tuple(
         pair(f"muon-m{learners}-{steps}", (learners, steps, 3072), SEEDS[0], rates, (*NO_MOMENTUM, *MUON))

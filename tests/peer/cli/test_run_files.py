@@ -43,6 +43,27 @@ def test_the_line_that_a_run_needs_follows_from_its_traffic() -> None:
 
 
 @pytest.mark.parametrize(
+    ("width", "optimizer", "rate", "advised"),
+    [
+        (128, "muon8bit", 1.5e-2, None),
+        (512, "muon8bit", 1.5e-2, None),
+        (2048, "muon8bit", 1.5e-2, "0.004"),
+        (2048, "muon8bit", 3e-3, None),
+        (2048, "adamw8bit", 3e-3, "0.001"),
+        (2048, "lion8bit", 1.5e-2, None),
+    ],
+)
+def test_a_rate_that_suits_a_smaller_model_is_warned_of(
+    width: int, optimizer: str, rate: float, advised: str | None
+) -> None:
+    text = f'[model]\nhidden_size = {width}\n[inner]\noptimizer = "{optimizer}"\nlearning_rate = {rate}'
+    shown = findings(RunConfig.parse(text, "run.toml"), Path("run.toml"), step_seconds=1.0)
+    warned = f"learning_rate = {rate:g} suits a smaller model; for {width} wide, begin with {advised}"
+    assert (warned in shown) == (advised is not None)
+    assert ("warning" in shown) == (advised is not None)
+
+
+@pytest.mark.parametrize(
     ("text", "meant"),
     [
         ("[model]\nhiden_size = 8", "model.hiden_size: is not a known key; did you mean hidden_size?"),

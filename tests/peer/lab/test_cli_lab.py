@@ -14,6 +14,7 @@ from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from coordinator.views.report import SwarmReport
 from peer.cli.main import run
+from peer.lab.recipes import RECIPES
 from peer.model.families import make_module
 
 PYTHON = (3, 11)
@@ -157,10 +158,15 @@ def test_the_same_seed_gives_the_same_states(config: Path, tmp_path: Path) -> No
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize("options", [one for one in RECIPES.values() if one.startswith("--")])
+def test_recipes_that_are_listed_can_be_run(config: Path, options: str) -> None:
+    assert lab(config, *options.split()) == 0
+
+
 def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lab", "--list"], PYTHON) == 0
     shown = capsys.readouterr().out
-    for name in ("rda", "int4", "adamw8bit", "sign_flip", "carry"):
+    for name in ("rda", "int4", "adamw8bit", "sign_flip", "carry", "recipe for home lines"):
         assert name in shown
     assert "sign_flip (factor=10)" in shown
     assert "zero (" not in shown

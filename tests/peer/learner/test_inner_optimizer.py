@@ -24,7 +24,7 @@ from peer.learner.inner_optimizer import (
 )
 from peer.learner.memory_estimate import OPTIMIZER_BYTES
 
-EIGHT_BIT = InnerSpec()
+EIGHT_BIT = InnerSpec(optimizer="adamw8bit")
 FULL = InnerSpec(optimizer="adamw")
 SPECS = [pytest.param(InnerSpec(optimizer=name), id=name) for name in get_args(InnerOptimizer)]
 EIGHT_BITS = [pytest.param(InnerSpec(optimizer=name), id=name) for name in ("adamw8bit", "lion8bit", "ademamix8bit")]

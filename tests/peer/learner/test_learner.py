@@ -160,7 +160,8 @@ def test_overwrite_drops_them_and_their_counters():
 def eager_learner(moment_correction: float | None = None) -> tuple[Learner, Tensor]:
     """A learner one step after a merge that kept a quarter of its work in fragment 1, and that merge's anchor."""
     outer = OuterSpec(adoption="eager", adoption_blend=0.75, moment_correction=moment_correction)
-    learner = new_learner(CONFIG.model_copy(update={"outer": outer}))
+    inner = CONFIG.inner.model_copy(update={"optimizer": "adamw8bit"})  # whose first moment can be corrected
+    learner = new_learner(CONFIG.model_copy(update={"outer": outer, "inner": inner}))
     before = fragment_of(learner, 1)
     learner.adopt(1, before, None, 0, 0)
     learner.step()
