@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
+DAY_SECONDS = 86_400.0
 CLOCK_EPSILON_SECONDS = 1e-6  # less is no time to wait
 
 
@@ -79,3 +80,32 @@ class Turns:
         own.take(1.0, now)
         self._all.take(1.0, now)
         return True
+
+
+class StrangersShare:
+    """What those whom we do not know may have of our upload, all together; while it is `closed` nobody gets anything.
+
+    Keys cost nothing, so a bound for each of them bounds nobody. `is_member` says whom we know; those take none of it.
+    """
+
+    def __init__(self, per_second: float = math.inf, at_once: float = math.inf) -> None:
+        self._at_once = Allowance(per_second, at_once)
+        self._of_day = Allowance(math.inf, 0.0)
+        self.is_member: Callable[[str], bool] = lambda _: False
+        self.closed = False
+
+    def give_of_day(self, amount: float) -> None:
+        """So much at once, and again in the course of a day."""
+        self._of_day = Allowance(amount / DAY_SECONDS, amount)
+
+    def admits(self, asker: str, now: float) -> bool:
+        """Whether this one may be given something now."""
+        if self.closed or self.is_member(asker):
+            return not self.closed
+        return not (self._at_once.wait_seconds(now) or self._of_day.wait_seconds(now))
+
+    def gave(self, asker: str, amount: float, now: float) -> None:
+        """So much goes to it."""
+        if not self.is_member(asker):
+            self._at_once.take(amount, now)
+            self._of_day.take(amount, now)

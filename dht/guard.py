@@ -20,7 +20,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
-from dht.allowance import Allowances
+from dht.allowance import Allowances, StrangersShare
 from dht.errors import PeerError
 from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
 from dht.table import ENTRIES_PER_KEY_MAX
@@ -86,6 +86,8 @@ class CallGuard:
         self._calls = Allowances(CALLS_PER_SECOND, CALLS_AT_ONCE, CALLERS_KEPT)
         self._volumes = Allowances(BYTES_PER_SECOND, BYTES_AT_ONCE, CALLERS_KEPT)
         self._answers = Allowances(ANSWER_BYTES_PER_SECOND, ANSWER_BYTES_AT_ONCE, CALLERS_KEPT)
+        self.strangers = StrangersShare()
+        self.answered_bytes = 0
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
         """Raises PeerError for a call that costs too much, or that is made under a node id of another key."""
@@ -98,7 +100,9 @@ class CallGuard:
             raise PeerError("too many calls")
         calls.take(1.0, now)
         volume.take(len(request), now)
-        if handler == FIND and self._answers.of(name).wait_seconds(now):
+        if handler == FIND and (
+            self._answers.of(name).wait_seconds(now) or not self.strangers.admits(caller.to_base58(), now)
+        ):
             raise PeerError("too many answers")
         self._check_content(caller, handler, request, model)
 
@@ -118,6 +122,8 @@ class CallGuard:
     def answered(self, caller: Any, size_bytes: int, now: float) -> None:
         """So much goes to this caller."""
         self._answers.of(caller.to_bytes()).take(size_bytes, now)
+        self.strangers.gave(caller.to_base58(), size_bytes, now)
+        self.answered_bytes += size_bytes
 
 
 def _check_handover(asked: Any) -> None:

@@ -17,6 +17,7 @@ from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from dht.addresses import PeerAddress
+from dht.allowance import StrangersShare
 from dht.answer_guard import guard_answers
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError
@@ -70,6 +71,15 @@ class HivemindStore:
             await store.close()
             raise
         return store
+
+    def share(self, strangers: StrangersShare) -> None:
+        """What those whom we do not know may have of us, with whatever else they are given."""
+        self._guard.strangers = strangers
+
+    @property
+    def answered_bytes(self) -> int:
+        """Sent in answer to others' calls."""
+        return self._guard.answered_bytes
 
     async def put(self, key: RecordKey, payload: bytes, lifetime_seconds: float) -> None:
         record = self._writer.write(key, payload, lifetime_seconds, self._clock())

@@ -75,9 +75,12 @@ class RuntimeDirectory:
 
     def __init__(self, parent: Path) -> None:
         root = parent / f"muster-{os.getuid()}"
-        longest = len(os.fsencode(root)) + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
+        longest = len(os.fsencode(root)) + 9 + 1 + 8 + 1 + SOCKET_NAME_BYTES_MAX
         if longest > SOCKET_PATH_BYTES_MAX:
             raise UsageError(f"the path {parent} is too long for sockets; choose a shorter temporary directory")
+        self._root: Path | None = None  # that is ours alone
+        if _is_of_another(root):  # anybody can make it in a folder that all can write to
+            root = self._root = Path(tempfile.mkdtemp(prefix=f"{root.name}-", dir=parent))
         _make_private(root)
         try:
             self._take(root)
@@ -101,6 +104,17 @@ class RuntimeDirectory:
         """Remove the directory and everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
+        if self._root is not None:
+            shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _is_of_another(root: Path) -> bool:
+    """Whether somebody else has made this, or put a link in its place."""
+    try:
+        status = root.lstat()
+    except OSError:
+        return False
+    return stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid()
 
 
 def _make_private(root: Path) -> None:

@@ -6,7 +6,7 @@ owner's limit: whoever asks without end would have our whole upload. Who asks to
 
 from __future__ import annotations
 
-from dht.allowance import Allowances
+from dht.allowance import Allowances, StrangersShare
 from dht.identity import PeerId
 
 BYTES_PER_SECOND = float(64 << 10)  # a quarter of an upload of 2 Mbit/s
@@ -21,11 +21,13 @@ class AnswerBudget:
 
     def __init__(self, per_second: float = BYTES_PER_SECOND, at_once: float = FRAGMENT_BYTES_AT_ONCE) -> None:
         self._allowances = Allowances(per_second, at_once, ASKERS_KEPT)
+        self.strangers = StrangersShare()
 
     def admits(self, asker: PeerId, now: float) -> bool:
         """Whether to answer this peer now."""
-        return not self._allowances.of(asker).wait_seconds(now)
+        return self.strangers.admits(asker, now) and not self._allowances.of(asker).wait_seconds(now)
 
     def gave(self, asker: PeerId, size_bytes: int, now: float) -> None:
         """So much went to it in answer."""
         self._allowances.of(asker).take(size_bytes, now)
+        self.strangers.gave(asker, size_bytes, now)

@@ -187,6 +187,7 @@ def host(
     pages = None if dashboard_port is None else PagesAt(dashboard_port, dashboard_listen)
     if pages is not None:
         pages.check()
+    paths.keep_private()
     options = NodeOptions(
         data_directory=paths.data_directory(data),
         port=port,

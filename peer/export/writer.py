@@ -49,8 +49,11 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
         listing = list_files(folder, unix_seconds)
         context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
         _write(folder, {LISTING: make_statement(signer, context, listing).to_wire()})
-        for path in (*folder.iterdir(), folder):
+        for path in folder.iterdir():  # to be passed on, unlike what a peer keeps
+            path.chmod(0o644)
             sync(path)
+        folder.chmod(0o755)
+        sync(folder)
         folder.rename(target)
         sync(target.parent)
 

@@ -46,7 +46,7 @@ class Limits(Wire):
         ge=0,
         le=AMOUNT_MAX,
         title="Upload, GB a day",
-        description="once sent, the peer pauses until midnight; 0 for no limit",
+        description="once sent, the peer pauses and answers nobody until midnight; 0 for no limit",
     )
     download_gigabytes_per_day: float = Field(
         0.0,

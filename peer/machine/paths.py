@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dht.errors import UsageError
@@ -46,6 +47,22 @@ def swarm_directory(given: Path | None, new: bool = False) -> Path | None:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
     return directory
+
+
+def keep_private() -> None:
+    """From now on nobody but this user may read what this process, and those that it starts, write anywhere."""
+    os.umask(0o077)
+
+
+def runtime_directory() -> Path:
+    """Where sockets lie: this user's own place if the system has made one, else where temporary files do."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if given.startswith("/"):
+        with suppress(OSError):
+            status = os.stat(given)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+                return Path(given)
+    return Path(tempfile.gettempdir())
 
 
 @contextmanager

@@ -87,6 +87,11 @@ class PausePolicy:
         closed = not self._hours.contain(today.week_minute)
         yield _Concern(Pause("outside its hours"), closed, closed, 0.0)
 
+    def has_sent_its_day(self, today: Today) -> bool:
+        """Whether the owner's upload of the day is used up: then nobody is answered any more either."""
+        gigabytes = self._limits.upload_gigabytes_per_day
+        return bool(gigabytes) and today.sent_bytes >= gigabytes * GIGABYTE_BYTES
+
     def _of_machine(self, seen: Conditions) -> Iterator[_Concern]:
         limits = self._limits
         battery = limits.pause_on_battery and bool(seen.on_battery)

@@ -11,12 +11,14 @@ import math
 from collections import OrderedDict
 from typing import Protocol
 
-from dht.allowance import Allowance
+from dht.allowance import Allowance, StrangersShare
 
 BURST_SECONDS = 0.1  # what may go at once after a rest, at the full rate
 SLICE_SECONDS = 0.05
 SLICE_BYTES_MIN = 4 << 10
 SLICE_BYTES_MAX = 256 << 10
+STRANGERS_BYTES_PER_SECOND = float(1 << 20)  # answers to all of them; four that join a full swarm read as much
+STRANGERS_BYTES_AT_ONCE = float(32 << 20)
 SHUT_SECONDS = 5.0  # between two looks of a reader whose gate is shut
 
 
@@ -145,6 +147,7 @@ class Throttle:
     def __init__(self, upload: float = math.inf, download: float = math.inf) -> None:
         self.upload = UploadGate(upload)
         self.download = DownloadGate(download)
+        self.strangers = StrangersShare(STRANGERS_BYTES_PER_SECOND, STRANGERS_BYTES_AT_ONCE)
 
     def limit(self, upload: float, download: float) -> None:
         """Other rates from now on; what was owed at the old ones is forgiven."""

@@ -36,6 +36,7 @@ class Network:
     ) -> None:
         self.dht = dht
         self.throttle = throttle or Throttle()
+        dht.store.share(self.throttle.strangers)
         self._run_id = run_id
         self._addresses = addresses
         self._payload_bytes_max = TransportConfig().payload_bytes_max
@@ -79,7 +80,7 @@ class Network:
     def traffic(self) -> Traffic:
         now = self._transport.traffic
         return Traffic(
-            bytes_sent=self._past.bytes_sent + now.bytes_sent,
+            bytes_sent=self._past.bytes_sent + now.bytes_sent + self.dht.store.answered_bytes,
             bytes_received=self._past.bytes_received + now.bytes_received,
             frames_dropped=self._past.frames_dropped + now.frames_dropped,
             congested=now.congested,
@@ -134,7 +135,9 @@ class Network:
         """The daemon is a new one: streams and handlers of the old are gone."""
         await self._transport.close()
         # at once, so that nobody who looks meanwhile counts anything twice
-        self._past, self._transport = self.traffic, self._new_transport()
+        past = self.traffic
+        self._past = replace(past, bytes_sent=past.bytes_sent - self.dht.store.answered_bytes)  # which go on counting
+        self._transport = self._new_transport()
         await self._transport.start(self._frame, self._gone)
 
 

@@ -56,6 +56,7 @@ log = structlog.get_logger(__name__)
 
 BLOB_BYTES_MIN = 8 << 20  # of a small model: some thirty versions
 GIVEN_OF_DAY = 0.25  # of the owner's upload of a day, at once and then again in the course of it
+ANSWERED_OF_GIVEN = 0.2  # of that, for whatever else those ask who are in no certificate
 GIVEN_SHARE = 0.5  # of the owner's upload limit goes to newcomers at most; rounds need the rest
 BLOB_FRAGMENTS = 8  # of the largest fragment, copies that the blobs of a round in flight take at most
 BLOB_COPIES = 3  # encoded ones that they take as a rule: what we contribute, what we reduce, what comes of it
@@ -271,9 +272,15 @@ def _blob_store(config: RunConfig, largest: int) -> BlobStore:
     return BlobStore(max(BLOB_BYTES_MIN, most_bytes), max(BLOB_BYTES_MIN, over * round_bytes))
 
 
+def is_known(engine: Engine, peer: str) -> bool:
+    """Whether this key is a founder's, or of lately certified groups: no stranger."""
+    return any(peer in chain.rules.founders or peer in chain.active_set() for chain in engine.chains)
+
+
 def give_within(limits: Limits, driver: RoundDriver) -> None:
-    """Let what newcomers fetch leave room for the rounds, whatever the owner allows."""
+    """Let what newcomers fetch, and what strangers ask, leave room for the rounds, whatever the owner allows."""
     of_day = GIVEN_OF_DAY * limits.upload_gigabytes_per_day * GIGABYTE_BYTES or math.inf
+    driver.engine.core.answering.strangers.give_of_day(of_day * ANSWERED_OF_GIVEN)
     driver.transfers.states.give_at_most(GIVEN_SHARE * limits.upload_bytes_per_second, of_day)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from dht.addresses import PeerAddress, tcp_endpoint
 from dht.daemon.config import DaemonConfig, Relay
 from dht.errors import UsageError
+from peer.machine.paths import runtime_directory
 from peer.node.options import NodeOptions
 
 PORT_FILE = "port"  # in the data folder
@@ -26,5 +27,6 @@ def daemon_config(
         relays=initial_peers if options.relay is Relay.USE else (),
         initial_peers=initial_peers,
         address_book=address_book,
+        runtime_parent=runtime_directory(),
         port_file=options.data_directory / PORT_FILE if options.port is None else None,
     )

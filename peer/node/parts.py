@@ -20,7 +20,7 @@ from peer.machine.sensors import MachineSensors
 from peer.net.addresses import OwnAddresses
 from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop, present_peers
-from peer.node.build import build_driver, core_kind, open_network
+from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
 from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
@@ -105,8 +105,10 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     directory = RunDirectory(options.data_directory, manifest.run_id)
     directory.keep_manifest(manifest)
     core = _core(entered, manifest)
+    core.answering.strangers = network.throttle.strangers
     held = await asyncio.to_thread(directory.load, manifest, core.rules)
     driver = build_driver(core, held, network, directory, options)
+    core.answering.strangers.is_member = partial(is_known, driver.engine)
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again

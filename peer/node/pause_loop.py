@@ -69,6 +69,7 @@ class PauseLoop:
         total = self._transport.traffic
         day = self._traffic.note(local_day(), total.bytes_sent, total.bytes_received)
         today = Today(local_week_minute(), day.sent_bytes, day.received_bytes)
+        self._throttle.strangers.closed = self._manners.has_sent_its_day(today)
         pause = self._manners.judge(self.seen, today, asyncio.get_running_loop().time())
         if pause == self.pause:
             return

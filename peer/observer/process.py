@@ -29,6 +29,7 @@ from dht.records import presence_key
 from peer.machine import log
 from peer.machine.clock import unix_seconds
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from peer.machine.paths import runtime_directory
 from peer.machine.tasks import Tasks
 from peer.net.frames import decode_header, encode_header
 from peer.net.network import Network
@@ -53,7 +54,9 @@ class Observer:
 
     def __init__(self, invite: Invite, directory: Path, show: Show) -> None:
         self._invite = invite
-        self._config = DaemonConfig(directory / KEY_NAME, initial_peers=invite.addresses, client_only=True)
+        self._config = DaemonConfig(
+            directory / KEY_NAME, initial_peers=invite.addresses, client_only=True, runtime_parent=runtime_directory()
+        )
         self._identity = Identity.load_or_create(self._config.identity_path)
         self._show = show
         self._observation: Observation | None = None

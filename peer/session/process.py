@@ -19,6 +19,7 @@ from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.messages import TEXT_MAX, Failed, Message, SessionStart
 from peer.machine import log as cli_log
 from peer.machine.limits import PeerSettings
+from peer.machine.paths import keep_private
 from peer.node.options import NodeOptions
 from peer.service import process
 
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
     try:
         start = _first_message(channel)
         folder = Path(start.data_directory)
+        keep_private()
         cli_log.configure(folder)
         options = NodeOptions(
             data_directory=folder,

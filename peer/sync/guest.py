@@ -12,7 +12,7 @@ from coordinator.run.manifest import Manifest
 from dht.daemon.config import DaemonConfig
 from dht.identity import Identity
 from dht.invite import Invite
-from peer.machine.paths import IDENTITY_NAME
+from peer.machine.paths import IDENTITY_NAME, runtime_directory
 from peer.net.network import Network
 from peer.sync.bootstrap import fetch_manifest
 
@@ -26,7 +26,9 @@ async def visit(invite: Invite, listen: str | None = None) -> AsyncIterator[tupl
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
         key = Path(folder) / IDENTITY_NAME
         Identity.load_or_create(key)
-        config = DaemonConfig(key, initial_peers=invite.addresses, client_only=listen is None)
+        config = DaemonConfig(
+            key, initial_peers=invite.addresses, client_only=listen is None, runtime_parent=runtime_directory()
+        )
         if listen is not None:
             config = replace(config, listen=(listen,))
         network = await Network.open(config, invite.run_id, lambda _: [])

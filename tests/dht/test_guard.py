@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hivemind.dht.storage import DictionaryDHTValue
@@ -13,7 +14,7 @@ from hivemind.utils import MSGPackSerializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.allowance import Allowance
+from dht.allowance import Allowance, StrangersShare
 from dht.errors import PeerError
 from dht.guard import (
     ANSWER_BYTES_AT_ONCE,
@@ -195,3 +196,46 @@ def test_what_is_answered_at_once_to_one_caller_is_bounded() -> None:
 
     asyncio.run(ask())
     assert given == ANSWER_BYTES_AT_ONCE // size + 1
+
+
+def test_many_callers_together_get_no_more_than_the_share_of_strangers() -> None:
+    """Four keys drew 57.8 MB in 90 s: each had its own 16 MiB at once."""
+    guard, size = CallGuard(), 1 << 20
+    guard.strangers = StrangersShare(per_second=size, at_once=4 * size)
+    keys = [Identity(bytes([number]) * 32) for number in range(40)]
+
+    def drawn(now: float) -> int:
+        given = 0
+        for key in keys:
+            with suppress(PeerError):
+                guard.check(caller(key), FIND, find(1, key), now)
+                guard.answered(caller(key), size, now)
+                given += 1
+        return given
+
+    assert drawn(0.0) == 5
+    assert drawn(10.0) == 5  # the one owed, and what may be had at once
+    member = keys[-1]
+    guard.strangers.is_member = lambda peer: peer == member.peer_id
+    guard.check(caller(member), FIND, find(1, member), 10.0)
+    assert guard.answered_bytes == 10 * size
+
+
+def test_nobody_is_answered_once_the_owners_upload_of_the_day_is_used_up() -> None:
+    guard = CallGuard()
+    guard.strangers.is_member = lambda _: True
+    guard.check(caller(), FIND, find(1), 0.0)
+    guard.strangers.closed = True
+    with pytest.raises(PeerError, match="too many answers"):
+        guard.check(caller(), FIND, find(1), 0.0)
+    guard.check(caller(), PING, b"", 0.0)
+
+
+def test_strangers_have_their_part_of_a_day() -> None:
+    share = StrangersShare()
+    share.give_of_day(1000.0)
+    share.gave("one", 600.0, 0.0)
+    assert share.admits("another", 0.0)
+    share.gave("another", 600.0, 0.0)
+    assert not share.admits("a third", 10_000.0)
+    assert share.admits("a third", 18_000.0)

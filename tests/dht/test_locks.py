@@ -86,6 +86,25 @@ def test_a_directory_that_others_can_read_is_not_trusted(short_folder: Path) -> 
         RuntimeDirectory(short_folder / "shared")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+@pytest.mark.parametrize("squat", ["folder", "link"])
+def test_another_user_cannot_keep_us_out_by_our_name(short_folder: Path, squat: str) -> None:
+    parent = short_folder / f"squatted-{squat}"
+    parent.mkdir()
+    root = parent / f"muster-{os.getuid()}"
+    if squat == "folder":
+        root.mkdir(mode=0o777)
+        os.chown(root, 12345, 12345)
+    else:
+        root.symlink_to(short_folder)
+    directory = RuntimeDirectory(parent)
+    own = directory.path.parent
+    assert own != root
+    assert (own.stat().st_uid, own.stat().st_mode & 0o077) == (os.getuid(), 0)
+    directory.close()
+    assert list(parent.iterdir()) == [root]
+
+
 def test_a_full_disk_is_an_error_of_ours(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a daemon that is replaced meanwhile would end its peer, which tries again after what is ours."""
 

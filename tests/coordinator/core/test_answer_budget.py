@@ -12,6 +12,7 @@ from coordinator.core.events import Received
 from coordinator.engine.engine import Engine
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX
 from coordinator.wire.messages import AskChainNote, Message
+from dht.allowance import StrangersShare
 from dht.identity import PeerId
 from dht.statement import Context, Statement
 from tests.coordinator.builders import NOW, Club, digest, forged
@@ -93,3 +94,15 @@ def test_the_largest_groups_can_show_each_other_a_page_of_every_fragment_twice_a
     for _ in range(2 * core.pace.fragments):
         assert core.answering.admits(STRANGER, NOW)
         core.answering.gave(STRANGER, page, NOW)
+
+
+def test_askers_together_have_no_more_than_the_share_of_strangers() -> None:
+    answering = AnswerBudget()
+    answering.strangers = StrangersShare(per_second=0.0001, at_once=100.0)
+    answering.strangers.is_member = lambda peer: peer == "member"
+    for number in range(3):
+        answering.gave(PeerId(str(number)), 50, NOW)
+    assert not answering.admits(PeerId("another"), NOW)
+    assert answering.admits(PeerId("member"), NOW)
+    answering.strangers.closed = True
+    assert not answering.admits(PeerId("member"), NOW)

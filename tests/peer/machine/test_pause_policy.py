@@ -149,13 +149,16 @@ def test_the_loop_tells_every_change_once(tmp_path: Path, monkeypatch: pytest.Mo
         stand.seen = replace(FINE, on_battery=True)
         await loop.look()
         await loop.look()
+        assert stand.throttle.strangers.admits("anybody", 0.0)
         stand.traffic = Traffic(bytes_sent=GIGABYTE_BYTES)
         await loop.look()
         assert stand.throttle.upload.shut
         assert stand.throttle.download.shut
+        assert not stand.throttle.strangers.admits("anybody", 0.0)  # who asks has no answer either
         monkeypatch.setattr(pause_loop, "local_day", lambda: "2026-01-02")
         await loop.look()
         assert not stand.throttle.upload.shut
+        assert stand.throttle.strangers.admits("anybody", 0.0)
 
     asyncio.run(course())
     reasons = [pause.reason if pause else "" for pause in stand.verdicts]
