@@ -14,6 +14,7 @@ from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
 
+NOBODY = PeerId("")
 ACTIVE_CERTIFICATES = 4  # the active set: voters in the rosters of this many newest certificates
 TOKENS_PER_STEP_MAX = 1 << 36  # what a manifest can ask for; it says how many there really are
 ABSENCES = 4  # certificates without work of a key, beyond one for each with, after which it is on probation again
@@ -32,6 +33,7 @@ class Rules:
     tokens_per_step: int = TOKENS_PER_STEP_MAX
     chain_kept: int = CHAIN_KEPT
     trust: TrustSpec = field(default_factory=TrustSpec)
+    organiser: PeerId = NOBODY
 
     @classmethod
     def of(cls, manifest: Manifest, verifier: Verifier, chain_kept: int = CHAIN_KEPT) -> Rules:
@@ -45,6 +47,7 @@ class Rules:
             config.tokens_per_step,
             chain_kept,
             config.trust,
+            PeerId(manifest.organiser),
         )
 
     @property

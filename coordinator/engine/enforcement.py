@@ -18,8 +18,9 @@ from coordinator.core.events import Inspected, Reduced
 from coordinator.engine.fragment import FragmentMachine, is_in_part
 from coordinator.trust.bans import Ban
 from coordinator.trust.equivocation import Equivocations
-from coordinator.trust.evidence import Evidence, UnknownChargeError, false_result, garbage, verify
+from coordinator.trust.evidence import ORDER, Evidence, UnknownChargeError, false_result, garbage, verify
 from coordinator.trust.length_limits import check_length
+from coordinator.trust.orders import Order
 from coordinator.wire.messages import AskEvidenceNote, AskHeardNote, ConvictionsNote, EvidenceNote, HeardNote, TrustNote
 from dht.allowance import Allowance
 from dht.errors import PeerError
@@ -123,26 +124,66 @@ class Enforcement:
 
     def convict(self, evidence: Evidence, now: float) -> list[Action]:
         """Ban whom this convicts; raises PeerError if it proves nothing. Nobody bans itself."""
+        if evidence.charge == ORDER:
+            return self._obey(evidence, now)
         suspect = PeerId(evidence.statements[0].sender)
         if suspect == self.core.me or suspect in self.core.bans:
             return []
         ban = self._judge(evidence, self.core.unix_seconds(now))
         if ban is None:
             return []
-        for machine in self.machines:
-            machine.rounds.shun(suspect)
-        actions: list[Action] = [action for machine in self.machines for action in machine.lose(suspect, now)]
+        actions = self._part_with(suspect, now)
         details: dict[str, object] = {"peer": suspect, "reason": ban.guilt.reason}
         context = evidence.statements[0].context
         actions += [KeepEvidence(ban), Tell("peer_banned", context.fragment, context.version, details)]
+        return actions + self._spread(ban, now)
+
+    def _part_with(self, peer: PeerId, now: float) -> list[Action]:
+        for machine in self.machines:
+            machine.rounds.shun(peer)
+        return [action for machine in self.machines for action in machine.lose(peer, now)]
+
+    def _spread(self, ban: Ban, now: float) -> list[Action]:
         note = ConvictionsNote(convictions=(ban.conviction,))
         known, others = self._known(), self.core.presence.live(now) - {self.core.me}
         members_first = sorted(others, key=lambda peer: (peer not in known, peer))
-        return actions + [Send(peer, note) for peer in members_first[:SPREAD_MAX]]
+        return [Send(peer, note) for peer in members_first[:SPREAD_MAX]]
+
+    def _obey(self, evidence: Evidence, now: float) -> list[Action]:
+        """Show out, or let in again, whom an order is about; raises PeerError if it is none.
+
+        Also when it is about ourselves: the others will have us in no group, so that we need not ask.
+        """
+        given = Ban(verify(evidence, self.core.rules, self.core.court), evidence, self.core.unix_seconds(now))
+        changed = self.core.bans.obey(given)
+        if changed is None:
+            return []
+        actions: list[Action] = [KeepEvidence(given)]
+        for peer in sorted(changed):
+            out = peer in self.core.bans
+            if out:
+                self.core.presence.shun(peer)
+                actions += self._part_with(peer, now)
+            else:
+                self.core.presence.readmit(peer)
+            details: dict[str, object] = {"peer": peer, "reason": given.guilt.reason}
+            actions.append(Tell("peer_banned" if out else "peer_readmitted", 0, 0, details))
+        return actions + self._spread(given, now) + self._notify(given.guilt.peer, now)
+
+    def _notify(self, peer: PeerId, now: float) -> list[Action]:
+        """Whoever is shown out, or let in again, hears it, so that its owner does."""
+        order = self.core.bans.order_about(peer)
+        if order is None or peer == self.core.me or not self._first(peer, order.evidence.digest, now):
+            return []
+        return [Send(peer, EvidenceNote(evidence=order.evidence.to_wire()))]
 
     def _judge(self, evidence: Evidence, unix_seconds: float) -> Ban | None:
         guilt = verify(evidence, self.core.rules, self.core.court)
         ban = Ban(guilt, evidence, unix_seconds)
+        if guilt.issued is not None:
+            for peer in self.core.bans.obey(ban) or ():
+                (self.core.presence.shun if peer in self.core.bans else self.core.presence.readmit)(peer)
+            return ban
         if not self.core.bans.add(ban, self._known()):
             return None
         self.core.presence.shun(guilt.peer)
@@ -188,12 +229,13 @@ class Enforcement:
         return [Send(sender, statement) for statement in hearsay.answer(note)]
 
     def _ask_for(self, sender: PeerId, note: ConvictionsNote, now: float) -> list[Action]:
-        lacking = [one.evidence for one in note.convictions if one.peer not in self.core.bans][:ASKED_MAX]
+        lacking = [one.evidence for one in note.convictions if self.core.bans.lacks(one)][:ASKED_MAX]
         return [Send(sender, AskEvidenceNote(evidence=one)) for one in lacking if self._first(sender, one, now)]
 
     def _on_evidence(self, sender: PeerId, note: EvidenceNote, now: float) -> list[Action]:
         try:
-            return self.convict(Evidence.parse(note.evidence), now)
+            evidence = Evidence.parse(note.evidence)
+            return self.convict(evidence, now) or self._correct(sender, evidence, now)
         except UnknownChargeError:
             return []
         except PeerError as error:
@@ -201,6 +243,19 @@ class Enforcement:
             while len(self.deaf_to) > PEERS_KEPT:
                 del self.deaf_to[next(iter(self.deaf_to))]
             return [Tell("false_evidence", 0, 0, {"peer": sender, "reason": str(error)})]
+
+    def _correct(self, sender: PeerId, evidence: Evidence, now: float) -> list[Action]:
+        """Somebody goes by an order that holds no more: show it the one that does."""
+        if evidence.charge != ORDER:
+            return []
+        newer = self.core.bans.order_about(PeerId(evidence.statements[0].read(Order).subject))
+        if newer is None or newer.evidence.digest == evidence.digest:
+            return []
+        return (
+            [Send(sender, EvidenceNote(evidence=newer.evidence.to_wire()))]
+            if self._first(sender, newer.evidence.digest, now)
+            else []
+        )
 
     def _first(self, peer: PeerId, about: bytes, now: float) -> bool:
         """Whether it is long enough ago that this peer was asked, or answered, about the same thing."""
@@ -220,20 +275,22 @@ class Enforcement:
 
         Of strangers a few are told; the others find in the DHT what members publish (design §9).
         """
-        count = len(self.core.bans.held)
+        count = self.core.bans.revision
         known = self.told.get(peer)
-        if (
-            not count
-            or peer in self.core.bans
-            or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds)
-        ):
+        if not count or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds):
             return []
+        if peer in self.core.bans:
+            self._note_told(peer, boot, now)
+            return self._notify(peer, now)
         members = self._known()
         if peer not in members:
             if self.telling.wait_seconds(now):
                 return []
             self.telling.take(1, now)
+        self._note_told(peer, boot, now)
+        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]
+
+    def _note_told(self, peer: PeerId, boot: bytes, now: float) -> None:
         while len(self.told) >= PEERS_KEPT:
             del self.told[next(iter(self.told))]
-        self.told[peer] = (boot, count, now)
-        return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]
+        self.told[peer] = (boot, self.core.bans.revision, now)

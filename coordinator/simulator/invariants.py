@@ -105,7 +105,9 @@ class Watcher(EventCounter):
                 self.lasting.leave(peer.me, peer.engine.machines[action.fragment])
 
     def _bans(self, peer: VirtualPeer, guilt: Guilt) -> None:
-        """(6) Only those are banned who deserve it."""
+        """(6) Only those are banned who deserve it, or about whom somebody gave an order who may."""
+        if guilt.issued is not None:
+            return
         if guilt.peer not in self.hostile:
             raise InvariantError(f"{peer.me} bans {guilt.peer}, which is honest and «{guilt.reason}»")
         self.bans[guilt.peer].add(peer.me)

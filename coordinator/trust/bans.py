@@ -1,4 +1,4 @@
-"""Keys that lost their place, and the evidence for it, at one peer (design §9).
+"""Keys that lost their place, and the evidence for it, at one peer (design §9): for a fault, or by an order.
 
 Held for good, on disk, too (`KeepEvidence`). Local: it decides whom we list, wait for and let join. What all members of
 a fragment must agree on follows from its chain alone (`Chain.convicted`).
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coordinator.chain.certificate import CONVICTIONS_MAX, Conviction
 from coordinator.trust.evidence import Evidence, Guilt
+from coordinator.trust.orders import Orders
 from dht.identity import PeerId
 
 BANS_MAX = 256
@@ -36,6 +37,9 @@ class Bans:
 
     held: dict[PeerId, Ban] = field(default_factory=dict)
     kept_bytes: int = 0
+    orders: Orders = field(default_factory=Orders)
+    given: dict[tuple[PeerId, PeerId], Ban] = field(default_factory=dict)  # of `orders.latest`, with its evidence
+    revision: int = 0  # grows with whatever others may have to be told of
 
     def __contains__(self, peer: object) -> bool:
         return peer in self.held
@@ -46,7 +50,7 @@ class Bans:
         `known` are the keys of the active sets: making keys that convict themselves costs nothing.
         """
         size = len(ban.evidence.to_wire())
-        strangers = (peer for peer in list(self.held) if peer not in known)
+        strangers = (peer for peer in list(self.held) if peer not in known and self.held[peer].guilt.issued is None)
         while len(self.held) >= BANS_MAX or self.kept_bytes + size > BANS_BYTES_MAX:
             stranger = next(strangers, None) if ban.guilt.peer in known else None
             if stranger is None:
@@ -54,11 +58,47 @@ class Bans:
             self.kept_bytes -= len(self.held.pop(stranger).evidence.to_wire())
         self.held[ban.guilt.peer] = ban
         self.kept_bytes += size
+        self.revision += 1
         return True
+
+    def obey(self, given: Ban) -> frozenset[PeerId] | None:
+        """Take up a verified order: whose place changes by it; None if it is no news.
+
+        A key that was convicted of a fault stays convicted, whatever is ordered.
+        """
+        issued = given.guilt.issued
+        if issued is None or not self.orders.add(issued):
+            return None
+        self.given[issued.issuer, issued.subject] = given
+        self.revision += 1
+        return frozenset(peer for peer in self.orders.subjects() if self._settle(peer))
+
+    def _settle(self, peer: PeerId) -> bool:
+        """Have `held` say what the orders say of a key; whether that was otherwise before."""
+        held, verdict = self.held.get(peer), self.orders.verdict(peer)
+        if held is not None and held.guilt.issued is None:
+            return False
+        if verdict is None or not verdict.order.revoked:
+            return self.held.pop(peer, None) is not None
+        self.held[peer] = self.given[verdict.issuer, peer]
+        return held is None
+
+    def order_about(self, peer: PeerId) -> Ban | None:
+        """The order that holds about a key, with its evidence."""
+        verdict = self.orders.verdict(peer)
+        return None if verdict is None else self.given[verdict.issuer, peer]
 
     def evidence(self, digest: bytes) -> Evidence | None:
         """The evidence of this digest, if it is the one that we keep."""
-        return next((ban.evidence for ban in self.held.values() if ban.evidence.digest == digest), None)
+        kept = (*self.held.values(), *self.given.values())
+        return next((ban.evidence for ban in kept if ban.evidence.digest == digest), None)
+
+    def lacks(self, conviction: Conviction) -> bool:
+        """Whether what another peer holds of a key may be news: one proof is enough, orders follow others."""
+        held = self.held.get(PeerId(conviction.peer))
+        if held is not None and held.guilt.issued is None:
+            return False
+        return self.evidence(conviction.evidence) is None
 
     def among(self, peers: Iterable[PeerId]) -> tuple[Conviction, ...]:
         """Convictions of these peers, in order, as rosters and certificates list them."""
@@ -66,7 +106,8 @@ class Bans:
         return tuple(self.held[peer].conviction for peer in listed[:CONVICTIONS_MAX])
 
     def newest(self, known: Collection[PeerId]) -> tuple[Conviction, ...]:
-        """Convictions to tell others of: first those in active sets, then the newest."""
-        ages = {peer: age for age, peer in enumerate(reversed(self.held))}
-        ordered = sorted(ages, key=lambda peer: (peer not in known, ages[peer]))
-        return tuple(self.held[peer].conviction for peer in ordered[:CONVICTIONS_MAX])
+        """Convictions to tell others of: first those in active sets, then the newest; and orders to let somebody in."""
+        told = {ban.evidence.digest: ban for ban in (*self.held.values(), *self.given.values())}
+        ages = {digest: age for age, digest in enumerate(reversed(told))}
+        ordered = sorted(ages, key=lambda digest: (told[digest].guilt.peer not in known, ages[digest]))
+        return tuple(told[digest].conviction for digest in ordered[:CONVICTIONS_MAX])

@@ -20,6 +20,9 @@ one set of leaves. So nothing that a contributor or a leader says afterwards can
 and nobody but the reducer is convicted by it. Where the bundle lies is not asked: its context says only what its
 leader wrote there.
 
+**An order** is no fault: the organiser, or a co-organiser, shows a key out of the run or lets it in again
+(`coordinator.trust.orders`). It proves itself and travels as the proofs of faults do.
+
 What takes tensors to tell is behind the port `Court`.
 """
 
@@ -32,6 +35,7 @@ from typing import Protocol
 from pydantic import Field
 
 from coordinator.chain.chain import Rules
+from coordinator.trust.orders import Issued, read_order
 from coordinator.trust.statement_slots import place_of
 from coordinator.wire.inputs import Committed
 from coordinator.wire.merkle import verify_leaf
@@ -51,6 +55,7 @@ CONTRADICTION = "contradiction"
 LIE = "lie"
 GARBAGE = "garbage"
 FALSE_RESULT = "false_result"
+ORDER = "order"
 TENSOR_CHARGES = (GARBAGE, FALSE_RESULT)
 
 
@@ -113,10 +118,11 @@ class Court(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guilt:
-    """Who is convicted, and of what, in one line."""
+    """Who is convicted, and of what, in one line; by whose order, if by one, which may also let somebody in again."""
 
     peer: PeerId
     reason: str
+    issued: Issued | None = None
 
 
 class UnknownChargeError(PeerError):
@@ -126,7 +132,7 @@ class UnknownChargeError(PeerError):
 def verify(evidence: Evidence, rules: Rules, court: Court | None = None) -> Guilt:
     """Who is guilty; raises PeerError with the reason if this proves nothing."""
     of_tensors = evidence.charge in TENSOR_CHARGES
-    if not (of_tensors and court is not None) and evidence.charge not in (CONTRADICTION, LIE):
+    if not (of_tensors and court is not None) and evidence.charge not in (CONTRADICTION, LIE, ORDER):
         raise UnknownChargeError(f"evidence that cannot be judged here: {evidence.charge}")
     for statement in evidence.statements:
         if statement.context.run_id != rules.run_id:
@@ -135,9 +141,28 @@ def verify(evidence: Evidence, rules: Rules, court: Court | None = None) -> Guil
             raise PeerError("evidence with a statement that its sender did not sign")
     if of_tensors and court is not None:
         return (_judge_garbage if evidence.charge == GARBAGE else _judge_false_result)(evidence, court)
+    if evidence.charge == ORDER:
+        return _read_order(evidence, rules)
     if evidence.exhibit:
         raise PeerError("evidence with an exhibit that proves nothing")
     return (_judge_contradiction if evidence.charge == CONTRADICTION else _judge_lie)(evidence.statements)
+
+
+# -- orders
+
+
+def order_evidence(order: Statement, delegation: bytes = b"") -> Evidence:
+    """What an order is with the word that its issuer may give it."""
+    return Evidence(charge=ORDER, statements=(order,), exhibit=delegation)
+
+
+def _read_order(evidence: Evidence, rules: Rules) -> Guilt:
+    if len(evidence.statements) != 1:
+        raise PeerError("an order is one statement")
+    issued = read_order(evidence.statements[0], evidence.exhibit, rules)
+    by, why = "the organiser" if issued.by_organiser else "a co-organiser", issued.order.reason
+    what = "shown out" if issued.order.revoked else "let in again"
+    return Guilt(issued.subject, f"{what} by {by}{': ' if why else ''}{why}", issued)
 
 
 # -- contradictions

@@ -126,9 +126,14 @@ class PresenceTable:
             self.gone.add(peer)
 
     def shun(self, peer: PeerId) -> None:
-        """This peer is never live for us again."""
+        """This peer is not live for us any more, whatever it says."""
         self.revision += 1
         self.shunned.add(peer)
+
+    def readmit(self, peer: PeerId) -> None:
+        """It may be live for us again."""
+        self.revision += 1
+        self.shunned.discard(peer)
 
     def is_live(self, peer: PeerId, now: float) -> bool:
         """Whether a peer was seen within a lifetime, not lost by the transport since, and is not banned."""

@@ -66,7 +66,8 @@ class EvidenceExchange:
             await pause(REFRESH_SECONDS, self._news)
 
     async def _publish(self) -> None:
-        held = list(self._driver.engine.core.bans.held.values())
+        bans = self._driver.engine.core.bans
+        held = [*bans.held.values(), *bans.given.values()]  # the newest orders last, and so first of all
         if held:
             heads = ConvictionsNote(convictions=tuple(ban.conviction for ban in held[-HEADS_MAX:]))
             await self._store.put(self._key, heads.to_wire(), HEADS_LIFETIME_SECONDS)

@@ -49,7 +49,8 @@ class EvidenceFiles:
         kept = KeptEvidence(
             evidence=ban.evidence.to_wire(), learnt_unix_milliseconds=max(0, int(ban.unix_seconds * 1000))
         )
-        path = self._folder / f"{ban.guilt.peer}{SUFFIX}"
+        issued = ban.guilt.issued  # of each who may give orders the latest about a key is kept
+        path = self._folder / f"{ban.guilt.peer}{'' if issued is None else f'.{issued.issuer}'}{SUFFIX}"
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             write_whole(path, kept.to_wire())

@@ -1,0 +1,147 @@
+"""Orders: who the organiser shows out of a run, and lets in again (docs/adr/0060). Pure.
+
+An order proves itself: it is signed by the organiser, or by a co-organiser with the organiser's own word that it is
+one. Which orders hold is a function of the set of them, whatever order they came in and however often, so that all
+peers who have seen the same come to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from coordinator.chain.chain import Rules
+from coordinator.run.model_spec import LINE
+from dht.errors import PeerError
+from dht.identity import PeerId, Signer
+from dht.statement import Context, PeerIdText, Statement, digest_of, make_statement
+from dht.wire import Wire
+
+REASON_CHARACTERS_MAX = 120
+ORDERS_MAX = 256  # of the organiser and co-organisers: one each about one key
+SERIAL_MAX = 2**53
+
+
+class Order(Wire):
+    """«This key has no part in the run any more», or has again. The highest serial of one issuer about a key counts."""
+
+    subject: PeerIdText
+    revoked: bool
+    serial: int = Field(ge=0, le=SERIAL_MAX)  # unix milliseconds, where the issuer's clock is right
+    reason: str = Field("", max_length=REASON_CHARACTERS_MAX, pattern=LINE)
+
+
+class Delegation(Wire):
+    """«This key may give orders as I may», said by the organiser."""
+
+    deputy: PeerIdText
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """An order whose signatures were verified."""
+
+    order: Order
+    issuer: PeerId
+    by_organiser: bool
+
+    @property
+    def subject(self) -> PeerId:
+        return PeerId(self.order.subject)
+
+    @property
+    def rank(self) -> tuple[bool, int, bool, bytes]:
+        """What goes before what: the organiser's word, then the later one, then a revocation."""
+        digest = digest_of(b"muster-order", self.issuer.encode(), self.order.to_wire())
+        return self.by_organiser, self.order.serial, self.order.revoked, digest
+
+
+def order_place(run_id: bytes, kind: str) -> Context:
+    """Where orders and delegations are said: once for the whole run."""
+    return Context(run_id=run_id, kind=kind, fragment=0, version=0, group=b"")
+
+
+def sign_order(signer: Signer, run_id: bytes, order: Order) -> Statement:
+    """The order of an organiser or a co-organiser."""
+    return make_statement(signer, order_place(run_id, "order"), order)
+
+
+def delegate(organiser: Signer, run_id: bytes, deputy: PeerId) -> Statement:
+    """The organiser's word that somebody is a co-organiser."""
+    return make_statement(organiser, order_place(run_id, "delegate"), Delegation(deputy=deputy))
+
+
+def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
+    """The order that a verified statement gives; `delegation` shows that a co-organiser may. Raises PeerError."""
+    if statement.context != order_place(rules.run_id, "order"):
+        raise PeerError("no order of this run")
+    order, issuer = statement.read(Order), PeerId(statement.sender)
+    if order.to_wire() != statement.body:
+        raise PeerError("an order with something in it that nobody here knows")
+    if order.subject == rules.organiser:
+        raise PeerError("an order about the organiser")
+    if issuer == rules.organiser:
+        if delegation:
+            raise PeerError("an organiser needs nobody's word")
+        return Issued(order, issuer, by_organiser=True)
+    word = Statement.from_wire(delegation)
+    if word.to_wire() != delegation or word.context != order_place(rules.run_id, "delegate"):
+        raise PeerError("no delegation of this run")
+    if word.sender != rules.organiser or word.read(Delegation).deputy != issuer or not word.verify(rules.verifier):
+        raise PeerError("an order of somebody who may give none")
+    return Issued(order, issuer, by_organiser=False)
+
+
+@dataclass(slots=True)
+class Orders:
+    """All orders that this peer has seen, the latest of each issuer about each key. Bounded."""
+
+    latest: dict[tuple[PeerId, PeerId], Issued] = field(default_factory=dict)  # by issuer and subject
+
+    def add(self, issued: Issued) -> bool:
+        """Whether this is news."""
+        key = (issued.issuer, issued.subject)
+        known = self.latest.get(key)
+        if known is not None and known.rank >= issued.rank:
+            return False
+        if known is None and len(self.latest) >= ORDERS_MAX:
+            return False
+        self.latest[key] = issued
+        return True
+
+    def verdict(self, subject: PeerId) -> Issued | None:
+        """The order that holds about a key; None if there is none.
+
+        A co-organiser whom the organiser has shown out has given none, but for those after it was let in again.
+        """
+        about = (one for one in self.latest.values() if one.subject == subject and self._holds(one))
+        return max(about, key=lambda one: one.rank, default=None)
+
+    def is_revoked(self, subject: PeerId) -> bool:
+        verdict = self.verdict(subject)
+        return verdict is not None and verdict.order.revoked
+
+    def subjects(self) -> tuple[PeerId, ...]:
+        """Keys about which anything was ordered, in order."""
+        return tuple(sorted({subject for _, subject in self.latest}))
+
+    def revoked(self) -> tuple[PeerId, ...]:
+        """Keys that have no part any more, in order."""
+        return tuple(subject for subject in self.subjects() if self.is_revoked(subject))
+
+    def _holds(self, issued: Issued) -> bool:
+        if issued.by_organiser:
+            return True
+        about_issuer = [one for one in self.latest.values() if one.subject == issued.issuer and one.by_organiser]
+        return all(not one.order.revoked and one.order.serial < issued.order.serial for one in about_issuer)
+
+
+def merged(books: Iterable[Orders]) -> Orders:
+    """What somebody knows who has seen everything that these have."""
+    whole = Orders()
+    for book in books:
+        for issued in book.latest.values():
+            whole.add(issued)
+    return whole

@@ -1,0 +1,137 @@
+"""Who is shown out and let in again: a function of the set of orders, and of nothing else."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.trust.orders import (
+    ORDERS_MAX,
+    Delegation,
+    Issued,
+    Order,
+    Orders,
+    delegate,
+    merged,
+    order_place,
+    read_order,
+    sign_order,
+)
+from dht.errors import PeerError
+from dht.identity import PeerId
+from dht.statement import Statement, make_statement
+from tests.coordinator.builders import Club, digest
+
+CLUB = Club.of(5, real_keys=True)
+ORGANISER, DEPUTY, SECOND, ANN, BOB = CLUB.signers
+RULES = CLUB.rules
+RUN_ID = RULES.run_id
+
+
+def issued(issuer: object, subject: object, revoked: bool, serial: int) -> Issued:
+    order = Order(subject=subject.peer_id, revoked=revoked, serial=serial)  # type: ignore[attr-defined]
+    return Issued(order, issuer.peer_id, issuer is ORGANISER)  # type: ignore[attr-defined]
+
+
+ANY = st.builds(
+    issued,
+    st.sampled_from((ORGANISER, DEPUTY, SECOND)),
+    st.sampled_from((DEPUTY, SECOND, ANN, BOB)),
+    st.booleans(),
+    st.integers(0, 4),
+)
+
+
+def book(orders: list[Issued]) -> Orders:
+    made = Orders()
+    for one in orders:
+        made.add(one)
+    return made
+
+
+@given(st.lists(ANY, max_size=6), st.randoms(use_true_random=False))
+def test_neither_order_nor_repetition_matters(orders: list[Issued], random: object) -> None:
+    shuffled = [*orders, *orders[:3]]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert book(orders).latest == book(shuffled).latest
+    assert book(orders).revoked() == book(shuffled).revoked()
+
+
+@given(st.lists(ANY, max_size=5), st.lists(ANY, max_size=5))
+def test_two_sides_that_meet_come_to_the_same(left: list[Issued], right: list[Issued]) -> None:
+    """A revocation on each side of a partition, or two organisers who disagree."""
+    sides = [book(left), book(right)]
+    assert merged(sides).latest == merged(sides[::-1]).latest == book([*left, *right]).latest
+
+
+@given(st.lists(ANY, max_size=6), st.sampled_from((DEPUTY, SECOND, ANN, BOB)), st.booleans())
+def test_the_organiser_has_the_last_word(orders: list[Issued], subject: object, revoked: bool) -> None:
+    last = issued(ORGANISER, subject, revoked, 5)
+    assert book([*orders, last]).is_revoked(last.subject) == revoked
+
+
+def test_of_co_organisers_the_later_one_is_heard() -> None:
+    out, back = issued(DEPUTY, ANN, True, 1), issued(SECOND, ANN, False, 2)
+    for orders in permutations((out, back)):
+        assert not book(list(orders)).is_revoked(out.subject)
+    assert book([out, issued(SECOND, ANN, False, 1)]).is_revoked(out.subject)  # in doubt nobody comes in
+
+
+def test_orders_of_a_co_organiser_who_was_shown_out_hold_no_more() -> None:
+    out = issued(DEPUTY, ANN, True, 3)
+    gone = issued(ORGANISER, DEPUTY, True, 4)
+    back = issued(ORGANISER, DEPUTY, False, 5)
+    again = issued(DEPUTY, ANN, True, 6)
+    for orders in permutations((out, gone)):
+        assert book(list(orders)).revoked() == (DEPUTY.peer_id,)
+    for orders in permutations((out, gone, back)):
+        assert book(list(orders)).revoked() == ()
+    for orders in permutations((out, gone, back, again)):
+        assert book(list(orders)).revoked() == (ANN.peer_id,)
+
+
+def test_what_another_co_organiser_said_counts_again_when_the_one_over_it_is_gone() -> None:
+    orders = [issued(DEPUTY, ANN, True, 1), issued(SECOND, ANN, False, 2), issued(ORGANISER, SECOND, True, 3)]
+    for some in permutations(orders):
+        assert book(list(some)).revoked() == tuple(sorted((SECOND.peer_id, ANN.peer_id)))
+
+
+def signed(issuer: object, subject: PeerId, run_id: bytes = RUN_ID) -> Statement:
+    return sign_order(issuer, run_id, Order(subject=subject, revoked=True, serial=1))  # type: ignore[arg-type]
+
+
+def test_organiser_and_co_organisers_may_give_orders() -> None:
+    assert read_order(signed(ORGANISER, ANN.peer_id), b"", RULES).by_organiser
+    word = delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).to_wire()
+    found = read_order(signed(DEPUTY, ANN.peer_id), word, RULES)
+    assert (found.issuer, found.by_organiser, found.subject) == (DEPUTY.peer_id, False, ANN.peer_id)
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        (signed(ANN, BOB.peer_id), b""),
+        (signed(ANN, BOB.peer_id), delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).to_wire()),
+        (signed(ANN, BOB.peer_id), delegate(ANN, RUN_ID, ANN.peer_id).to_wire()),
+        (signed(DEPUTY, BOB.peer_id), delegate(ORGANISER, digest("another"), DEPUTY.peer_id).to_wire()),
+        (signed(DEPUTY, ORGANISER.peer_id), delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).to_wire()),
+        (signed(ORGANISER, ORGANISER.peer_id), b""),
+        (signed(ORGANISER, ANN.peer_id, digest("another")), b""),
+        (signed(ORGANISER, ANN.peer_id), delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).to_wire()),
+        (make_statement(ORGANISER, order_place(RUN_ID, "order"), Delegation(deputy=ANN.peer_id)), b""),
+    ],
+)
+def test_nobody_else_may(statement: Statement, word: bytes) -> None:
+    with pytest.raises(PeerError):
+        read_order(statement, word, RULES)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    made = Orders()
+    for number in range(ORDERS_MAX):
+        made.add(Issued(Order(subject=f"{number:046}".replace("0", "z"), revoked=True, serial=1), ANN.peer_id, True))
+    assert not made.add(issued(ORGANISER, ANN, True, 1))
+    assert len(made.latest) == ORDERS_MAX
