@@ -86,12 +86,14 @@ class StrangersShare:
     """What those whom we do not know may have of our upload, all together; while it is `closed` nobody gets anything.
 
     Keys cost nothing, so a bound for each of them bounds nobody. `is_member` says whom we know; those take none of it.
+    Who `is_shut_out` gets nothing, and may store nothing.
     """
 
     def __init__(self, per_second: float = math.inf, at_once: float = math.inf) -> None:
         self._at_once = Allowance(per_second, at_once)
         self._of_day = Allowance(math.inf, 0.0)
         self.is_member: Callable[[str], bool] = lambda _: False
+        self.is_shut_out: Callable[[str], bool] = lambda _: False
         self.closed = False
 
     def give_of_day(self, amount: float) -> None:
@@ -100,8 +102,10 @@ class StrangersShare:
 
     def admits(self, asker: str, now: float) -> bool:
         """Whether this one may be given something now."""
-        if self.closed or self.is_member(asker):
-            return not self.closed
+        if self.closed or self.is_shut_out(asker):
+            return False
+        if self.is_member(asker):
+            return True
         return not (self._at_once.wait_seconds(now) or self._of_day.wait_seconds(now))
 
     def gave(self, asker: str, amount: float, now: float) -> None:

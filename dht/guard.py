@@ -36,12 +36,13 @@ ANSWER_BYTES_AT_ONCE = 16 << 20  # who joins a full swarm reads 230 kB of presen
 ANSWER_BYTES_PER_SECOND = float(256 << 10)
 CALLERS_KEPT = 1024
 
+PING = "DHTProtocol.rpc_ping"
 STORE = "DHTProtocol.rpc_store"
 FIND = "DHTProtocol.rpc_find"
 
 REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
     {
-        "DHTProtocol.rpc_ping": (dht_pb2.PingRequest, CALL_BYTES_MAX),
+        PING: (dht_pb2.PingRequest, CALL_BYTES_MAX),
         STORE: (dht_pb2.StoreRequest, STORE_BYTES_MAX),
         FIND: (dht_pb2.FindRequest, CALL_BYTES_MAX),
     }
@@ -95,6 +96,8 @@ class CallGuard:
         if len(request) > bytes_max:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
         name = caller.to_bytes()
+        if handler != PING and self.strangers.is_shut_out(caller.to_base58()):
+            raise PeerError("whoever was shown out is not answered")
         calls, volume = self._calls.of(name), self._volumes.of(name)
         if calls.wait_seconds(now) or volume.wait_seconds(now):
             raise PeerError("too many calls")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from coordinator.chain.chain import active_sets
 from coordinator.core.actions import Action, KeepEvidence, RoundVoided, Send, Tell, VersionCertified
@@ -34,6 +35,9 @@ ASK_SECONDS = 1.0  # one peer is asked, and answered, this often
 RETELL_LIFETIMES = 10.0  # of presence, after which a peer is told again: notes get lost
 STRANGERS_TOLD = 16  # in that time, outside the active sets: keys cost nothing, and each has to be dialled
 PEERS_KEPT = 4096
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -239,9 +243,7 @@ class Enforcement:
         except UnknownChargeError:
             return []
         except PeerError as error:
-            self.deaf_to[sender] = None
-            while len(self.deaf_to) > PEERS_KEPT:
-                del self.deaf_to[next(iter(self.deaf_to))]
+            _note(self.deaf_to, sender, None)
             return [Tell("false_evidence", 0, 0, {"peer": sender, "reason": str(error)})]
 
     def _correct(self, sender: PeerId, evidence: Evidence, now: float) -> list[Action]:
@@ -261,9 +263,7 @@ class Enforcement:
         """Whether it is long enough ago that this peer was asked, or answered, about the same thing."""
         if now < self.asked.get((peer, about), -ASK_SECONDS) + ASK_SECONDS:
             return False
-        while len(self.asked) >= PEERS_KEPT:
-            del self.asked[next(iter(self.asked))]
-        self.asked[peer, about] = now
+        _note(self.asked, (peer, about), now)
         return True
 
     @property
@@ -280,17 +280,19 @@ class Enforcement:
         if not count or (known and known[:2] == (boot, count) and now < known[2] + self._retell_seconds):
             return []
         if peer in self.core.bans:
-            self._note_told(peer, boot, now)
+            _note(self.told, peer, (boot, count, now))
             return self._notify(peer, now)
         members = self._known()
         if peer not in members:
             if self.telling.wait_seconds(now):
                 return []
             self.telling.take(1, now)
-        self._note_told(peer, boot, now)
+        _note(self.told, peer, (boot, count, now))
         return [Send(peer, ConvictionsNote(convictions=self.core.bans.newest(members)))]
 
-    def _note_told(self, peer: PeerId, boot: bytes, now: float) -> None:
-        while len(self.told) >= PEERS_KEPT:
-            del self.told[next(iter(self.told))]
-        self.told[peer] = (boot, self.core.bans.revision, now)
+
+def _note(notes: dict[Key, Value], key: Key, value: Value) -> None:
+    """Remember this; the oldest notes make room."""
+    while key not in notes and len(notes) >= PEERS_KEPT:
+        del notes[next(iter(notes))]
+    notes[key] = value

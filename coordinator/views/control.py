@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from coordinator.views.members import MemberList
 from coordinator.views.owner_limits import OwnerLimits
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
@@ -26,12 +27,29 @@ TIMEOUT_SECONDS = 10.0
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
 Model = TypeVar("Model", bound=BaseModel)
-Command = Literal["status", "invite", "pause", "resume", "drain", "final", "stop", "save", "credit", "limits"]
+Command = Literal[
+    "status",
+    "invite",
+    "pause",
+    "resume",
+    "drain",
+    "final",
+    "stop",
+    "save",
+    "credit",
+    "limits",
+    "members",
+    "revoke",
+    "readmit",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a peer. `changes` go with `limits`: each `KEY=VALUE`, as `--limit` takes them."""
+    """What is asked of a peer.
+
+    `changes` go with `limits`, each `KEY=VALUE`, as `--limit` takes them; with `revoke` and `readmit` peer and reason.
+    """
 
     command: Command
     changes: tuple[str, ...] = ()
@@ -79,6 +97,11 @@ def snapshot(data_directory: Path, command: Literal["status", "final"] = "status
 def limits(data_directory: Path, changes: Sequence[str] = (), timeout_seconds: float = TIMEOUT_SECONDS) -> OwnerLimits:
     """What the owner allows, after these changes; UsageError says in a sentence why there was none."""
     return _told(OwnerLimits, "limits", ask(data_directory, "limits", timeout_seconds, changes))
+
+
+def members_of(data_directory: Path) -> MemberList:
+    """Who is in the run, as the peer with this folder knows it; raises what `ask` raises."""
+    return _told(MemberList, "members", ask(data_directory, "members"))
 
 
 def _told(model: type[Model], name: str, reply: dict[str, Any]) -> Model:

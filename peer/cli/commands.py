@@ -76,6 +76,7 @@ app.command(epilog="Example: muster runs")(runs)
 app.add_typer(sample.app)
 app.add_typer(join.app)
 app.add_typer(home.app)
+app.add_typer(cli_credit.app)
 
 Config = Annotated[Path | None, typer.Argument(help="Run file (TOML); without one, the tiny run that ships here.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Run file (TOML); default: the tiny run.")]
@@ -187,7 +188,6 @@ def host(
     pages = None if dashboard_port is None else PagesAt(dashboard_port, dashboard_listen)
     if pages is not None:
         pages.check()
-    paths.keep_private()
     options = NodeOptions(
         data_directory=paths.data_directory(data),
         port=port,

@@ -58,9 +58,10 @@ def serve(prepare: Callable[[], Start], options: ServiceOptions, verbose: bool) 
     """Run one peer with its log in its data directory."""
     import gc
 
-    from peer.machine import log
+    from peer.machine import log, paths
     from peer.service import process
 
+    paths.keep_private()
     log.configure(options.data_directory, verbose)
 
     def prepare_well() -> Start:

@@ -1,4 +1,4 @@
-"""`muster credit`: whose work is in the run, summed from certificates."""
+"""Who is in the run, whose work is in it, and who is shown out: `muster credit`, `members`, `revoke`, `readmit`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Annotated
 import typer
 
 from coordinator.views import quantity
-from coordinator.views.control import NobodyRunsError, ask
+from coordinator.views.control import NobodyRunsError, ask, members_of
 from coordinator.views.credit import CreditReport, team_tokens
+from coordinator.views.members import MemberList
 from dht.errors import LocalError
 from peer.machine import paths
+from peer.machine.text import printable
 
 ROWS_MAX = 100
 NO_TEAM = "(no team)"
+ID_CHARACTERS = 12
+
+app = typer.Typer()
+
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
+Peer = Annotated[str, typer.Argument(help="Its id, or the end of it, as `muster members` shows it.")]
 
 
 def credit(
@@ -77,3 +85,38 @@ def _scope(report: CreditReport) -> str:
     missed = f", without {report.missed} certificates that this peer never held" if report.missed else ""
     first = max(report.from_versions)
     return f"counted from version {first} of each fragment on{missed}; ask a peer that was there before"
+
+
+@app.command(epilog="Example: muster members")
+def members(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False, data: Data = None
+) -> None:
+    """Say who is in the run, who was shown out, and what each has contributed, as far as the peer here knows."""
+    found = members_of(paths.data_directory(data))
+    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(map(printable, _member_rows(found))))
+
+
+@app.command(epilog='Example: muster revoke …Xy3kQw --reason "sends nonsense"')
+def revoke(
+    peer: Peer,
+    reason: Annotated[str, typer.Option(help="Told to everybody, and to that peer.")] = "",
+    data: Data = None,
+) -> None:
+    """Show a peer out of the run that you organise: it has no seat and no vote any more. Its work stays."""
+    told = ask(paths.data_directory(data), "revoke", changes=(peer, reason))
+    typer.echo(f"{told['peer']} has no part in the run any more; let it in again with: muster readmit {told['peer']}")
+
+
+@app.command(epilog="Example: muster readmit …Xy3kQw")
+def readmit(peer: Peer, data: Data = None) -> None:
+    """Let a peer in again that was shown out."""
+    told = ask(paths.data_directory(data), "readmit", changes=(peer, ""))
+    typer.echo(f"{told['peer']} may take part again, within a few versions")
+
+
+def _member_rows(found: MemberList) -> Iterator[str]:
+    yield f"{'peer':<14} {'name':<20} {'role':<10} {'tokens':>8}"
+    for one in found.members:
+        state = f"out: {one.out}" if one.out else "live" if one.live else "away"
+        name = one.name[:20]
+        yield f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<10} {quantity.count(one.tokens):>8}  {state}"

@@ -90,7 +90,6 @@ def join(
     """
     if invite != "-":
         Invite.parse(invite)
-    paths.keep_private()
     folder = paths.data_directory(data)
     options = NodeOptions(
         data_directory=folder,

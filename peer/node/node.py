@@ -13,6 +13,7 @@ from functools import partial
 
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.snapshot import PeerSnapshot
+from dht.errors import UsageError
 from dht.identity import Identity, PeerId
 from dht.invite import Invite
 from peer.data.token_files import TokenData
@@ -26,6 +27,7 @@ from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
 from peer.node.learner_supervisor import Around, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
+from peer.node.membership import Membership
 from peer.node.options import NodeOptions
 from peer.node.parts import Entered, Parts, Role, assemble, enter
 from peer.node.reachability import watch_reach
@@ -52,6 +54,7 @@ class Node:
         self._parts = parts
         self._driver = parts.driver
         self._life = parts.entered.life
+        self.membership = Membership(parts.driver, parts.entered.identity)
 
     # -- starting
 
@@ -134,8 +137,10 @@ class Node:
 
     async def _watch(self) -> None:
         stage = self._parts.stage
-        while not stage.advance(self._driver.now):  # noqa: ASYNC110 - what it looks at changes in many places
+        while not stage.advance(self._driver.now):
             await asyncio.sleep(WATCH_SECONDS)
+            if shown_out := self.membership.shown_out:
+                return self._life.fail(UsageError(shown_out))
         if self.evaluator is not None:
             await self.evaluator.export_last()
         self._life.finish()

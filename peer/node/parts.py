@@ -109,6 +109,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     held = await asyncio.to_thread(directory.load, manifest, core.rules)
     driver = build_driver(core, held, network, directory, options)
     core.answering.strangers.is_member = partial(is_known, driver.engine)
+    core.answering.strangers.is_shut_out = core.bans.__contains__
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again

@@ -75,6 +75,8 @@ class StateRequests:
 
     def handle(self, sender: PeerId, message: Transfer, payload: bytes, now: float) -> None:
         """Answer a question, or take an answer; answers that nobody here has asked for are dropped."""
+        if self._answering.strangers.is_shut_out(sender):
+            return
         if isinstance(message, StateAsk):
             self.states.serve(sender, message)
         elif isinstance(message, StatePiece):

@@ -23,7 +23,7 @@ import structlog
 from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views.control import Command, Request
 from coordinator.views.snapshot import PeerSnapshot
-from dht.errors import LocalError
+from dht.errors import LocalError, UsageError
 from dht.locks import RuntimeDirectory
 from peer.machine.heap import give_back_large_pieces
 from peer.machine.signals import ENDING, on_signals
@@ -34,6 +34,7 @@ from peer.service.status_text import status_line
 if TYPE_CHECKING:
     from peer.node.checkpointer import Checkpointer
     from peer.node.live_limits import LiveLimits
+    from peer.node.membership import Membership
 
 STOP_SECONDS_MAX = 20.0
 SAVE_SECONDS_QUIET = 5.0  # then the user is told what takes so long
@@ -61,6 +62,8 @@ class Served(Protocol):
     def checkpointer(self) -> Checkpointer: ...
     @property
     def limits(self) -> LiveLimits: ...
+    @property
+    def membership(self) -> Membership: ...
     async def wait(self) -> None: ...
     async def save_last(self) -> None: ...
     async def stop(self) -> None: ...
@@ -308,9 +311,18 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
         return {"folder": str(await node.checkpointer.save_now())}
     elif command == "limits" and request.changes:
         return {"limits": (await node.limits.change(request.changes)).model_dump(mode="json")}
+    elif command in ("revoke", "readmit"):
+        return {"peer": node.membership.order(*_subject(request), revoked=command == "revoke")}
     else:
         return await _told(node, command)
     return {"ok": True}
+
+
+def _subject(request: Request) -> tuple[str, str]:
+    """The peer that an order is about, and why."""
+    if len(request.changes) != 2:
+        raise UsageError("name the peer, and why")
+    return request.changes[0], request.changes[1]
 
 
 async def _told(node: Served, command: Command) -> Answer:
@@ -321,6 +333,10 @@ async def _told(node: Served, command: Command) -> Answer:
         return {"invite": node.invite()}
     if command == "credit":
         return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
+    if command == "members":
+        credit = await node.checkpointer.credit()
+        tokens = {one.peer_id: one.tokens for one in credit.contributors}
+        return {"members": node.membership.view(tokens).model_dump(mode="json")}
     if command == "limits":
         return {"limits": node.limits.view().model_dump(mode="json")}
     return {"snapshot": node.snapshot().model_dump(mode="json")}

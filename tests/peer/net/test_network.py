@@ -133,9 +133,6 @@ class Quiet(Unwatched):
     async def get(self, _: bytes) -> list[StoredRecord]:
         return []
 
-    async def hosts(self) -> dict[str, str]:
-        return {}
-
     def remember(self, _: list[PeerAddress]) -> None: ...
     async def watch(self) -> None: ...
 

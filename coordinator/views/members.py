@@ -1,0 +1,31 @@
+"""Who is in a run, as one peer knows it: for `muster members`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Role = Literal["organiser", "founder", "member", "newcomer"]
+
+
+class RunMember(BaseModel):
+    """One key. `live`: seen within a presence lifetime. `out`: why it has no part any more; empty while it has."""
+
+    model_config = ConfigDict(frozen=True)
+
+    peer_id: str
+    name: str = ""
+    role: Role
+    live: bool
+    tokens: int = 0  # certified, as far as this peer holds certificates
+    out: str = ""
+
+
+class MemberList(BaseModel):
+    """All that this peer knows of, those with a part first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    members: tuple[RunMember, ...]

@@ -1,0 +1,103 @@
+"""Who is in the run, and the orders of this peer's owner, should it be the organiser (docs/adr/0060)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.chain.chain import active_sets
+from coordinator.core.events import Received
+from coordinator.engine.engine import Engine
+from coordinator.trust.evidence import order_evidence
+from coordinator.trust.orders import REASON_CHARACTERS_MAX, Order, sign_order
+from coordinator.views.members import MemberList, Role, RunMember
+from coordinator.wire.messages import EvidenceNote
+from dht.errors import UsageError
+from dht.identity import PeerId, Signer
+from peer.machine.text import plain
+from peer.rounds.driver import RoundDriver
+
+ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
+
+
+class Membership:
+    """Of one peer."""
+
+    def __init__(self, driver: RoundDriver, signer: Signer) -> None:
+        self._driver = driver
+        self._signer = signer
+
+    @property
+    def shown_out(self) -> str:
+        """Why this peer has no part in the run any more, in a sentence; empty while it has."""
+        engine = self._driver.engine
+        ban = engine.core.bans.held.get(engine.core.me)
+        if ban is None:
+            return ""
+        return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {engine.core.rules.organiser}"
+
+    def order(self, subject: str, reason: str, *, revoked: bool) -> PeerId:
+        """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say."""
+        engine = self._driver.engine
+        rules, bans = engine.core.rules, engine.core.bans
+        if self._signer.peer_id != rules.organiser:
+            raise UsageError(f"only the organiser of the run can do that, and its key is {rules.organiser}")
+        peer = self._named(subject)
+        if peer == rules.organiser:
+            raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster drain")
+        if revoked and peer in bans and bans.held[peer].guilt.issued is None:
+            raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
+        if not revoked and peer not in bans.orders.revoked():
+            raise UsageError(f"{peer} was not shown out by an order, so it cannot be let in again")
+        known = bans.orders.latest.get((self._signer.peer_id, peer))
+        now = int(1000 * engine.core.unix_seconds(self._driver.now))
+        serial = max(now, 0 if known is None else known.order.serial + 1)
+        order = Order(subject=peer, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
+        evidence = order_evidence(sign_order(self._signer, rules.run_id, order))
+        self._driver.feed(Received(engine.core.me, EvidenceNote(evidence=evidence.to_wire())))
+        return peer
+
+    def view(self, tokens: Mapping[str, int]) -> MemberList:
+        """Everybody whom we know; `tokens` are those certified, by peer."""
+        engine, now = self._driver.engine, self._driver.now
+        keys = {engine.core.me, engine.core.rules.organiser, *engine.core.rules.founders, *_active(engine), *tokens}
+        keys |= {*engine.core.presence.sightings, *engine.core.bans.held}
+        found = [self._member(PeerId(peer), tokens.get(peer, 0), now) for peer in sorted(keys)]
+        found.sort(key=lambda one: (bool(one.out), not one.live, -one.tokens))
+        return MemberList(run_id=engine.core.rules.run_id.hex(), members=tuple(found))
+
+    def _member(self, peer: PeerId, tokens: int, now: float) -> RunMember:
+        core = self._driver.engine.core
+        sighting, ban = core.presence.sightings.get(peer), core.bans.held.get(peer)
+        return RunMember(
+            peer_id=peer,
+            name="" if sighting is None else plain(sighting.presence.name),
+            role=_role(self._driver.engine, peer, tokens),
+            live=peer == core.me or core.presence.is_live(peer, now),
+            tokens=tokens,
+            out="" if ban is None else plain(ban.guilt.reason),
+        )
+
+    def _named(self, text: str) -> PeerId:
+        """The key with this id, or with this ending of an id among those that we know."""
+        ending = text.removeprefix("…")
+        if len(ending) < ENDING_CHARACTERS_MIN:
+            raise UsageError(f"name the peer by its id, or by the last {ENDING_CHARACTERS_MIN} letters of it at least")
+        known = sorted({one.peer_id for one in self.view({}).members if one.peer_id.endswith(ending)})
+        if len(known) > 1:
+            raise UsageError(f"{len(known)} peers have an id that ends in {ending}; give more of it")
+        if not known:
+            raise UsageError(f"nobody here knows a peer whose id ends in {ending}; see: muster members")
+        return PeerId(known[0])
+
+
+def _active(engine: Engine) -> frozenset[PeerId]:
+    return active_sets(machine.chain for machine in engine.machines)
+
+
+def _role(engine: Engine, peer: PeerId, tokens: int) -> Role:
+    rules = engine.core.rules
+    if peer == rules.organiser:
+        return "organiser"
+    if peer in rules.founders:
+        return "founder"
+    return "member" if tokens or peer in _active(engine) else "newcomer"
