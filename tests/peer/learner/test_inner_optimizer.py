@@ -182,15 +182,14 @@ def test_a_resumed_optimizer_makes_the_same_bits(spec: InnerSpec):
     assert all(torch.equal(one, other) for one, other in zip(straight, resumed, strict=True))
 
 
-def test_exported_state_is_a_copy():
+def test_exported_state_is_the_optimizers_own_without_its_tables():
     parameters = _parameters()
     optimizer = make_optimizer(parameters, EIGHT_BIT)
     _step(optimizer, parameters, seed=1)
     exported = export_state(optimizer)
-    before = {name: value.clone() for name, value in exported.items()}
-    _step(optimizer, parameters, seed=2)
-    assert all(torch.equal(before[name], exported[name]) for name in before)
     assert not any("qmap" in name for name in exported)
+    held = {one.data_ptr() for state in optimizer.state.values() for one in state.values() if torch.is_tensor(one)}
+    assert held >= {one.data_ptr() for one in exported.values() if one.ndim > 0}, "whoever keeps it copies it"
 
 
 @pytest.mark.parametrize("spec", SPECS)
