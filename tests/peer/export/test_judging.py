@@ -75,6 +75,7 @@ def test_a_run_over_files_has_its_text_named(tmp_path: Path, capsys: pytest.Capt
     made = CertifiedRun(CONFIG.model_copy(update={"data": data}), tokenizer=content).advance(1)
     export = made.write(tmp_path / "export")
     (tmp_path / "a.txt").write_text(TEXT * 20)
+    assert json.loads((export / "config.json").read_text())["eos_token_id"] == 7  # so that `generate` stops there
     assert told(capsys, str(export), code=2) == []
     run_text, own = told(capsys, str(export), f"--corpus={tmp_path}/a.txt", f"--text={tmp_path}/a.txt")
     everything = load_tokens(data, files=LocalFiles(f"{tmp_path}/a.txt", str(export / "tokenizer.json")))

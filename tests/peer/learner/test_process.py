@@ -18,6 +18,7 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, NetworkError, PeerError, UsageError
+from peer.data.tally import Loading
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner.client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
@@ -35,6 +36,7 @@ from peer.learner.messages import (
     Message,
     Obeyed,
     PauseSteps,
+    Ready,
     SnapshotTaken,
     Start,
     StepEntry,
@@ -49,6 +51,7 @@ from peer.learner.messages import (
 from peer.learner.shared_memory import FreeSlots, SharedSlots
 from peer.learner.spawn import LearnerOptions, LearnerSpawn, learner_ahead
 from peer.learner.work_counters import Counters
+from peer.machine.local_files import LocalFiles
 from peer.machine.tasks import Tasks
 from peer.model.build import parameter_specs
 from peer.node.checkpointer import LEARNER_SECONDS_MAX
@@ -87,6 +90,29 @@ def ignore(steps: Steps) -> None:
 
 async def started(options: LearnerOptions, config: RunConfig = CONFIG) -> LearnerClient:
     return await LearnerClient.start(config, b"run", "peer", options, ignore)
+
+
+def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path: Path):
+    """Its process makes them of the owner's file in the shared cache, where this process finds them."""
+    corpus, told = tmp_path / "rows.jsonl", list[str]()
+    corpus.write_text("".join(f'{{"text": "line {number}"}}\n\n' for number in range(2000)))
+    files = LocalFiles(str(corpus), cache=str(tmp_path / "cache"))
+    data = CONFIG.data.model_copy(update={"source": "jsonl", "end_token": 0, "evaluation_tokens": 256})
+    config = CONFIG.model_copy(update={"data": data})
+
+    async def start() -> Ready:
+        options = LearnerOptions(paused=True, files=files, tell=lambda doing, _: told.append(doing), loading_threads=2)
+        learner = await started(options, config)
+        await learner.stop()
+        return learner.ready
+
+    ready = asyncio.run(start())
+    assert {"making tokens of the text", "building the model"} <= set(told)
+    assert ready.data_note == "left out 2,000 empty lines"
+    again = list[str]()
+    found = load_tokens(data, 256, files, loading=Loading(lambda doing, _: again.append(doing)))
+    assert ready.data_digest == found.digest
+    assert "making tokens of the text" not in again
 
 
 def test_a_conversation_with_a_learner(tmp_path: Path):
