@@ -76,8 +76,8 @@ Message = _message_class()
 class Neighbours(Protocol):
     """Where peers are."""
 
-    async def places(self) -> Mapping[PeerId, tuple[bytes, ...]]:
-        """Multiaddrs of the peers that may be named, ourselves among them."""
+    async def places(self, asked: bytes) -> Mapping[PeerId, tuple[bytes, ...]]:
+        """Multiaddrs of the peers that may be named, ourselves among them; `asked` is the id that is looked for."""
         ...
 
 
@@ -130,13 +130,21 @@ class Kademlia:
             request = await _read(reader)
         if not self._turns.take(caller, self._clock()):
             return False
-        told = answer(request, caller, await self._neighbours.places())
+        told = answer(request, caller, await self._neighbours.places(_asked(request)))
         if told is None:
             return False
         writer.write(_varint(len(told)) + told)
         async with asyncio.timeout(IDLE_SECONDS):
             await writer.drain()
         return True
+
+
+def _asked(request: bytes) -> bytes:
+    """What a request looks for; nothing if it cannot be read."""
+    try:
+        return bytes(Message.FromString(request).key)
+    except DecodeError:
+        return b""
 
 
 def _place(key: bytes) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from hivemind.p2p import PeerID
 from multiaddr import Multiaddr
 
 from dht.addresses import PeerAddress, could_be_of
@@ -16,6 +18,7 @@ from dht.errors import UsageError
 from dht.identity import PeerId
 
 REFRESH_SECONDS = 2.0
+REFRESH_SECONDS_MIN = 0.25  # also where somebody looks for a peer that may just have come
 CALL_SECONDS_MAX = 2.0
 LOOKUPS_AT_ONCE = 32  # of peers that have come since the last look; the others follow with the next one
 PEERS_KEPT = 512
@@ -29,22 +32,24 @@ class ConnectedPeers:
         self._peer_id = peer_id
         self._clock = clock
         self._found: dict[PeerId, tuple[bytes, ...]] = {}
-        self._due_at = clock()
+        self._looked_at = -math.inf
         self._looking = asyncio.Lock()
 
-    async def places(self) -> Mapping[PeerId, tuple[bytes, ...]]:
+    async def places(self, asked: bytes) -> Mapping[PeerId, tuple[bytes, ...]]:
         """Multiaddrs of ourselves and of connected peers that can be called somewhere; as last known on a failure."""
         async with self._looking:
-            if self._clock() >= self._due_at:
+            known = any(found and PeerID.from_base58(peer).to_bytes() == asked for peer, found in self._found.items())
+            seconds = REFRESH_SECONDS if known else REFRESH_SECONDS_MIN
+            if self._clock() >= self._looked_at + seconds:
                 with suppress(*DAEMON_ERRORS):  # the watchdog sees to it
                     await self._look()
-                self._due_at = self._clock() + REFRESH_SECONDS
+                self._looked_at = self._clock()
         return self._found
 
     async def _look(self) -> None:
         connected = dict((await calls.connected_peers(self._p2p, CALL_SECONDS_MAX))[:PEERS_KEPT])
         own = tuple(await calls.own_addresses(self._p2p, CALL_SECONDS_MAX))
-        known = {peer: self._found[peer] for peer in connected if peer in self._found}
+        known = {peer: found for peer in connected if (found := self._found.get(peer))}  # else it was too early to tell
         new = [peer for peer in connected if peer not in known][:LOOKUPS_AT_ONCE]
         looked_up = await asyncio.gather(*(self._addresses(peer, connected[peer]) for peer in new))
         self._found = {**known, **dict(zip(new, looked_up, strict=True)), self._peer_id: own}

@@ -180,7 +180,10 @@ def host(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Begin a run and keep it reachable, evaluate and export it; never train."""
+    """Begin a run and keep it reachable; never train.
+
+    It prints the invite, evaluates and exports.
+    """
     described = arguments.run_config(config, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")

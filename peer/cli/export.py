@@ -131,7 +131,10 @@ def evaluate(
     device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda or cuda:1.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
 ) -> None:
-    """Print held-out loss, perplexity and bits per byte of a certified model, with their standard error."""
+    """Say how good a certified model is.
+
+    Held-out loss, perplexity and bits per byte, each with its standard error.
+    """
     from peer.cli.progress import loading
     from peer.machine.local_files import LocalFiles
 
