@@ -180,10 +180,7 @@ def host(
     die_with_parent: DieWithParent = None,
     chain_kept: ChainKept = None,
 ) -> None:
-    """Begin a run and keep it reachable; never train.
-
-    It prints the invite, evaluates and exports.
-    """
+    """Begin a run, keep it reachable, evaluate and export it."""
     described = arguments.run_config(config, versions, setting)
     if export is None and (export_every is not None or push is not None or licence):
         raise UsageError("--export-every, --push and --licence say how to export; say where to with --export")

@@ -60,8 +60,9 @@ def test_text_of_ones_own_is_read_whole(export: Path, tmp_path: Path, capsys: py
 def test_the_standard_error_is_that_of_the_mean_over_sequences(export: Path):
     windows = torch.randint(0, 256, (50, 17), generator=torch.Generator().manual_seed(1))
     judge = Judge.of_export(export, "cpu")
-    losses = window_losses(judge._model, windows)
-    assert float(losses.mean()) == pytest.approx(heldout_loss(judge._model, windows), rel=1e-5)
+    with judge._flat.under(judge._anchors) as model:
+        losses = window_losses(model, windows)
+        assert float(losses.mean()) == pytest.approx(heldout_loss(model, windows), rel=1e-5)
     assert Judged("", math.log(8), None, 1, 16, 1.5).bits_per_byte == pytest.approx(2)
     assert Judged("", math.log(8), None, 1, 16, 0).bits_per_byte is None
     assert Judged("", math.log(8), None, 1, 16, 0).perplexity == pytest.approx(8)
