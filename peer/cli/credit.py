@@ -91,7 +91,10 @@ def _scope(report: CreditReport) -> str:
 def members(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False, data: Data = None
 ) -> None:
-    """Say who is in the run, who was shown out, and what each has contributed, as far as the peer here knows."""
+    """Say who is in the run, and who was shown out.
+
+    With what each has contributed, as far as the peer here knows.
+    """
     found = members_of(paths.data_directory(data))
     typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(map(printable, _member_rows(found))))
 
@@ -102,7 +105,10 @@ def revoke(
     reason: Annotated[str, typer.Option(help="Told to everybody, and to that peer.")] = "",
     data: Data = None,
 ) -> None:
-    """Show a peer out of the run that you organise: it has no seat and no vote any more. Its work stays."""
+    """Show a peer out of the run that you organise.
+
+    It has no seat and no vote any more. Its work stays.
+    """
     told = ask(paths.data_directory(data), "revoke", changes=(peer, reason))
     typer.echo(f"{told['peer']} has no part in the run any more; let it in again with: muster readmit {told['peer']}")
 
