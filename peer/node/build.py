@@ -35,6 +35,7 @@ from peer.net.transport import Transport
 from peer.node.daemon_options import daemon_config
 from peer.node.options import NodeOptions
 from peer.numerics.codec import CODECS
+from peer.numerics.core_pool import Cores
 from peer.numerics.fragments import FLOAT_BYTES
 from peer.numerics.golden import self_check
 from peer.numerics.merge_plugin import merge_rule
@@ -228,11 +229,15 @@ def _work(
 ) -> tuple[TensorWorker, Callable[..., RoundDriver]]:
     """The tensor work of this peer, and what makes its pump."""
     worker = ThreadPoolExecutor(1, "tensors")
+    kind: Callable[..., RoundDriver] = RoundDriver
     if options.trial.attack is None:
-        return TensorWorker(core.manifest.config, anchors, blobs, worker), RoundDriver
-    from peer.attacks.peer import disguise
+        work = TensorWorker(core.manifest.config, anchors, blobs, worker)
+    else:
+        from peer.attacks.peer import disguise
 
-    return disguise(options.trial.attack, core, anchors, blobs, worker)
+        work, kind = disguise(options.trial.attack, core, anchors, blobs, worker)
+    work.cores = Cores(options.limits.threads(options.threads))
+    return work, kind
 
 
 def build_driver(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from coordinator.wire.merkle import MerkleTree, leaf_digest, merkle_tree, root_of_leaves
 from dht.statement import digest_of
+from peer.numerics.core_pool import ONE_CORE, Cores
 
 STATE_PIECE_BYTES = 256 * 1024
 CHUNK_ELEMENTS = 1 << 15  # 128 KiB per operand: what is worked on stays in a core's cache
@@ -34,26 +36,24 @@ class SpentMomentum:
     leaves: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, gradients: Iterable[Tensor | int]) -> SpentMomentum:
+    def of(cls, gradients: Iterable[Tensor | int], cores: Cores = ONE_CORE) -> SpentMomentum:
         """What an outer step without decay leaves: Δ in order, in parts; a number stands for so many zeros.
 
         Zeros are positive: which sign 0·m had would depend on what is gone.
         """
-        leaves: list[bytes] = []
-        piece, filled = np.zeros(_PIECE_ELEMENTS, np.float32), 0
-        for part in gradients:
-            values = np.broadcast_to(np.float32(0), part) if isinstance(part, int) else part.numpy()
-            start = 0
-            while start < len(values):
-                count = min(len(values) - start, _PIECE_ELEMENTS - filled)
-                np.add(values[start : start + count], np.float32(0), out=piece[filled : filled + count])
-                start, filled = start + count, filled + count
-                if filled == _PIECE_ELEMENTS:
-                    leaves.append(leaf_digest(piece.data.cast("B")))
-                    filled = 0
-        if filled or not leaves:
-            leaves.append(leaf_digest(piece[:filled].data.cast("B")))
-        return cls(tuple(leaves))
+        parts = [np.broadcast_to(np.float32(0), one) if isinstance(one, int) else one.numpy() for one in gradients]
+        stops = list(accumulate(map(len, parts)))
+
+        def leaf(first: int) -> bytes:
+            piece = np.zeros(min(_PIECE_ELEMENTS, (stops or [0])[-1] - first), np.float32)
+            for values, stop in zip(parts, stops, strict=True):
+                begin = stop - len(values) - first  # of this part, counted from the piece's first element
+                inside = slice(max(begin, 0), max(min(stop - first, len(piece)), 0))
+                if inside.start < inside.stop:
+                    np.add(values[inside.start - begin : inside.stop - begin], np.float32(0), out=piece[inside])
+            return leaf_digest(piece.data.cast("B"))
+
+        return cls(tuple(cores.each(leaf, range(0, max(1, (stops or [0])[-1]), _PIECE_ELEMENTS))))
 
 
 Momentum = Tensor | SpentMomentum
@@ -86,7 +86,11 @@ class OuterState:
     @property
     def digest(self) -> bytes:
         """`state_digest` of both halves, hashed now."""
-        return state_digest(self.anchor, self.momentum)
+        return self.digest_on(ONE_CORE)
+
+    def digest_on(self, cores: Cores) -> bytes:
+        """`digest`, hashed by several cores."""
+        return state_digest(self.anchor, self.momentum, cores)
 
     @property
     def is_finite(self) -> bool:
@@ -150,9 +154,16 @@ def momentum_leaves(momentum: Momentum) -> tuple[bytes, ...]:
     return momentum.leaves if isinstance(momentum, SpentMomentum) else state_tree(momentum).leaves
 
 
-def momentum_root(momentum: Momentum) -> bytes:
+def momentum_root(momentum: Momentum, cores: Cores = ONE_CORE) -> bytes:
     """The root of its tree."""
-    return root_of_leaves(momentum_leaves(momentum))
+    return root_of_leaves(momentum.leaves) if isinstance(momentum, SpentMomentum) else _root(momentum, cores)
+
+
+def _root(vector: Tensor, cores: Cores) -> bytes:
+    """That of `state_tree`."""
+    data = state_bytes(vector)
+    starts = range(0, max(1, len(data)), STATE_PIECE_BYTES)
+    return root_of_leaves(cores.each(lambda start: leaf_digest(data[start : start + STATE_PIECE_BYTES]), starts))
 
 
 def state_bytes(vector: Tensor) -> memoryview:
@@ -165,6 +176,6 @@ def digest_of_roots(anchor_root: bytes, momentum_root: bytes) -> bytes:
     return digest_of(b"muster-state", anchor_root, momentum_root)
 
 
-def state_digest(anchor: Tensor, momentum: Momentum) -> bytes:
+def state_digest(anchor: Tensor, momentum: Momentum, cores: Cores = ONE_CORE) -> bytes:
     """`digest_of_roots` from the halves themselves."""
-    return digest_of_roots(state_tree(anchor).root, momentum_root(momentum))
+    return digest_of_roots(_root(anchor, cores), momentum_root(momentum, cores))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dht.errors import PeerError
 from peer.numerics.codec import Buffer, Codec
+from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import FLOAT_BYTES, Partitioning
 from peer.numerics.merge import MergeRule, direction_scale, lower_weighted_median
 from peer.numerics.outer_optimizer import OuterState, SpentMomentum, descend, outer_step
@@ -94,6 +95,7 @@ def apply_merged(
     partitioning: Partitioning,
     rates: tuple[float, float],
     vector: Callable[[int], Tensor] = torch.empty,
+    cores: Cores = ONE_CORE,
 ) -> OuterState:
     """The outer step with `rates` = (η, μ), by partition; `vector` makes room for so many elements.
 
@@ -102,7 +104,9 @@ def apply_merged(
     """
     elements, spans = partitioning.layout.elements, partitioning.spans
     anchor, momentum = vector(elements), vector(elements) if rates[1] else None
-    for span, gradient in zip(spans, gradients, strict=True):
+
+    def step(partition: int) -> None:
+        span, gradient = spans[partition], gradients[partition]
         if gradient is None:
             anchor[span] = state.anchor[span]
         elif momentum is None:
@@ -112,10 +116,12 @@ def apply_merged(
             outer_step(own, gradient, *rates, out=OuterState(anchor[span], momentum[span]))
         if gradient is None and momentum is not None:
             momentum[span] = state.velocity[span]
+
+    cores.each(step, range(partitioning.partitions))
     if momentum is not None:
         return OuterState(anchor, momentum)
     spent = (span.stop - span.start if one is None else one for span, one in zip(spans, gradients, strict=True))
-    return OuterState(anchor, SpentMomentum.of(spent))
+    return OuterState(anchor, SpentMomentum.of(spent, cores))
 
 
 def _scaled(vector: Tensor, scales: Singles, partitioning: Partitioning, partition: int) -> Tensor:

@@ -8,7 +8,7 @@ and that order is the order of every sum. What all make of the results: `peer.nu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from coordinator.wire.merkle import MerkleTree, merkle_tree
 from coordinator.wire.messages import SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
 from peer.numerics.codec import Buffer, Codec
+from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule, squared_norm
 from peer.numerics.robust.segments import TensorInputs, merge_segment, segment_factors
@@ -80,26 +81,54 @@ class ReducedPartition:
         return self.tree.root
 
 
-def encode_contribution(
-    gradients: Iterable[Tensor], partitioning: Partitioning, codec: Codec, left: Tensor | None = None
-) -> Contribution:
-    """Encode the outer gradient, of which `gradients` has one partition after the other, float32[its elements].
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """One partition of a contribution, with the squared norms of its segments as the others see them."""
 
-    They are taken one at a time, so the whole need never be in memory. What encoding cuts off is written to `left`,
-    float32[elements], if given. Raises LocalError if a value is not finite or the vector absurdly long.
+    data: bytes
+    tree: MerkleTree
+    squared_norms: tuple[float, ...]
+
+
+def encode_part(
+    gradient: Tensor, partitioning: Partitioning, partition: int, codec: Codec, left: Tensor | None = None
+) -> EncodedPart:
+    """Encode one partition of the outer gradient, float32[its elements].
+
+    What encoding cuts off is written to `left`, float32[elements] of all partitions, if given. Raises LocalError if a
+    value is not finite or the vector absurdly long.
     """
-    parts: list[bytes] = []
-    squared_norms: list[float] = []
-    for partition, gradient in enumerate(gradients):
-        parts.append(codec.encode(gradient))
-        seen = codec.decode(parts[-1], len(gradient))
-        squared_norms += segment_norms(seen, partitioning, partition)
-        if left is not None:
-            torch.sub(gradient, seen, out=left[partitioning.span(partition)])
+    data = codec.encode(gradient)
+    seen = codec.decode(data, len(gradient))
+    squared_norms = segment_norms(seen, partitioning, partition)
     if any(value > SQUARED_NORM_MAX for value in squared_norms):
         raise LocalError("the outer gradient is too large to contribute: training has diverged on this machine")
-    trees = tuple(merkle_tree(part, codec.leaf_bytes) for part in parts)
-    return Contribution(tuple(parts), trees, tuple(squared_norms))
+    if left is not None:
+        torch.sub(gradient, seen, out=left[partitioning.span(partition)])
+    return EncodedPart(data, merkle_tree(data, codec.leaf_bytes), squared_norms)
+
+
+def encode_contribution(
+    gradient: Callable[[int], Tensor],
+    partitioning: Partitioning,
+    codec: Codec,
+    left: Tensor | None = None,
+    cores: Cores = ONE_CORE,
+) -> Contribution:
+    """Encode the outer gradient, of which `gradient` makes one partition by its number, float32[its elements].
+
+    They are made one at a time on each core, so the whole need never be in memory. Else as `encode_part`.
+    """
+
+    def part(partition: int) -> EncodedPart:
+        return encode_part(gradient(partition), partitioning, partition, codec, left)
+
+    parts = cores.each(part, range(partitioning.partitions))
+    return Contribution(
+        tuple(one.data for one in parts),
+        tuple(one.tree for one in parts),
+        tuple(norm for one in parts for norm in one.squared_norms),
+    )
 
 
 def admit(
@@ -138,6 +167,18 @@ def measure(data: Buffer, partitioning: Partitioning, partition: int, codec: Cod
     return Admitted(vector, measured)
 
 
+@dataclass(frozen=True, slots=True)
+class MergedPartition:
+    """A partition merged from the members `included`: float32[its elements], and per segment their coefficients.
+
+    A segment has no coefficients if its merge is no combination of whole pieces.
+    """
+
+    vector: Tensor
+    included: tuple[int, ...]
+    coefficients: list[tuple[float, ...] | None]
+
+
 def reduce_partition(
     vectors: Mapping[int, Tensor],
     members: Mapping[int, Member],
@@ -146,26 +187,47 @@ def reduce_partition(
     partition: int,
     codec: Codec,
 ) -> ReducedPartition:
-    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key) and encode once.
+    """`merge_partition` and `publish`, on one core."""
+    return publish(merge_partition(vectors, members, rule, partitioning, partition), partitioning, partition, codec)
+
+
+def merge_partition(
+    vectors: Mapping[int, Tensor],
+    members: Mapping[int, Member],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    partition: int,
+    cores: Cores = ONE_CORE,
+) -> MergedPartition:
+    """Merge the admitted `vectors` (float32, partition `partition` of the member that is the key).
 
     At least one of them has weight. Raises as `merge_segment` does, ValueError not for admitted vectors.
     """
     included = tuple(sorted(vectors))
-    counted = [members[index] for index in included]
     merged = torch.empty(partitioning.elements(partition))
-    published: list[tuple[float, ...] | None] = []
-    for span, inputs in segment_inputs(counted, rule, partitioning, partition):
+
+    def merge(segment: tuple[slice, TensorInputs]) -> tuple[float, ...] | None:
+        span, inputs = segment
         piece = merge_segment(rule, [vectors[index][span] for index in included], inputs)
         merged[span] = piece.vector
-        published.append(piece.coefficients)
-    data = codec.encode(merged)
-    decoded = codec.decode(data, len(merged))
-    squared_norms, length = segment_norms(decoded, partitioning, partition), math.sqrt(squared_norm(merged))
-    cut_off = decoded.sub_(merged)  # in place: nobody needs it any more
+        return piece.coefficients
+
+    segments = segment_inputs([members[index] for index in included], rule, partitioning, partition)
+    return MergedPartition(merged, included, cores.each(merge, segments))
+
+
+def publish(merged: MergedPartition, partitioning: Partitioning, partition: int, codec: Codec) -> ReducedPartition:
+    """Encode it once, and say what that cut off."""
+    data = codec.encode(merged.vector)
+    decoded = codec.decode(data, len(merged.vector))
+    squared_norms = segment_norms(decoded, partitioning, partition)
+    length = math.sqrt(squared_norm(merged.vector))
+    cut_off = decoded.sub_(merged.vector)  # in place: nobody needs it any more
+    published = merged.coefficients
     return ReducedPartition(
         data=data,
         tree=merkle_tree(data, codec.leaf_bytes),
-        included=included,
+        included=merged.included,
         coefficients=() if None in published else tuple(alpha for own in published for alpha in own or ()),
         squared_norms=squared_norms,
         encoding_error=math.sqrt(squared_norm(cut_off)) / length if length else 0.0,

@@ -8,7 +8,7 @@ waits behind a large fragment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,6 +29,7 @@ from dht.errors import LocalError, PeerError
 from peer.learner.work_counters import Counters
 from peer.machine.buffer_pool import BufferPool
 from peer.numerics.codec import CODECS, Codec
+from peer.numerics.core_pool import ONE_CORE, Cores
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MergeRule
 from peer.numerics.outer_optimizer import OuterState
@@ -39,7 +40,8 @@ from peer.numerics.reduction import (
     admit,
     encode_contribution,
     measure,
-    reduce_partition,
+    merge_partition,
+    publish,
 )
 from peer.numerics.robust.brought import RuleError
 from peer.rounds.spot_checks import SpotChecker
@@ -106,6 +108,7 @@ class TensorWorker:
         self._applied: dict[RoundKey, tuple[OuterState, bytes]] = {}  # with the step as it is told to others
         self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
+        self.cores: Cores = ONE_CORE  # that it may keep busy; closed with it
         self._room = BufferPool()
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
@@ -132,6 +135,7 @@ class TensorWorker:
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
+        self.cores.close()
 
     def _make_partitioning(self, fragment: int, partitions: int) -> Partitioning:
         return Partitioning.of(self._anchors.layouts[fragment], partitions)
@@ -143,12 +147,13 @@ class TensorWorker:
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         anchor, residue = self._anchors.current(action.key.fragment).anchor, self.residues.get(action.key.fragment)
 
-        def gradient(span: slice) -> Tensor:
+        def gradient(partition: int) -> Tensor:
+            span = partitioning.span(partition)
             difference = anchor[span] - vector[span]
             return difference if residue is None else difference.add_(residue[span])
 
         left = torch.empty_like(vector) if self._config.outer.error_feedback else None
-        contribution = self._encode(map(gradient, partitioning.spans), partitioning, left)
+        contribution = self._encode(gradient, partitioning, left)
         self.snapshots[action.key] = Snapshot(vector, counters, left)
         return Encoded(
             action.key,
@@ -161,9 +166,9 @@ class TensorWorker:
         )
 
     def _encode(
-        self, gradients: Iterable[Tensor], partitioning: Partitioning, left: Tensor | None = None
+        self, gradient: Callable[[int], Tensor], partitioning: Partitioning, left: Tensor | None = None
     ) -> Contribution:
-        contribution = encode_contribution(gradients, partitioning, self._contribution_codec, left)
+        contribution = encode_contribution(gradient, partitioning, self._contribution_codec, left, self.cores)
         for tree, part in zip(contribution.trees, contribution.parts, strict=True):
             self._blobs.put(part, tree)
         return contribution
@@ -181,7 +186,7 @@ class TensorWorker:
         whole = joined(merged.gradients, self._partitioning(action.key.fragment, len(merged.gradients)))
         partitioning = self._partitioning(action.key.fragment, action.partitions)
         try:
-            contribution = self._encode((whole[span] for span in partitioning.spans), partitioning)
+            contribution = self._encode(lambda partition: whole[partitioning.span(partition)], partitioning)
         except LocalError as error:
             log.warning("cell_not_brought", fragment=action.key.fragment, reason=str(error))
             return None
@@ -194,16 +199,21 @@ class TensorWorker:
         part = (action.key.fragment, action.partitions, action.partition)
         garbage: list[tuple[int, OpenedLeaf]] = []
         vectors: dict[int, Tensor] = {}
-        for one in action.inputs:
-            data = self._blobs.get(one.root)
-            if data is None or len(one.squared_norms) != len(partitioning.segments):
-                continue
-            admitted = admit(data, one.squared_norms[own], partitioning, action.partition, self._contribution_codec)
+        known = [
+            (one, data)
+            for one in action.inputs
+            if (data := self._blobs.get(one.root)) is not None and len(one.squared_norms) == len(partitioning.segments)
+        ]
+        codec = self._contribution_codec
+        found = self.cores.each(
+            lambda pair: admit(pair[1], pair[0].squared_norms[own], partitioning, action.partition, codec), known
+        )
+        for (one, data), admitted in zip(known, found, strict=True):
             if not isinstance(admitted, str):
                 vectors[one.member] = admitted.vector
             elif (leaf := self.court.find(part, data)) is not None:
                 garbage.append((one.member, leaf))
-        merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec)
+        merged = _reduced(action, vectors, self.rule, partitioning, self._result_codec, self.cores)
         if merged is None:
             return Reduced(action.key, action.partition, action.turn, None, (), garbage=tuple(garbage))
         self._blobs.put(merged.data, merged.tree)
@@ -227,9 +237,11 @@ class TensorWorker:
         fragment = action.key.fragment
         rates = (self._config.outer.learning_rate, self._config.outer.momentum)
         partitioning = self._partitioning(fragment, len(merged.gradients))
-        state = apply_merged(self._anchors.current(fragment), merged.gradients, partitioning, rates, self._room.vector)
+        state = apply_merged(
+            self._anchors.current(fragment), merged.gradients, partitioning, rates, self._room.vector, self.cores
+        )
         self._applied[action.key] = state, merged.step
-        return Applied(action.key, state.digest)
+        return Applied(action.key, state.digest_on(self.cores))
 
     def _merged(self, action: Apply) -> _Merged | None:
         """None as in `apply`."""
@@ -238,19 +250,13 @@ class TensorWorker:
         if any(len(action.inputs[member].squared_norms) != len(partitioning.segments) for member in included):
             return None
         parts = [b"" if result is None else self._blobs.get(result.root) for result in action.results]
-        held: list[AgreedResult | None] = []
-        for partition, (result, part) in enumerate(zip(action.results, parts, strict=True)):
-            held.append(None if result is None else self._held(result, part, partitioning, partition))
-            if held[-1] is None and result is not None:
-                return None
+
+        results, codec = action.results, self._result_codec
+        held = self.cores.each(lambda at: _held(results[at], parts[at], partitioning, at, codec), range(len(parts)))
+        if any(one is None and result is not None for one, result in zip(held, results, strict=True)):
+            return None
         gradients, scales = merged_gradients(partitioning, held, action.weighed, self.rule)
         return _Merged(gradients, scales.astype("<f4").tobytes() + b"".join(part or b"" for part in parts))
-
-    def _held(
-        self, result: PartitionResult, data: bytes | None, partitioning: Partitioning, partition: int
-    ) -> AgreedResult | None:
-        measured = "gone" if data is None else measure(data, partitioning, partition, self._result_codec)
-        return None if isinstance(measured, str) else AgreedResult(measured, result.included)
 
     # -- rounds that we missed
 
@@ -338,18 +344,35 @@ class TensorWorker:
 
 
 def _reduced(
-    action: Reduce, vectors: Mapping[int, Tensor], rule: MergeRule, partitioning: Partitioning, codec: Codec
+    action: Reduce,
+    vectors: Mapping[int, Tensor],
+    rule: MergeRule,
+    partitioning: Partitioning,
+    codec: Codec,
+    cores: Cores,
 ) -> ReducedPartition | None:
     """None if too few are admissible, or the run's rule makes nothing of them that members can take."""
     members = {one.member: one for one in action.weighed(vectors.keys())}
     if len(vectors) < action.inputs_min or not any(members[member].weight > 0 for member in vectors):
         return None
+    used = cores if rule.function is None else ONE_CORE  # a package's rule may not stand threads
     try:
-        merged = reduce_partition(vectors, members, rule, partitioning, action.partition, codec)
+        vector = merge_partition(vectors, members, rule, partitioning, action.partition, used)
     except RuleError as error:  # of our own package: the partition stays as it is, and nobody is to blame
         log.error("merge_failed", rule=rule.name, reason=str(error))
         return None
+    merged = publish(vector, partitioning, action.partition, codec)
     return merged if max(merged.squared_norms, default=0.0) <= SQUARED_NORM_MAX else None
+
+
+def _held(
+    result: PartitionResult | None, data: bytes | None, partitioning: Partitioning, partition: int, codec: Codec
+) -> AgreedResult | None:
+    """None for none, and if the bytes are gone or rule themselves out."""
+    if result is None:
+        return None
+    measured = "gone" if data is None else measure(data, partitioning, partition, codec)
+    return None if isinstance(measured, str) else AgreedResult(measured, result.included)
 
 
 def carried(lost: Tensor, won: Tensor, outer: OuterSpec) -> Tensor:
