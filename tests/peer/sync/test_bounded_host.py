@@ -97,6 +97,6 @@ def test_nothing_in_a_host_grows_with_the_versions_that_go_by(tmp_path: Path, mo
         return found[0], found[1]
 
     before, after = run_virtual(main())
-    assert before["History._digests"] == CHAIN_KEPT
+    assert before["PackedHistory._digests"] == CHAIN_KEPT
     grown = {place: (before[place], after[place]) for place in after if after[place] > before[place] + 2}
     assert grown == {}
