@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.about import AboutSpec
+from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, LINE, OWN, Installed, ModelSpec
 from coordinator.run.toml_file import parse_toml, read_text
@@ -296,9 +297,12 @@ class RunConfig(Wire):
     pace: PaceSpec = Field(default_factory=PaceSpec)
     trust: TrustSpec = Field(default_factory=TrustSpec)
     about: AboutSpec | None = None
+    adapter: AdapterSpec | None = None
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
+        if self.adapter is not None and self.model.is_own:
+            raise ValueError('[adapter] needs a model of transformers, not model.family = "own"')
         if self.pace.cells and self.trust.bounds_newcomers:  # as probation needs it to be
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):

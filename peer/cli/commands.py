@@ -21,6 +21,7 @@ from peer.cli import top as cli_top
 from peer.cli.check import check
 from peer.cli.common import (
     Announce,
+    Base,
     ChainKept,
     Compiled,
     Dashboard,
@@ -115,6 +116,7 @@ def swarm(
             "They see nobody's work but their own, so alie, ipm, mimic, min_max and min_sum are tame here."
         ),
     ] = None,
+    base: Base = "",
     tape: Annotated[
         Path | None, typer.Option(help="Write the event tape to this file (JSON lines), for `muster lab --replay`.")
     ] = None,
@@ -144,6 +146,7 @@ def swarm(
         slow={number: arguments.slowness(text) for number, text in arguments.by_peer("--slow", slow or [])},
         faults=dict(arguments.by_peer("--fault", fault or [])),
         attacks=arguments.attacks(attack or (), peers),
+        base=base,
         tape=tape,
         compiled=compiled,
         verbose=verbose,
@@ -171,6 +174,7 @@ def host(
     push: cli_export.Push = None,
     licence: cli_export.Licence = "",
     invite: Annotated[str | None, typer.Option(help="Fresh invite of this run, to come back after long.")] = None,
+    base: Base = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -196,7 +200,7 @@ def host(
         relay=Relay.SERVE if relay else Relay.OFF,
         name=name,
         founders=arguments.founders(founder or ()),
-        files=LocalFiles(cache=str(paths.token_cache())),
+        files=LocalFiles(cache=str(paths.token_cache()), base=base),
         tell=ProgressBar(),
         export=None if export is None else ExportOptions(export.absolute(), export_every, push, licence),
         limits=PeerSettings.load(paths.data_directory(data), limit or ()).limits,

@@ -27,6 +27,7 @@ ServeRelay = Annotated[
 UseRelay = Annotated[
     bool, typer.Option("--relay", help="Let others call this peer through the host, if that has --relay too.")
 ]
+Base = Annotated[str, typer.Option(help="Folder of the base model, where the run trains an adapter of one.")]
 Name = Annotated[str, typer.Option(help="What people call this peer.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]
 Metrics = Annotated[

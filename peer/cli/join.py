@@ -17,6 +17,7 @@ from dht.invite import INVITE_BYTES_MAX, Invite
 from peer.cli import arguments
 from peer.cli.common import (
     Announce,
+    Base,
     ChainKept,
     Compiled,
     Data,
@@ -44,6 +45,8 @@ from peer.service.process import ServiceOptions, Start
 
 INVITE_CHARACTERS_MAX = 2 * INVITE_BYTES_MAX  # base32 makes 8 letters of 5 bytes
 
+Corpus = Annotated[str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")]
+
 app = typer.Typer()
 
 
@@ -68,10 +71,9 @@ def join(
     limit: Limit = None,
     name: Name = "",
     team: Annotated[str, typer.Option(help="Team that this peer's credit counts for.")] = "",
-    corpus: Annotated[
-        str, typer.Option(help="Your text files, where the run trains on files: 'text/*.txt, more.txt'.")
-    ] = "",
+    corpus: Corpus = "",
     tokenizer: Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")] = "",
+    base: Base = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -105,7 +107,7 @@ def join(
         name=name,
         team=team,
         limits=PeerSettings.load(folder, limit or ()).limits,
-        files=LocalFiles(corpus, tokenizer, str(paths.token_cache())),
+        files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base),
         tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     )

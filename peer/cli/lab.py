@@ -48,6 +48,7 @@ class Comparison(StrEnum):
 CONFIG_KEYS: Mapping[str, str] = MappingProxyType(
     {
         "seed": "seed",
+        "base": "model.source",
         "merge": "outer.merge",
         "norms": "outer.norms",
         "error_feedback": "outer.error_feedback",
@@ -98,6 +99,7 @@ Learners = Annotated[int, typer.Option(help="M: virtual learners.")]
 Steps = Annotated[int | None, typer.Option(help="Inner steps of every learner; default: as many as the run has.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same run, bit for bit.")]
 Merge = Annotated[str | None, typer.Option(help="Merge rule; see --list.")]
+Base = Annotated[str | None, typer.Option(help="Folder of the base model, where the run trains an adapter of one.")]
 Norms = Annotated[str | None, typer.Option(help="Lengths that RDA keeps: of each tensor, or of each row.")]
 Codec = Annotated[str | None, typer.Option(help="Codec of outer gradients, or CONTRIBUTION,RESULT; see --list.")]
 Feedback = Annotated[bool | None, typer.Option(help="Keep what encoding cuts off for the next contribution.")]
@@ -150,6 +152,7 @@ ListNames = Annotated[bool, typer.Option("--list", help="Print merges, codecs, a
 def lab(
     context: typer.Context,
     config: Config = None,
+    base: Base = None,
     learners: Learners = 4,
     steps: Steps = None,
     seed: Seed = None,
@@ -202,7 +205,7 @@ def lab(
     if list_names:
         _list_names()
     elif replay is not None:
-        _replay(replay)
+        _replay(replay, base or "")
     else:
         _run(context.params)
 
@@ -368,9 +371,9 @@ def _list_names() -> None:
         typer.echo(textwrap.fill(told, LIST_CHARACTERS, subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _replay(path: Path) -> None:
+def _replay(path: Path, base: str) -> None:
     from peer.lab.replay import replay_tape
 
-    found = replay_tape(path)
+    found = replay_tape(path, base=base)
     typer.echo(f"{found.versions} versions of {path} made again, every state bit for bit;", nl=False)
     typer.echo(f" so are the parameters of {len(found.learners)} learners")

@@ -21,6 +21,7 @@ SECONDS_PER_DAY = 86400
 HOURS_PER_YEAR = 8766
 ENDURANCE_GIGABYTES = 600_000  # what makers of home SSDs of a terabyte promise
 FLOPS_PER_PARAMETER_AND_TOKEN = 6  # forward and backward of a dense transformer
+FLOPS_PER_FROZEN_AND_TOKEN = 4  # of a base whose weights have no gradient
 TEXT_CHARACTERS_MAX = 80  # of what an organiser wrote
 TRAINING_SHARE = 0.3  # of a device's speed at matrix products that training reaches
 DATA_WORDS = {
@@ -72,7 +73,10 @@ def upload_bytes_per_version(config: RunConfig) -> int:
 
 def step_seconds_at(config: RunConfig, flops: float) -> float:
     """About how long one inner step takes at this speed."""
-    return FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config) * config.tokens_per_step / (TRAINING_SHARE * flops)
+    work = FLOPS_PER_PARAMETER_AND_TOKEN * parameters(config)
+    if config.adapter is not None:
+        work += FLOPS_PER_FROZEN_AND_TOKEN * config.adapter.base_elements
+    return work * config.tokens_per_step / (TRAINING_SHARE * flops)
 
 
 def step_seconds_known(config: RunConfig, machine: Machine) -> float | None:
@@ -102,6 +106,7 @@ def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
         ("run", f"{config.name} {manifest.run_id.hex()[:12]}, ends after {config.versions} certified versions"),
         ("organiser", f"key {manifest.organiser}; founding peers: {len(manifest.founders)}"),
         ("model", _model(config)),
+        *_base_row(config),
         ("data", _data(config.data)),
         ("memory", memory),
         *([("GPU memory", gpu)] if uses_gpu(config, machine) else []),
@@ -151,7 +156,19 @@ def _model(config: RunConfig) -> str:
     model, count = config.model, quantity.count(parameters(config))
     if model.is_own:
         return f"{count} parameters of a model that every peer brings"
-    return f"{model.family}, {count} parameters, {model.layers} layers of width {model.hidden_size}"
+    what = "parameters" if config.adapter is None else f"parameters of an adapter of rank {config.adapter.rank}"
+    return f"{model.family}, {count} {what}, {model.layers} layers of width {model.hidden_size}"
+
+
+def _base_row(config: RunConfig) -> list[tuple[str, str]]:
+    """Only for runs that train an adapter."""
+    adapter, source = config.adapter, config.model.source
+    if adapter is None:
+        return []
+    fetched = f"from the Hugging Face Hub ({quoted(source, TEXT_CHARACTERS_MAX)}) unless you name a copy with --base"
+    where = fetched if source else "of your own, which you name with --base"
+    held = f"{quantity.size(adapter.base_bytes)} in {adapter.base_precision}"
+    return [("base", f"{quantity.count(adapter.base_elements)} parameters {where}; {held}; it stays as it is")]
 
 
 def _data(spec: DataSpec) -> str:

@@ -32,6 +32,7 @@ from peer.lab.workshop import LabPeer, Workshop
 from peer.learner.evaluation import Evaluator
 from peer.learner.gradient.batch_ahead import Batches
 from peer.model.description import Named
+from peer.model.located import unlocated
 from peer.rounds.scoring import NOBODY
 from peer.rounds.tape import Record, TapeLine, keep_no_tape, told_line
 from peer.storage.genesis_file import digests_of
@@ -129,7 +130,7 @@ class Laboratory:
     def _describe(self, founders: Sequence[PeerId]) -> Manifest:
         self.shop.founders = frozenset(founders)
         return Manifest(
-            config=self.options.config,
+            config=unlocated(self.options.config),
             organiser=founders[0],
             founders=tuple(founders),
             data_digest=self._data.digest,

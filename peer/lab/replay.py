@@ -35,10 +35,11 @@ from peer.lab.workshop import Workshop
 from peer.learner.devices import Placement, rounding_key
 from peer.learner.gradient.batch_ahead import Batches
 from peer.machine.local_files import LocalFiles
+from peer.model.located import located
 from peer.rounds.tape import TapeLine, keep_no_tape, read_tape
 
 
-def replay_tape(path: Path, data: TokenData | None = None) -> TapePlayer:
+def replay_tape(path: Path, data: TokenData | None = None, base: str = "") -> TapePlayer:
     """Play a whole tape; raises UsageError if it is none or of other text, LocalError if it comes out differently."""
     lines = read_tape(path)
     head = next(lines, None)
@@ -55,7 +56,7 @@ def replay_tape(path: Path, data: TokenData | None = None) -> TapePlayer:
     if data.digest != manifest.data_digest:
         raise UsageError(f"{path} was recorded with other text, or that of another Python; replay it with that one")
     with ExitStack() as stack:
-        replay = TapePlayer(head, manifest, data, stack)
+        replay = TapePlayer(head, manifest, data, stack, base)
         replay.play(lines)
     return replay
 
@@ -63,10 +64,10 @@ def replay_tape(path: Path, data: TokenData | None = None) -> TapePlayer:
 class TapePlayer:
     """One tape being played."""
 
-    def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, stack: ExitStack) -> None:
-        """`stack` ends the threads that make steps."""
+    def __init__(self, head: TapeLine, manifest: Manifest, data: TokenData, stack: ExitStack, base: str = "") -> None:
+        """`stack` ends the threads that make steps; `base` is where an adapter's base lies here."""
         torch.set_num_threads(1)
-        config, peers = manifest.config, [PeerId(peer) for peer in head["peers"]]
+        config, peers = located(manifest.config, base), [PeerId(peer) for peer in head["peers"]]
         hostile = {number for number, peer in enumerate(peers) if peer in head["attacks"]}
         alpha, second_side = head["dirichlet_alpha"], head.get("second_side", 0)
         dealt = learner_texts(config, data.train, len(peers), alpha, second_side, hostile)

@@ -20,6 +20,7 @@ from peer.lab.report import Baseline, CurvePoint, LabReport
 from peer.lab.summary import report_of
 from peer.learner.memory_estimate import available_bytes
 from peer.model.description import describe
+from peer.model.located import located
 from peer.rounds.tape import TapeWriter, keep_no_tape
 
 Show = Callable[[str, int, list[CurvePoint]], None]
@@ -49,7 +50,7 @@ def run_session(
         raise UsageError("--compare elastic is about failures: give --failures too")
     started = time.perf_counter(), time.process_time()
     described = describe(options.config, available_bytes("cpu"))
-    options = replace(options, config=described.config)
+    options = replace(options, config=located(described.config, described.files.base))
     files = replace(described.files, cache=options.cache)
     data = load_tokens(options.config.data, options.config.model.vocabulary, files, loading=loading)
     if data.note:

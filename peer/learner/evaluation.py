@@ -16,7 +16,8 @@ from coordinator.run.manifest import RunConfig
 from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
 from peer.learner.memory_estimate import sequences_per_pass
-from peer.model.build import build_hollow_model, parameter_specs
+from peer.model.adapter import build_hollow_run_model
+from peer.model.build import parameter_specs
 from peer.numerics.fragments import named_tensors, split_fragments
 
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
@@ -27,7 +28,7 @@ class AbandonedError(Exception):
 
 
 class FlatModel:
-    """A model that looks at flat fragments: it has no parameters of its own, and on the CPU it takes no copy of them.
+    """A model that looks at flat fragments: what is trained is not its own, and on the CPU it takes no copy of that.
 
     Once `abandoned` is set it says nothing more: whoever is asking it gets an AbandonedError after one pass.
     """
@@ -35,7 +36,8 @@ class FlatModel:
     def __init__(self, config: RunConfig, device: str = "cpu", abandoned: Event | None = None) -> None:
         self.fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
         self._device = device
-        self._model = build_hollow_model(config.model, config.data.context_tokens).to(device).eval()
+        self._model = build_hollow_run_model(config).to(device).eval()
+        self._trained = [one for one in self._model.parameters() if one.requires_grad]
         if abandoned is not None:
             embedding = cast(Any, self._model).get_input_embeddings()  # whatever is asked of a model begins there
             embedding.register_forward_pre_hook(partial(_unless, abandoned))
@@ -54,7 +56,7 @@ class FlatModel:
             self._let_go()
 
     def _let_go(self) -> None:
-        for parameter in self._model.parameters():
+        for parameter in self._trained:
             parameter.data = torch.empty(0, device=self._device)
 
 

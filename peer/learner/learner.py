@@ -34,8 +34,10 @@ from peer.learner.inner_optimizer import (
     set_rate,
 )
 from peer.learner.work_counters import Counters, LocalCount
-from peer.model.build import build_model, parameter_specs
+from peer.model.adapter import build_run_model
+from peer.model.build import parameter_specs
 from peer.model.flat_parameters import FlatParameters
+from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views, paired, split_fragments
 
 _OPTIMIZER_PREFIX = "optimizer."
@@ -74,7 +76,7 @@ class Learner:
         self._progress_steps = 0
         self._state_steps = 0  # age of the optimizer's state
         self._total_steps = max(1, config.versions * config.pace.steps_per_version // config.pace.fragments)
-        named = dict(self.model.named_parameters())
+        named = trained_parameters(self.model)
         stepped = list(named.values())
         self._rounded = RoundedSteps(stepped) if config.inner.precision == "bfloat16" else None
         if self._rounded is not None:
@@ -289,7 +291,7 @@ def parameters_of(learner: Learner) -> list[Tensor]:
 
 
 def make_learner(config: RunConfig, batches: Batches, placement: Placement = Placement()) -> Learner:  # noqa: B008
-    """The learner of a run: its model at version 0, cut into the run's fragments."""
-    model = build_model(config.model, config.data.context_tokens, config.seed)
+    """The learner of a run (`peer.model.located`): its model at version 0, cut into the run's fragments."""
+    model = build_run_model(config)
     fragments = split_fragments(parameter_specs(config.model), config.pace.fragments)
     return Learner(model, fragments, batches, config, placement)

@@ -82,6 +82,7 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
     state, layouts, overlap = _state_bytes(config), layouts_of(config), config.pace.overlap
     largest = max(layout.elements for layout in layouts)
     needs = (
+        *_base_needs(config),
         Need("device", f"parameters in {config.inner.precision}", precise * elements),
         Need("device", "gradients", precise * elements),
         Need("device", f"state of {config.inner.optimizer}", optimizer_bytes(config)),
@@ -106,12 +107,19 @@ def host_bytes(config: RunConfig) -> int:
     one_pass = sequences_per_pass(data.context_tokens, model.vocabulary) * data.context_tokens
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
-    return RUNTIME_BYTES + kept + windows + layer + logits
+    base = sum(need.size_bytes for need in _base_needs(config))
+    return RUNTIME_BYTES + kept + base + windows + layer + logits
 
 
 def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:
     """How many sequences an evaluation brings through the model at once: what it says of each is the largest piece."""
     return max(1, min(SEQUENCES_PER_PASS, LOGITS_PER_PASS // (context_tokens * vocabulary)))
+
+
+def _base_needs(config: RunConfig) -> tuple[Need, ...]:
+    """What an adapter run has beside: nothing of it is exchanged, trained or kept."""
+    adapter = config.adapter
+    return () if adapter is None else (Need("device", f"the base in {adapter.base_precision}", adapter.base_bytes),)
 
 
 def _elements(config: RunConfig) -> int:

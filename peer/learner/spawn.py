@@ -19,6 +19,7 @@ from dht.errors import LocalError
 from peer.data.tally import Tell, tell_nobody
 from peer.learner.messages import Start
 from peer.machine.local_files import NO_FILES, LocalFiles
+from peer.model.located import located
 
 AUTO = "auto"  # the device: CUDA if that works and has room
 
@@ -50,7 +51,7 @@ class LearnerOptions:
     def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
         """What the learner is told first."""
         return Start(
-            config=config,
+            config=located(config, self.files.base),
             run_key=run_key,
             peer_id=peer_id,
             device=self.device,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """File patterns separated by commas, and a `tokenizer.json`; empty where the run needs none.
+    """File patterns separated by commas, a `tokenizer.json`, and the folder of a base; empty where not needed.
 
     `cache` is the folder that keeps tokens for the next time; without one they are made anew each time.
     """
@@ -15,6 +15,7 @@ class LocalFiles:
     corpus: str = ""
     tokenizer: str = ""
     cache: str = ""
+    base: str = ""
 
 
 NO_FILES = LocalFiles()

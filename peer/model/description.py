@@ -24,6 +24,7 @@ from peer.data.hub import HUB, hub_revision
 from peer.data.special_tokens import special_tokens
 from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
+from peer.model.adapter import describe_adapter
 from peer.model.build import initial_bound
 from peer.model.config_table import agree
 from peer.model.families import make_module
@@ -49,14 +50,15 @@ class Description:
     files: LocalFiles = NO_FILES
 
 
-def describe(config: RunConfig, room_bytes: int | None = None) -> Description:
+def describe(config: RunConfig, room_bytes: int | None = None, base: str = "") -> Description:
     """Read whatever the run file points to; raises UsageError with what to do.
 
     `room_bytes` is the memory that this machine has for it: a model that does not fit is refused before it is built.
+    `base` is where the base of an adapter lies, if not where `model.source` says.
     """
-    described = _describe_model(with_rule_digest(config), room_bytes)
+    described = _describe_model(with_rule_digest(config), room_bytes, base)
     fixed, files = _describe_data(described.config)
-    return replace(described, config=fixed, files=files)
+    return replace(described, config=fixed, files=replace(files, base=described.files.base))
 
 
 def is_same_run(known: RunConfig, described: RunConfig) -> bool:
@@ -93,8 +95,11 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     return fixed, LocalFiles(data.path, data.tokenizer if here else "")
 
 
-def _describe_model(config: RunConfig, room_bytes: int | None) -> Description:
+def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Description:
     model = config.model
+    if config.adapter is not None:
+        fixed, here = describe_adapter(config, base, room_bytes)
+        return Description(fixed, files=LocalFiles(base=here))
     if model.is_plain_llama:
         return Description(config)
     if model.is_own:

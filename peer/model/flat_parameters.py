@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dht.errors import LocalError
 from dht.statement import digest_of
+from peer.model.own_module import trained_parameters
 from peer.numerics.fragments import FragmentLayout, fragment_views
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,7 +38,7 @@ class FlatParameters:
         self.device = torch.device(device)
         self.fragments = tuple(fragments)
         self._dtype = DTYPES[precision]
-        self._named = dict(module.named_parameters())
+        self._named = trained_parameters(module)
         listed = {tensor.name for layout in fragments for tensor in layout.tensors}
         if strange := sorted(self._named.keys() - listed):
             raise LocalError(f"the tensor {strange[0]} is in no fragment")

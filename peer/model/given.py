@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from coordinator.run.adapter_spec import BasePrecision
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
@@ -60,8 +61,8 @@ def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
     return [name for name in found if name not in ("training_args.bin", "optimizer.pt", "scheduler.pt")]
 
 
-def load_weights(spec: ModelSpec, context_tokens: int, folder: Path) -> nn.Module:
-    """The model with the folder's weights in float32, every one of them finite; raises UsageError."""
+def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: BasePrecision = "float32") -> nn.Module:
+    """The model with the folder's weights, every one of them finite; raises UsageError."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -71,7 +72,7 @@ def load_weights(spec: ModelSpec, context_tokens: int, folder: Path) -> nn.Modul
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            dtype=torch.float32,
+            **_held_as(precision),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are told, and refused below
         )
@@ -83,6 +84,21 @@ def load_weights(spec: ModelSpec, context_tokens: int, folder: Path) -> nn.Modul
         if not bool(torch.isfinite(parameter).all()):
             raise UsageError(f"model.source: {name} in {folder} holds values that are no finite numbers")
     return cast(nn.Module, module)
+
+
+def _held_as(precision: BasePrecision) -> dict[str, Any]:
+    """What `from_pretrained` is told; with NF4 only matrices of layers are shortened, tensor after tensor."""
+    if precision != "nf4":
+        return {"dtype": getattr(torch, precision)}
+    from transformers import BitsAndBytesConfig
+
+    shortened = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"dtype": torch.bfloat16, "quantization_config": shortened}
 
 
 def _check_told(told: dict[str, Any], folder: Path) -> None:

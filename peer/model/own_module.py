@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +47,14 @@ def frozen_digest(module: nn.Module) -> bytes:
     frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad and one.numel()}
     parts = []
     for name, one in sorted(frozen.items()):
-        content = one.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        parts += [
-            f"{name} {one.dtype} {tuple(one.shape)}".encode(),
-            hashlib.sha256(content.numpy().tobytes()).digest(),
-        ]
+        parts += [f"{name} {one.dtype} {tuple(one.shape)}".encode(), content_digest(one)]
     return digest_of(b"muster-frozen", *parts) if parts else b""
+
+
+def content_digest(value: Tensor) -> bytes:
+    """SHA-256 of a tensor's bits, whatever its type."""
+    content: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()  # no copy of its own
+    return hashlib.sha256(content).digest()
 
 
 class BufferWatch:

@@ -11,6 +11,7 @@ from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.views import quantity
 from dht.errors import UsageError
+from peer.model.adapter import sketch_adapter
 from peer.model.families import make_module, shapes_of
 from peer.model.given import read_safetensors
 from peer.model.source import CONFIG_ONLY, checked, folder_of, settled
@@ -26,6 +27,8 @@ def with_shapes(config: RunConfig) -> RunConfig:
     model = config.model
     if model.is_plain_llama or model.tensors:
         return config
+    if config.adapter is not None:
+        return sketch_adapter(config, folder_of(model.source, CONFIG_ONLY))
     if model.is_own:
         shapes = {name: tuple(value.shape) for name, value in read_safetensors(Path(model.source)).items()}
     else:

@@ -55,8 +55,9 @@ def folder_of(source: str, files: Sequence[str] = _HUB_FILES) -> Path | None:
     if not source:
         return None
     if source.startswith(HUB):
-        name = source.removeprefix(HUB)
-        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, allow_patterns=list(files))))
+        name, _, revision = source.removeprefix(HUB).partition("@")
+        wanted = {"revision": revision or None, "allow_patterns": list(files)}
+        return Path(from_hub(name, lambda hub: hub.snapshot_download(name, **wanted)))
     if not Path(source).is_dir():
         raise UsageError(f"model.source: there is no folder {source}; for one on the Hub write hub:{source}")
     return Path(source)

@@ -28,7 +28,7 @@ def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int) -> None:
     buffer is trained. The module comes back as it was, for evaluation.
     """
     check_context(cast(Any, module).config, spec, context_tokens)
-    module.eval()
+    module.train(getattr(module, "is_quantized", False))  # bitsandbytes lets no gradient through in evaluation
     few = torch.arange(min(TRIED_TOKENS, context_tokens // 2))[None] % spec.vocabulary
     _check_causality(module, spec, few)
     elements = sum(parameter.numel() for parameter in module.parameters())

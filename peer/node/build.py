@@ -80,7 +80,7 @@ def describe_here(config: RunConfig, options: NodeOptions) -> Description:
     """The run as its manifest will have it; raises UsageError if it cannot be, or does not fit this machine."""
     if options.session is not None:
         return session_description(config, options.session)
-    described = describe(config, available_bytes("cpu"))
+    described = describe(config, available_bytes("cpu"), options.files.base)
     fixed = described.config
     if not fixed.model.is_own:
         check_memory(host_bytes(fixed), available_bytes("cpu"))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
 from peer.export.exported import Exported
-from peer.export.options import ExportOptions
 from peer.export.regular import RegularExport
+from peer.model.located import located
 from peer.node.checkpointer import Checkpointer
+from peer.node.options import NodeOptions
 from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import EvaluationLoop, Mark
 from peer.storage.tokenizer_file import exported_tokenizer
@@ -35,11 +36,11 @@ class HostEvaluator:
         driver: RoundDriver,
         checkpointer: Checkpointer,
         data: TokenData,
-        exports: ExportOptions | None,
+        options: NodeOptions,
         mark: Callable[[], Mark],
     ) -> HostEvaluator:
         """Build the models that evaluate; raises UsageError if there is no hub to push exports to."""
-        config = driver.engine.core.manifest.config
+        exports, config = options.export, located(driver.engine.core.manifest.config, options.files.base)
         evaluations = await asyncio.to_thread(EvaluationLoop, config, data, driver.anchors.all_anchors)
         hosting = cls(evaluations, checkpointer, mark, driver)
         if exports is not None:

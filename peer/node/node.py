@@ -103,7 +103,7 @@ class Node:
         evaluator = None
         if learning is None and data is not None:
             evaluator = await HostEvaluator.start(
-                parts.driver, parts.checkpointer, data, entered.options.export, lambda: _mark(parts)
+                parts.driver, parts.checkpointer, data, entered.options, lambda: _mark(parts)
             )
             entered.life.closing.push_async_callback(asyncio.to_thread, evaluator.close)
         node = cls(parts, learning, evaluator)

@@ -27,6 +27,7 @@ from peer.data.windows import load_tokens, training_windows
 from peer.learner.evaluation import FlatModel, heldout_loss
 from peer.learner.gradient.batch_ahead import Batches
 from peer.machine.local_files import LocalFiles
+from peer.model.located import located
 from peer.rounds.evaluation_loop import nice_worker
 from peer.rounds.spot_checks import SpotChecker
 from peer.storage.anchors import Anchors
@@ -122,7 +123,7 @@ class AppraisalDesk:
             return None
 
     def _make(self) -> Appraiser:
-        config, run_key = self._manifest.config, self._manifest.run_id
+        config, run_key = located(self._manifest.config, self._files.base), self._manifest.run_id
         data = load_tokens(config.data, config.model.vocabulary, self._files)
         if data.digest != self._manifest.data_digest:
             raise UsageError("this machine's text is not the run's")

@@ -22,6 +22,7 @@ from coordinator.views.control import Command, ask, snapshot
 from coordinator.views.report import SwarmReport
 from dht.errors import LocalError, MusterError, UsageError
 from dht.locks import RuntimeDirectory
+from peer.data.hub import HUB
 from peer.machine.cores import usable_cores
 from peer.machine.signals import ENDING, on_signals
 from peer.machine.timed_wait import pause
@@ -56,6 +57,7 @@ class SwarmOptions:
     slow: dict[int, float] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     attacks: dict[int, str] = field(default_factory=dict)  # of hostile peers, as `join --attack` takes it
+    base: str = ""  # folder of the base model, where the run file does not say
     tape: Path | None = None  # where to write the event tape; then learners compute on the processor
     compiled: bool | None = None  # as `join --compile`; None: as each peer's device is
     verbose: bool = False
@@ -205,6 +207,7 @@ class Swarm:
     def _host_arguments(self, founders: Iterable[str]) -> list[str]:
         path, versions = self._options.config_path, self._options.config.versions
         arguments = ["host", *([] if path is None else [str(path.absolute())]), "--versions", str(versions)]
+        arguments += ["--base", self._base] if self._base else []
         return arguments + [word for founder in founders for word in ("--founder", founder)]
 
     def _peer_arguments(self, number: int) -> list[str]:
@@ -219,10 +222,19 @@ class Swarm:
         data = self._options.config.data
         if data.source not in ("stdlib", "hub"):
             arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
+        arguments += ["--base", self._base] if self._base else []
         attack = self._options.attacks.get(number)
         arguments += [] if self._options.tape is None else ["--tape", "--device", "cpu"]
         arguments += [] if fault is None else ["--fault", fault]
         return arguments if attack is None else [*arguments, "--attack", attack]
+
+    @property
+    def _base(self) -> str:
+        """Where all peers of a swarm find the base of an adapter, if not on the Hub."""
+        source = self._options.config.model.source
+        if self._options.config.adapter is None:
+            return ""
+        return self._options.base or ("" if source.startswith(HUB) else source)
 
     def _follow(self, peer: PeerProcess) -> None:
         self._followers.append(asyncio.create_task(self._poll(peer)))

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
 from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.run.about import AboutSpec
+from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
@@ -40,8 +41,10 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         Manifest: (
             "config organiser founders data_digest genesis created_unix_seconds protocol_major protocol_minor_min"
         ),
-        RunConfig: "name seed versions model data inner outer pace trust about",
+        RunConfig: "name seed versions model data inner outer pace trust about adapter",
         AboutSpec: "title purpose organiser url licence data",
+        AdapterSpec: "method rank alpha targets dropout base_precision base base_elements linear_elements",
+        BaseTensor: "name sha256",
         ModelSpec: (
             "hidden_size layers heads intermediate_size vocabulary family settings source weights tensors package "
             "initial"

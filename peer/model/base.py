@@ -1,0 +1,91 @@
+"""The base of an adapter run: a folder that every peer brings, and that has to hold exactly the run's tensors.
+
+Nothing of it travels. The manifest has a digest of each tensor as its files have it, before anything is shortened, so
+whoever brings another base hears which tensor differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
+from dht.errors import UsageError
+from dht.statement import digest_of
+from peer.machine.text import first_line
+from peer.model.given import holds_weights
+from peer.model.own_module import content_digest
+from peer.model.source import folder_of
+
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+def base_folder(source: str) -> Path:
+    """Where the base of a run lies that is `located`; raises UsageError if nobody said, or if no weights are there."""
+    folder = folder_of(source)
+    if folder is None:
+        raise UsageError("this run trains an adapter of a base model that every peer brings; name its folder: --base")
+    if not holds_weights(folder):
+        raise UsageError(f"{folder} holds no weights; a base is a folder of save_pretrained")
+    return folder
+
+
+def base_tensors(folder: Path) -> tuple[BaseTensor, ...]:
+    """Names and digests of all that the folder's files hold, in order of their names; raises UsageError."""
+    return tuple(BaseTensor(name=name, sha256=_sha256(value)) for name, value in _stored(folder))
+
+
+def check_base(spec: AdapterSpec, folder: Path) -> None:
+    """Raise UsageError that names the first tensor in which this folder is not the run's base."""
+    wanted, found = ({one.name: one.sha256 for one in tensors} for tensors in (spec.base, base_tensors(folder)))
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            what = "has other values, or another type or shape, than in the run's"
+            if name not in found:
+                what = "is missing"
+            elif name not in wanted:
+                what = "is none of the run's"
+            raise UsageError(f"the base in {folder} is not this run's: {name} {what}; ask the organiser which it is")
+
+
+def base_counts(module: nn.Module) -> tuple[int, int]:
+    """How many numbers a base has, and how many of them NF4 shortens: those of linear layers, but for the head."""
+    head = cast(Any, module).get_output_embeddings()
+    linear = [
+        cast(Tensor, one.weight).numel()
+        for one in module.modules()
+        if (isinstance(one, nn.Linear) or type(one).__name__ == "Conv1D") and one is not head
+    ]
+    return sum(one.numel() for one in module.parameters()), sum(linear)
+
+
+def _sha256(value: Tensor) -> str:
+    return digest_of(b"muster-base", f"{value.dtype} {tuple(value.shape)}".encode(), content_digest(value)).hex()
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor by name, one at a time: all of them may be more than memory holds."""
+    try:
+        where: dict[str, Path] = {}
+        for path in _files(folder):
+            with safe_open(path, framework="pt") as file:
+                where |= dict.fromkeys(file.keys(), path)
+        for name, path in sorted(where.items()):
+            with safe_open(path, framework="pt") as file:
+                yield name, file.get_tensor(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise UsageError(f"the base in {folder} cannot be read: {first_line(error)}") from None
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that `transformers` reads, which may not be all that are there."""
+    if not (folder / _WHOLE).exists() and (folder / _INDEX).exists():
+        names = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / Path(name).name for name in sorted(set(names))]
+    return [folder / _WHOLE]
