@@ -15,7 +15,7 @@ import torch
 from coordinator.chain.certificate import Conviction
 from coordinator.chain.waypoint import Waypoint, heads_digest
 from coordinator.run.compatibility import read_manifest
-from coordinator.run.manifest import PaceSpec, RunConfig, run_id_of
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig, run_id_of
 from coordinator.run.model_spec import ModelSpec
 from coordinator.trust.evidence import contradiction
 from coordinator.views.evaluation import Evaluation
@@ -62,7 +62,7 @@ from tests.peer.virtual_loop import VirtualLoop
 
 MODEL = ModelSpec(hidden_size=8, layers=1, heads=1, intermediate_size=8, vocabulary=16)
 LAYOUTS = layouts_of(RunConfig(model=MODEL, pace=PaceSpec(fragments=1)))
-STATE = genesis_states(RunConfig(model=MODEL, pace=PaceSpec(fragments=1)))[0]
+STATE = genesis_states(RunConfig(model=MODEL, outer=OuterSpec(momentum=0.5), pace=PaceSpec(fragments=1)))[0]
 STATE_NAME = digest_of(b"certificate")
 CORE = core()
 EMPTY = chain_of(CORE)
