@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from coordinator.run.changes import parse_settings, with_changes
 from coordinator.run.manifest import RunConfig
 from dht.errors import PeerError, UsageError
 from dht.identity import PeerId, public_key_of
 from peer.cli.presets import TINY, preset_text
-from peer.lab.options import parse_settings, with_changes
 
 SLOWNESS_MAX = 1000.0
 _DEVICE = re.compile(r"auto|cpu|cuda|cuda:[0-9]{1,2}(,cuda:[0-9]{1,2})*")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from coordinator.run.changes import parse_settings
 from coordinator.run.manifest import LAB
 from coordinator.run.toml_file import parse_toml, read_text
 from dht.errors import UsageError
@@ -258,7 +259,7 @@ def _options(given: Mapping[str, Any]) -> LabOptions:
     cut = None
     if given["partition"] is not None:
         cut = Partition.parse(given["partition"], given["reunion"].value, given["own_text"])
-    changes |= labs.parse_settings(given["settings"] or ())
+    changes |= parse_settings(given["settings"] or ())
     failures, scavenge = given["failures"], given["scavenge"]
     steps = given["steps"]
     if steps is None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import ValidationError
-
-from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig, fault_of
+from coordinator.run.changes import changed_values, checked_run
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, RunConfig
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
 
@@ -168,54 +165,14 @@ class LabOptions:
 
 def lab_config(base: RunConfig, learners: int, steps: int, changes: Mapping[str, object]) -> RunConfig:
     """`base` for a lab of this size, with `changes` by dotted key (None: no change); raises UsageError."""
-    values = _changed(base, changes)
+    values = changed_values(base, changes)
     pace = values["pace"]
     values["versions"] = max(1, round(steps * pace["fragments"] / max(pace["steps_per_version"], 1)))
     pace["min_group"] = max(1, min(pace["min_group"], pace["quorum"], learners))
     pace["round_seconds"] = ROUND_STEPS * STEP_SECONDS
     pace["presence_seconds"] = PRESENCE_STEPS * STEP_SECONDS
     pace["presence_lifetime_seconds"] = PRESENCE_LIFETIME_STEPS * STEP_SECONDS
-    return _checked(values)
-
-
-def with_changes(base: RunConfig, changes: Mapping[str, object]) -> RunConfig:
-    """The run with these values by dotted key; raises UsageError."""
-    return _checked(_changed(base, changes)) if changes else base
-
-
-def _changed(base: RunConfig, changes: Mapping[str, object]) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(base.model_dump_json())
-    for key, value in changes.items():
-        if value is not None:
-            *path, last = key.split(".")
-            place: Any = values
-            for part in path:
-                place = place.get(part) if isinstance(place, dict) else None
-            if not isinstance(place, dict):
-                raise UsageError(f"{key} is no key of a run file; see docs/config.md")
-            place[last] = value
-    return values
-
-
-def _checked(values: dict[str, Any]) -> RunConfig:
-    try:
-        return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
-    except ValidationError as error:
-        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/config.md") from None
-
-
-def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Each `TABLE.KEY=VALUE` by its dotted key; values as in TOML, or words without quotes. Raises UsageError."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not (key and equals and value):
-            raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.95")
-        try:
-            found[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[key] = value
-    return found
+    return checked_run(values)
 
 
 def sequences_per_step(config: RunConfig, batch_tokens: int) -> int:

@@ -11,7 +11,7 @@ from dht.daemon.config import DaemonConfig
 from dht.daemon.watchdog import WatchdogConfig, WatchdogCore, watch
 from dht.errors import UsageError
 from dht.identity import KeyVerifier, PeerId
-from dht.node import DhtNode as DhtNode
+from dht.node import DhtNode
 from dht.validation import RecordRules
 from peer.machine.clock import Clock, unix_seconds
 from peer.machine.limits import Limits

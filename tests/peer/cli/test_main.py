@@ -216,7 +216,7 @@ def test_another_python_is_told_before_anything_else(
 def test_a_bug_is_one_sentence_that_names_the_file_with_the_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(path: object, versions: object) -> None:
+    def broken(*_: object) -> None:
         configure(tmp_path)
         raise KeyError("surprise")
 

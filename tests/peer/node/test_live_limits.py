@@ -24,15 +24,17 @@ class Part:
     def __init__(self) -> None:
         self.respected: list[Limits] = []
         self.given: list[float] = []
+        self.of_day: list[float] = []
         self.config: RunConfig = run_config(None, None)
 
     @property
-    def transfers(self) -> Part:
+    def itself(self) -> Part:
         return self
 
-    @property
-    def states(self) -> Part:
-        return self
+    engine = core = answering = strangers = transfers = states = itself
+
+    def give_of_day(self, bytes_per_day: float) -> None:
+        self.of_day.append(bytes_per_day)
 
     def give_at_most(self, bytes_per_second: float, bytes_per_day: float) -> None:
         self.given.append(bytes_per_second)

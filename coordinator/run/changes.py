@@ -1,0 +1,55 @@
+"""Keys of a run changed by name, as `--set TABLE.KEY=VALUE` does."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from coordinator.run.manifest import RunConfig, fault_of
+from dht.errors import UsageError
+
+
+def with_changes(base: RunConfig, changes: Mapping[str, object]) -> RunConfig:
+    """The run with these values by dotted key; raises UsageError."""
+    return checked_run(changed_values(base, changes)) if changes else base
+
+
+def changed_values(base: RunConfig, changes: Mapping[str, object]) -> dict[str, Any]:
+    """All values of the run, as JSON has them, with these by dotted key; not checked yet. Raises UsageError."""
+    values: dict[str, Any] = json.loads(base.model_dump_json())
+    for key, value in changes.items():
+        if value is not None:
+            *path, last = key.split(".")
+            place: Any = values
+            for part in path:
+                place = place.get(part) if isinstance(place, dict) else None
+            if not isinstance(place, dict):
+                raise UsageError(f"{key} is no key of a run file; see docs/config.md")
+            place[last] = value
+    return values
+
+
+def checked_run(values: dict[str, Any]) -> RunConfig:
+    """The run with these values; raises UsageError."""
+    try:
+        return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
+    except ValidationError as error:
+        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/config.md") from None
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Each `TABLE.KEY=VALUE` by its dotted key; values as in TOML, or words without quotes. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"--set {text!r} is not of the form TABLE.KEY=VALUE, as in inner.momentum=0.95")
+        try:
+            found[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = value
+    return found
