@@ -29,6 +29,7 @@ from peer.rounds.public_status import (
     thinned,
 )
 from peer.rounds.requests import StateRequests
+from peer.storage.anchors import Anchors
 
 IDS = [Identity(digest_of(b"member", bytes([number]))).peer_id for number in range(32)]
 
@@ -154,7 +155,7 @@ def test_a_crowd_is_answered_from_one_status_and_not_without_end() -> None:
 
 def test_a_peer_answers_who_asks_and_ignores_answers() -> None:
     sent: list[tuple[PeerId, object]] = []
-    transfers = StateRequests(None, b"manifest", list, lambda to, message, _: sent.append((to, message)))  # type: ignore[arg-type]
+    transfers = StateRequests(Anchors((), ()), b"manifest", list, lambda to, message, _: sent.append((to, message)))
     asker = PeerId("asker")
     transfers.handle(asker, StatusAsk(), b"", 0.0)
     assert sent == []  # not ready to tell anything
