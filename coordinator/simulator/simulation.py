@@ -15,6 +15,7 @@ from coordinator.chain.certificate import more_than_share
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.core.actions import Action
 from coordinator.core.events import PeerGone
+from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
 from coordinator.simulator.clock import VirtualClock
@@ -45,7 +46,10 @@ def make_manifest(
     pace: PaceSpec, founders: Sequence[PeerId], seed: int, trust: TrustSpec = EVERYBODY_AT_ONCE
 ) -> Manifest:
     """A manifest for virtual peers."""
-    config = RunConfig(name="virtual", seed=seed, versions=10**6, model=ModelSpec(), pace=pace, trust=trust)
+    fixed = InnerSpec(optimizer="adamw8bit")  # nothing steps; but what ships must not change every seed's draws
+    config = RunConfig(
+        name="virtual", seed=seed, versions=10**6, model=ModelSpec(), inner=fixed, pace=pace, trust=trust
+    )
     genesis = tuple(digest_of(b"genesis", bytes([fragment])) for fragment in range(pace.fragments))
     return Manifest(
         config=config,
