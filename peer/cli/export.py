@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,14 +16,18 @@ from coordinator.views.evaluation import Evaluation
 from dht.errors import LocalError, UsageError
 from dht.invite import Invite
 from peer.cli import arguments
+from peer.cli.common import Base
 from peer.machine import paths
 from peer.node.options import NodeOptions
 
 if TYPE_CHECKING:
+    from dht.identity import Signer
+    from peer.export.exported import Exported
     from peer.export.judging import Judge, Judged
 
 app = typer.Typer()
 
+Write = Callable[[Path, "Exported", "Signer", int], None]
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
 Run = Annotated[str, typer.Option(help="Beginning of the run's id, where the folder holds several runs.")]
 Licence = Annotated[str, typer.Option(help="Licence of the weights, for the model card; the organiser decides.")]
@@ -29,6 +35,7 @@ Tokenizer = Annotated[str, typer.Option(help="The run's tokenizer.json, should t
 Push = Annotated[str | None, typer.Option(help="Publish it as OWNER/NAME on the Hugging Face Hub too.")]
 
 
+@app.command(epilog="Example: muster export my-model")
 def export(
     directory: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
     data: Data = None,
@@ -36,6 +43,10 @@ def export(
     licence: Licence = "",
     push: Push = None,
     tokenizer: Tokenizer = "",
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Of an adapter: write it into its base, as one model.")
+    ] = False,
+    base: Base = "",
 ) -> None:
     """Write the model here as a folder for `transformers`.
 
@@ -44,14 +55,24 @@ def export(
     from peer.export.hub import open_hub
 
     hub = None if push is None else open_hub(push)
-    versions = export_here(directory, paths.data_directory(data), run, licence, tokenizer)
-    typer.echo(f"{directory} holds {versions} certified versions; check it with: muster verify {directory}")
+    put = None if not merged else _merging(base)
+    versions = export_here(directory, paths.data_directory(data), run, licence, tokenizer, put)
+    proven = directory / "adapter" if merged else directory
+    typer.echo(f"{directory} holds {versions} certified versions; check it with: muster verify {proven}")
     if hub is not None:
         hub.upload(directory, f"{versions} certified versions")
         typer.echo(f"pushed to https://huggingface.co/{push}")
 
 
-def export_here(directory: Path, home: Path, run: str, licence: str = "", tokenizer: str = "") -> int:
+def _merging(base: str) -> Write:
+    from peer.export.merged import write_merged
+
+    return partial(write_merged, base=base)
+
+
+def export_here(
+    directory: Path, home: Path, run: str, licence: str = "", tokenizer: str = "", write: Write | None = None
+) -> int:
     """Write what the peer with this data folder holds of a run; returns the number of versions in it."""
     from dht.identity import Identity
     from peer.export.source import known_run, saved_state
@@ -61,7 +82,7 @@ def export_here(directory: Path, home: Path, run: str, licence: str = "", tokeni
     check_target(directory)
     evaluations = _save_running_peer(home)
     exported = saved_state(home, known_run(home, run), evaluations, licence, tokenizer)
-    write_export(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
+    (write or write_export)(directory, exported, Identity.load(NodeOptions(home).identity_path), int(unix_seconds()))
     return exported.versions
 
 
@@ -129,6 +150,7 @@ def evaluate(
     corpus: Annotated[str, typer.Option(help="The run's text, where the run trains on files.")] = "",
     tokenizer: Annotated[str, typer.Option(help="The run's tokenizer.json, should there be no copy.")] = "",
     device: Annotated[str, typer.Option(help="Where it computes: cpu, cuda or cuda:1.")] = "cpu",
+    base: Base = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it for scripts.")] = False,
 ) -> None:
     """Say how good a certified model is.
@@ -140,7 +162,7 @@ def evaluate(
 
     if export is not None and data is not None:
         raise UsageError("name an export, or a peer's folder with --data, not both")
-    judge = _judge(export, data, run, arguments.device(device))
+    judge = _judge(export, data, run, arguments.device(device), base)
     files = LocalFiles(corpus, tokenizer, str(paths.token_cache()))
     if not text and judge.needs_files and not corpus:
         raise UsageError("this run trains on files: name its text with --corpus, or text of your own with --text")
@@ -149,14 +171,14 @@ def evaluate(
     typer.echo(json.dumps([_plain(one) for one in found], indent=2) if as_json else "\n".join(map(_line, found)))
 
 
-def _judge(export: Path | None, data: Path | None, run: str, device: str) -> Judge:
+def _judge(export: Path | None, data: Path | None, run: str, device: str, base: str) -> Judge:
     from peer.export.judging import Judge
     from peer.export.source import known_run
 
     if export is not None:
-        return Judge.of_export(export, device)
+        return Judge.of_export(export, device, base)
     home = paths.data_directory(data)
-    return Judge.of_peer(home, known_run(home, run), device)
+    return Judge.of_peer(home, known_run(home, run), device, base)
 
 
 def _line(one: Judged) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.common import Data
+from peer.cli.common import Base, Data
 from peer.cli.export import Run, export_here
 from peer.machine import paths
 from peer.machine.text import printable
@@ -23,6 +23,7 @@ def sample(
     directory: Annotated[Path | None, typer.Argument(help="The folder of an export; default: the peer here.")] = None,
     data: Data = None,
     run: Run = "",
+    base: Base = "",
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "The ",
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,
@@ -32,11 +33,11 @@ def sample(
     from peer.export.sampler import Sampler
 
     if directory is not None:
-        sampler = Sampler.load(directory)
+        sampler = Sampler.load(directory, base)
     else:
         with tempfile.TemporaryDirectory(prefix="muster-sample-") as folder:
             place = Path(folder) / "model"
             export_here(place, paths.data_directory(data), run)
-            sampler = Sampler.load(place)
+            sampler = Sampler.load(place, base)
     for line in sampler.write(prompt, tokens, temperature, seed).splitlines():
         typer.echo(printable(line))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coordinator.run.manifest import RunConfig
 from coordinator.views import quantity
 from coordinator.views.evaluation import Evaluation
+from peer.data.hub import HUB
 from peer.export.listing import MANIFEST, PROOF
 from peer.export.model_files import is_bytewise
 from peer.model.build import parameter_specs
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 EVALUATIONS_SHOWN = 16
 
 CARD = """---
-library_name: transformers
+library_name: {library}
 pipeline_tag: text-generation
 tags:
 - muster
@@ -26,7 +27,7 @@ tags:
 
 # {name}
 
-A causal language model of {parameters} parameters, trained by volunteers with
+{what} of {parameters} parameters, trained by volunteers with
 [Muster](https://github.com/musterml/muster).
 
 | | |
@@ -71,6 +72,16 @@ LOADS_TOKENIZER = """tokenizer = AutoTokenizer.from_pretrained("path/to/this/fol
 start = tokenizer("{prompt}", return_tensors="pt")
 print(tokenizer.decode(model.generate(**start, max_new_tokens=100, do_sample=True)[0]))"""
 NO_TOKENIZER = "# the run names no tokenizer: its text came as numbered tokens"
+USE_ADAPTER = """```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("path/to/the/base")
+model = PeftModel.from_pretrained(base, "path/to/this/folder")
+```
+
+The base is not here. `muster export --merged --base path/to/the/base`, at a peer of the run, checks that it is the one
+that the run was trained on, and writes both as one model."""
 USE_OWN = """The model's class is not here: its peers brought it. Load the weights into that class.
 
 ```python
@@ -97,6 +108,8 @@ def model_card(exported: Exported) -> str:
     oldest = max(credit.from_versions)
     return CARD.format(
         name=config.name,
+        library="transformers" if config.adapter is None else "peft",
+        what="A causal language model" if config.adapter is None else _adapter_of(config),
         run_id=manifest.run_id.hex(),
         organiser=manifest.organiser,
         about=_about(config),
@@ -120,6 +133,14 @@ def model_card(exported: Exported) -> str:
     )
 
 
+def _adapter_of(config: RunConfig) -> str:
+    adapter, source = config.adapter, config.model.source.removeprefix(HUB)
+    assert adapter is not None
+    where = f"`{source}` of the Hugging Face Hub" if source else f"a {config.model.family} that every peer brought"
+    size = quantity.count(adapter.base_elements)
+    return f"A low-rank adapter (LoRA, rank {adapter.rank}) for {where}, a base of {size} parameters;\nit is"
+
+
 def _about(config: RunConfig) -> str:
     """Rows with what the run says of itself; a bar would end a cell."""
     said = [] if config.about is None else config.about.rows()
@@ -136,6 +157,8 @@ def _use(config: RunConfig) -> str:
     """How a stranger loads what is in the folder."""
     if config.model.is_own:
         return USE_OWN
+    if config.adapter is not None:
+        return USE_ADAPTER
     loads, bytewise = NO_TOKENIZER, is_bytewise(config)
     if bytewise or config.data.tokenizer_sha256:
         prompt = "def " if config.data.source == "stdlib" else "The "

@@ -23,11 +23,12 @@ from peer.data.ready_tokens import ready_blocks
 from peer.data.tally import CorpusTally, Loading
 from peer.data.tokens import Encoder, Tokens
 from peer.data.windows import evaluation_windows, load_tokens, run_encoder
-from peer.export.listing import WEIGHTS
+from peer.export.adapter_files import stored_name, weights_file
 from peer.export.model_files import TOKENIZER
 from peer.export.verifier import verify_export
 from peer.learner.evaluation import FlatModel, window_losses
 from peer.machine.local_files import LocalFiles
+from peer.model.located import located
 from peer.numerics.fragments import gather
 from peer.storage.anchors import layouts_of
 from peer.storage.run_directory import RunDirectory
@@ -66,7 +67,9 @@ class Judged:
 class Judge:
     """One certified model."""
 
-    def __init__(self, manifest: Manifest, anchors: list[Tensor], tokenizer: str, device: str = "cpu") -> None:
+    def __init__(
+        self, manifest: Manifest, anchors: list[Tensor], tokenizer: str, device: str = "cpu", base: str = ""
+    ) -> None:
         """`anchors` are float32[elements] per fragment; `tokenizer` is the path of the run's, empty without one."""
         self._manifest = manifest
         if manifest.config.model.is_own:
@@ -75,27 +78,30 @@ class Judge:
             )
         self._tokenizer = tokenizer
         self._device = device
-        self._flat = FlatModel(manifest.config, device)
+        self._flat = FlatModel(located(manifest.config, base), device)
         self._anchors = anchors
 
     @classmethod
-    def of_export(cls, folder: Path, device: str) -> Judge:
+    def of_export(cls, folder: Path, device: str, base: str = "") -> Judge:
         """Raises what `verify_export` does, and LocalError if the weights cannot be read."""
         manifest = verify_export(folder, KeyVerifier()).manifest
+        config, weights = manifest.config, folder / weights_file(manifest.config)
         try:
-            named = load_file(folder / WEIGHTS)
+            named = load_file(weights)
         except (OSError, SafetensorError) as error:
-            raise LocalError(f"{folder / WEIGHTS} cannot be read: {error}") from None
-        anchors = [gather(layout, named) for layout in layouts_of(manifest.config)]
-        return cls(manifest, anchors, _beside(folder / TOKENIZER, manifest), device)
+            raise LocalError(f"{weights} cannot be read: {error}") from None
+        layouts = layouts_of(config)
+        ours = {one.name: named[stored_name(config, one.name)] for layout in layouts for one in layout.tensors}
+        anchors = [gather(layout, ours) for layout in layouts]
+        return cls(manifest, anchors, _beside(folder / TOKENIZER, manifest), device, base)
 
     @classmethod
-    def of_peer(cls, home: Path, manifest: Manifest, device: str) -> Judge:
+    def of_peer(cls, home: Path, manifest: Manifest, device: str, base: str = "") -> Judge:
         """What the peer of this folder saved last; raises UsageError if it has saved nothing yet."""
         directory = RunDirectory(home, manifest.run_id)
         captured = directory.read_certified(manifest, Rules.of(manifest, KeyVerifier()))
         tokenizer = _beside(directory.path / TOKENIZER_FILE, manifest)
-        return cls(manifest, [state.anchor for state in captured.states], tokenizer, device)
+        return cls(manifest, [state.anchor for state in captured.states], tokenizer, device, base)
 
     @property
     def needs_files(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from coordinator.run.manifest import DataSpec, RunConfig
 from coordinator.run.model_spec import OWN, ModelSpec
 from peer.data.windows import BYTE_VOCABULARY
+from peer.export.adapter_files import ADAPTER_CONFIG, adapter_config
 from peer.model.config_table import Table, config_file, is_complete, is_refused, names_in
 from peer.model.families import SPECIAL_TOKENS, architecture, canonical, check_settings, default_config, make_config
 
@@ -24,10 +25,10 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 def model_files(config: RunConfig) -> dict[str, Table]:
     """The JSON files of an export by name; a run's own tokenizer comes beside them.
 
-    None for a model that its peers brought: only they can build it.
+    None for a model that its peers brought: only they can build it. Of an adapter those that `peft` reads.
     """
     files = fixed_files(config)
-    return files if config.model.is_own or CONFIG in files else {CONFIG: rendered_config(config)} | files
+    return files if not has_config(config) or CONFIG in files else {CONFIG: rendered_config(config)} | files
 
 
 def fixed_files(config: RunConfig) -> dict[str, Table]:
@@ -35,7 +36,9 @@ def fixed_files(config: RunConfig) -> dict[str, Table]:
     files, model = {}, config.model
     if model.is_own:
         return {}
-    if model.is_plain_llama:
+    if config.adapter is not None:
+        files[ADAPTER_CONFIG] = adapter_config(config)
+    elif model.is_plain_llama:
         files[CONFIG] = model_config(config)
     elif is_complete(model.settings_table):
         check_settings(model)  # whose organiser may be anybody
@@ -47,6 +50,11 @@ def fixed_files(config: RunConfig) -> dict[str, Table]:
     if is_bytewise(config) or config.data.tokenizer_sha256:
         files[TOKENIZER_CONFIG] = tokenizer_config(config)
     return files
+
+
+def has_config(config: RunConfig) -> bool:
+    """Whether an export holds a whole model of `transformers`: no adapter, and none that only its peers can build."""
+    return config.adapter is None and not config.model.is_own
 
 
 def _document_tokens(data: DataSpec) -> Table:

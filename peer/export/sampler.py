@@ -10,6 +10,9 @@ import torch
 
 from dht.errors import UsageError
 from peer.data.windows import BYTE_VOCABULARY
+from peer.export.adapter_files import ADAPTER_CONFIG
+from peer.export.merged import load_adapted
+from peer.model.base import base_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +23,18 @@ class Sampler:
     tokenizer: Any | None
 
     @classmethod
-    def load(cls, folder: Path) -> Sampler:
-        """Raises UsageError if this folder holds no causal language model, or none that writes text."""
+    def load(cls, folder: Path, base: str = "") -> Sampler:
+        """Raises UsageError if this folder holds no causal language model, or none that writes text.
+
+        `base` is the folder of the base, if this one holds an adapter.
+        """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+            if (folder / ADAPTER_CONFIG).exists():
+                model = load_adapted(folder, base_folder(base)).eval()
+            else:
+                model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{folder} holds no model that can write text: {reason}") from None

@@ -19,6 +19,7 @@ from dht.errors import LocalError, MusterError, PeerError, UsageError
 from dht.identity import PeerId, Verifier
 from dht.statement import Statement
 from dht.wire import MESSAGE_BYTES_MAX, PROTOCOL_MAJOR, Wire
+from peer.export.adapter_files import stored_name, weights_file
 from peer.export.listing import (
     CARD,
     LISTING,
@@ -26,12 +27,11 @@ from peer.export.listing import (
     MANIFEST,
     PROOF,
     STATEMENT_KIND,
-    WEIGHTS,
     ListedFile,
     Listing,
     difference,
 )
-from peer.export.model_files import CONFIG, TOKENIZER, describes, encoded, fixed_files
+from peer.export.model_files import CONFIG, TOKENIZER, describes, encoded, fixed_files, has_config
 from peer.numerics.fragments import FragmentLayout, gather
 from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
@@ -54,7 +54,7 @@ class Verified:
     @property
     def fixes_config(self) -> bool:
         """Whether the manifest fixes every field of `config.json`; those of earlier versions fix some."""
-        return CONFIG in fixed_files(self.manifest.config) or self.manifest.config.model.is_own
+        return CONFIG in fixed_files(self.manifest.config) or not has_config(self.manifest.config)
 
     @property
     def from_founders(self) -> bool:
@@ -99,7 +99,7 @@ def _verify(folder: Path, statement: Statement, listing: Listing, verifier: Veri
     if manifest.run_id != statement.context.run_id:
         raise PeerError(f"{MANIFEST} is of another run")
     proof = _read(folder, PROOF, Proof, PROOF_BYTES_MAX)
-    fragments = _check_weights(folder / WEIGHTS, manifest, proof, verifier)
+    fragments = _check_weights(folder / weights_file(manifest.config), manifest, proof, verifier)
     _check_model_files(folder, manifest, listing)  # last: it makes a config of what a stranger may have written
     parameters = sum(layout.elements for layout in layouts_of(manifest.config))
     return Verified(manifest, PeerId(statement.sender), listing.written_unix_seconds, parameters, fragments)
@@ -120,8 +120,8 @@ def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> No
     """Files that follow from the manifest are as they have to be, and no others are there, whoever signed the list."""
     config, tokenizer = manifest.config, manifest.config.data.tokenizer_sha256
     files, listed = fixed_files(config), {one.name: one for one in listing.files}
-    names = {*files, WEIGHTS, MANIFEST, PROOF, CARD} | ({TOKENIZER} if tokenizer else set())
-    names |= set() if config.model.is_own else {CONFIG}
+    names = {*files, weights_file(config), MANIFEST, PROOF, CARD} | ({TOKENIZER} if tokenizer else set())
+    names |= {CONFIG} if has_config(config) else set()
     for name in sorted(listed.keys() ^ names):
         raise PeerError(f"{name} does not belong to an export, or is missing from it")
     if tokenizer and listed[TOKENIZER].digest.hex() != tokenizer:
@@ -141,16 +141,16 @@ def _json(path: Path, listed: ListedFile, bytes_max: int) -> object:
 
 
 def _check_weights(path: Path, manifest: Manifest, proof: Proof, verifier: Verifier) -> tuple[ProvenFragment, ...]:
-    layouts = layouts_of(manifest.config)
+    config, layouts = manifest.config, layouts_of(manifest.config)
     if len(proof.fragments) != len(layouts):
         raise PeerError(f"{PROOF} is of a model with another number of fragments")
     found = []
     with safe_open(path, framework="pt") as file:
-        expected = {spec.name for layout in layouts for spec in layout.tensors}
+        expected = {stored_name(config, spec.name) for layout in layouts for spec in layout.tensors}
         if set(file.keys()) != expected:
-            raise PeerError(f"{WEIGHTS} holds other tensors than the run's model")
+            raise PeerError(f"{path.name} holds other tensors than the run's model")
         for layout, one in zip(layouts, proof.fragments, strict=True):
-            tensors = {spec.name: file.get_tensor(spec.name) for spec in layout.tensors}
+            tensors = {spec.name: file.get_tensor(stored_name(config, spec.name)) for spec in layout.tensors}
             state = digest_of_roots(_root(layout, tensors), one.momentum)
             found.append(check_fragment(manifest, layout.index, one.certificates, state, verifier))
     return tuple(found)

@@ -17,9 +17,10 @@ from dht.errors import LocalError, UsageError
 from dht.files import sync
 from dht.identity import KeyVerifier, Signer
 from dht.statement import Context, make_statement
+from peer.export.adapter_files import stored_name, weights_file
 from peer.export.card import model_card
 from peer.export.exported import Exported
-from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, WEIGHTS, list_files
+from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, STATEMENT_KIND, list_files
 from peer.export.model_files import TOKENIZER, encoded, model_files
 from peer.numerics.outer_optimizer import momentum_root
 from peer.storage.anchors import layouts_of
@@ -43,8 +44,8 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
     }
     if exported.tokenizer is not None:
         files[TOKENIZER] = exported.tokenizer
-    with _unfinished(target) as folder:
-        write_tensors(folder / WEIGHTS, named_weights(exported), {"format": "pt"})
+    with unfinished(target) as folder:
+        write_tensors(folder / weights_file(exported.manifest.config), named_weights(exported), {"format": "pt"})
         _write(folder, files)
         listing = list_files(folder, unix_seconds)
         context = Context(run_id=exported.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
@@ -81,10 +82,11 @@ def prove(exported: Exported) -> Proof:
 
 
 def named_weights(exported: Exported) -> dict[str, Tensor]:
-    """Every tensor by its name in the model, float32, in the memory of the states."""
+    """Every tensor by its name in the file of weights, float32, in the memory of the states."""
+    config = exported.manifest.config
     return {
-        spec.name: state.anchor[start : start + spec.elements].view(spec.shape)
-        for layout, state in zip(layouts_of(exported.manifest.config), exported.captured.states, strict=True)
+        stored_name(config, spec.name): state.anchor[start : start + spec.elements].view(spec.shape)
+        for layout, state in zip(layouts_of(config), exported.captured.states, strict=True)
         for spec, start in zip(layout.tensors, layout.offsets, strict=False)
     }
 
@@ -95,7 +97,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def _unfinished(target: Path) -> Iterator[Path]:
+def unfinished(target: Path) -> Iterator[Path]:
     """A folder beside the target, without what an earlier crash left in it; gone afterwards unless it was renamed."""
     folder = target.with_name(f".{target.name}{UNFINISHED}")
     try:

@@ -1,0 +1,153 @@
+"""Exports of adapter runs: `peft` loads them, they prove themselves, and base and adapter become one model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dht.errors import LocalError, UsageError
+from dht.identity import KeyVerifier
+from dht.statement import Context, make_statement
+from peer.export.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from peer.export.judging import Judge
+from peer.export.listing import CARD, LISTING, STATEMENT_KIND, list_files
+from peer.export.merged import ADAPTER_FOLDER, write_merged
+from peer.export.sampler import Sampler
+from peer.export.verifier import verify_export
+from peer.learner.evaluation import FlatModel
+from peer.machine.local_files import LocalFiles
+from peer.model.description import describe
+from peer.model.located import located
+from tests.peer.adapting import adapter_run, write_base
+from tests.peer.exporting import KEYS, WRITTEN, CertifiedRun
+
+TOKENS = torch.arange(24)[None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("models") / "base")
+
+
+@pytest.fixture(scope="module")
+def run(base: Path) -> CertifiedRun:
+    return CertifiedRun(describe(adapter_run(base)).config).advance(3)
+
+
+@pytest.fixture(scope="module")
+def whole(run: CertifiedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run.write(tmp_path_factory.mktemp("exports") / "whole")
+
+
+@torch.no_grad()
+def logits(model: Any) -> Tensor:
+    found: Tensor = model.eval()(input_ids=TOKENS, use_cache=False).logits
+    return found
+
+
+def certified(run: CertifiedRun, base: Path) -> Tensor:
+    with FlatModel(located(run.config, str(base))).under([state.anchor for state in run.states]) as model:
+        return logits(model)
+
+
+def test_peft_loads_what_the_run_certified(run: CertifiedRun, whole: Path, base: Path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    bare = AutoModelForCausalLM.from_pretrained(base)
+    before = logits(bare)
+    found = logits(PeftModel.from_pretrained(bare, whole))
+    assert torch.equal(found, certified(run, base))
+    assert not torch.allclose(found, before, atol=1e-2)
+
+
+def test_it_proves_itself_without_the_base(run: CertifiedRun, whole: Path):
+    found = verify_export(whole, KeyVerifier())
+    assert found.from_founders
+    assert found.fixes_config
+    assert found.parameters == sum(state.anchor.numel() for state in run.states)
+    assert not (whole / "config.json").exists()  # beside an adapter it would be taken for the base's
+
+
+def _scale(folder: Path) -> None:
+    said = json.loads((folder / ADAPTER_CONFIG).read_text())
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(said | {"lora_alpha": 99.0}))
+
+
+def _weights(folder: Path) -> None:
+    values = load_file(folder / ADAPTER_WEIGHTS)
+    name = min(values)
+    values[name] = values[name] + 1e-3
+    save_file(values, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"), [(_scale, ADAPTER_CONFIG), (_weights, "not those that its certificate signs")]
+)
+def test_whoever_changes_it_and_signs_the_list_anew_is_found_out(
+    run: CertifiedRun, whole: Path, tmp_path: Path, change: Any, sentence: str
+):
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    change(copy)
+    (copy / LISTING).unlink()
+    context = Context(run_id=run.manifest.run_id, kind=STATEMENT_KIND, fragment=0, version=0, group=b"")
+    (copy / LISTING).write_bytes(make_statement(KEYS[1], context, list_files(copy, WRITTEN)).to_wire())
+    with pytest.raises(LocalError, match=sentence):
+        verify_export(copy, KeyVerifier())
+
+
+def test_base_and_adapter_become_one_model(run: CertifiedRun, base: Path, tmp_path: Path):
+    from transformers import AutoModelForCausalLM
+
+    write_merged(tmp_path / "model", run.exported(), KEYS[0], WRITTEN, str(base))
+    model, told = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not any(told.values())
+    assert torch.allclose(logits(model), certified(run, base), atol=1e-4)
+    verify_export(tmp_path / "model" / ADAPTER_FOLDER, KeyVerifier())
+
+
+def test_no_other_base_is_merged(run: CertifiedRun, tmp_path: Path):
+    other = write_base(tmp_path / "other", seed=2)
+    with pytest.raises(UsageError, match=r"is not this run's: model\."):
+        write_merged(tmp_path / "model", run.exported(), KEYS[0], WRITTEN, str(other))
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_without_an_adapter_has_nothing_to_merge(tmp_path: Path):
+    with pytest.raises(UsageError, match="nothing to merge"):
+        write_merged(tmp_path / "model", CertifiedRun().advance(1).exported(), KEYS[0], WRITTEN, "")
+
+
+def test_the_card_says_of_what_it_is_an_adapter(whole: Path):
+    card = (whole / CARD).read_text()
+    assert "library_name: peft" in card
+    assert "rank 4" in card
+    assert "PeftModel.from_pretrained" in card
+
+
+def test_a_public_base_is_named(base: Path):
+    from peer.export.adapter_files import adapter_config
+
+    config = describe(adapter_run(base)).config
+    public = config.model_copy(update={"model": config.model.model_copy(update={"source": "hub:some/model@main"})})
+    found = adapter_config(public)
+    assert (found["base_model_name_or_path"], found["revision"]) == ("some/model", "main")
+
+
+def test_it_is_judged_and_writes_over_its_base(whole: Path, base: Path, tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be " * 40)
+    judged = Judge.of_export(whole, "cpu", str(base)).own_text(LocalFiles(str(text)))
+    assert judged.loss > 0
+    assert len(Sampler.load(whole, str(base)).write("to", 4, 0.0, seed=0)) >= 2
+    with pytest.raises(UsageError, match="--base"):
+        Sampler.load(whole)
+    with pytest.raises(UsageError, match="--base"):
+        Judge.of_export(whole, "cpu")
