@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dht.errors import UsageError
 from peer.data.windows import BYTE_VOCABULARY
 from peer.export.adapter_files import ADAPTER_CONFIG
 from peer.export.merged import load_adapted
+from peer.learner.evaluation import following_tokens
 from peer.model.base import base_folder
 
 
@@ -50,15 +52,9 @@ class Sampler:
         context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
         generator = torch.Generator().manual_seed(seed)
         end = None if self.tokenizer is None else self.tokenizer.eos_token_id
-        found = list(given)
-        with torch.inference_mode():
-            for _ in range(tokens):
-                window = torch.tensor([found[-context:]])
-                following = _drawn(self.model(window).logits[0, -1].float(), temperature, generator)
-                if following == end:
-                    break
-                found.append(following)
-        return self._decode(found)
+        following = following_tokens(self.model, given, generator, context, temperature)
+        found = takewhile(lambda token: token != end, islice(following, tokens))
+        return self._decode([*given, *found])
 
     def _encode(self, text: str) -> list[int]:
         if self.tokenizer is None:
@@ -73,10 +69,3 @@ class Sampler:
         if self.tokenizer is None:
             return bytes(tokens).decode(errors="replace")
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
-
-
-def _drawn(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> int:
-    """A token drawn by its probability at this temperature; at 0 the likeliest."""
-    if temperature == 0:
-        return int(logits.argmax())
-    return int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
