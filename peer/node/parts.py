@@ -135,20 +135,18 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     limits = LiveLimits(options, pauses, network, driver)
     checkpointer = Checkpointer(directory, driver, said, lambda: limits.in_force)
     return Parts(
-        *(
-            entered,
-            manifest,
-            directory,
-            held,
-            driver,
-            addresses,
-            presence,
-            checkpointer,
-            stage,
-            pauses,
-            limits,
-            progress,
-        )
+        entered=entered,
+        manifest=manifest,
+        directory=directory,
+        held=held,
+        driver=driver,
+        addresses=addresses,
+        presence=presence,
+        checkpointer=checkpointer,
+        stage=stage,
+        pauses=pauses,
+        limits=limits,
+        progress=progress,
     )
 
 
