@@ -6,13 +6,12 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coordinator.run.manifest import Manifest
 from dht.files import publish
-from peer.numerics.outer_optimizer import OuterState, state_digest
+from peer.numerics.outer_optimizer import OuterState
 
 PARTS_FOLDER = "genesis-parts"
 _ANCHOR = "anchor"
@@ -24,6 +23,7 @@ class GenesisParts:
     def __init__(self, folder: Path | None, manifest: Manifest) -> None:
         self._folder = None if folder is None else folder / PARTS_FOLDER
         self._digests = manifest.genesis
+        self._momentum = manifest.config.outer.momentum
 
     def load(self, fragment: int) -> OuterState | None:
         """What was kept of this fragment, if it is the manifest's."""
@@ -33,8 +33,8 @@ class GenesisParts:
             anchor = load_file(self._path(self._folder, fragment))[_ANCHOR]
         except (OSError, SafetensorError, KeyError):
             return None
-        state = OuterState(anchor, torch.zeros_like(anchor))
-        return state if state_digest(state.anchor, state.momentum) == self._digests[fragment] else None
+        state = OuterState.begin(anchor, self._momentum)
+        return state if state.digest == self._digests[fragment] else None
 
     def keep(self, fragment: int, state: OuterState) -> None:
         """Write it down; a disk that refuses costs a later start this fragment, no more."""
