@@ -21,8 +21,9 @@ def test_whoever_is_silent_for_longer_is_not():
 
 
 def test_computing_and_reading_are_signs_of_life(tmp_path: Path):
-    before = work_done(os.getpid())
     (tmp_path / "file").write_bytes(bytes(1 << 20))
+    before = work_done(os.getpid())
+    (tmp_path / "file").read_bytes()
     while work_done(os.getpid())[0] == before[0]:
         (tmp_path / "file").read_bytes()
     after = work_done(os.getpid())
