@@ -12,21 +12,24 @@ FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /build
 RUN python3 -m venv --without-pip /opt/muster && python3 -m venv --without-pip /opt/hatchling
-# Wheels in build/wheels, if there are any, are taken instead of an index.
+# Wheels in build/wheels, if there are any, are taken instead of an index. All that comes from PyPI has its digest checked;
+# the CPU build of torch and local wheels are not PyPI's files, so the lock does not know them.
 COPY --from=list /needed.txt .
-COPY constraints.txt build/wheel[s] ./
+COPY constraints.txt requirements.lock build/wheel[s] ./
 RUN if ls ./*.whl >/dev/null 2>&1; then source="--no-index --find-links ."; \
     else source=${TORCH_INDEX_URL:+--extra-index-url $TORCH_INDEX_URL}; fi \
- && install="install --quiet --no-cache-dir --disable-pip-version-check -c constraints.txt $source" \
- && python3 -m pip --python /opt/hatchling/bin/python $install hatchling \
- && python3 -m pip --python /opt/muster/bin/python $install -r needed.txt \
+ && install="install --quiet --no-cache-dir --disable-pip-version-check" \
+ && python3 -m pip --python /opt/hatchling/bin/python $install -c constraints.txt $source hatchling \
+ && if [ -n "$source" ]; then what="-c constraints.txt $source -r needed.txt"; \
+    else what="--require-hashes -r requirements.lock"; fi \
+ && python3 -m pip --python /opt/muster/bin/python $install $what \
  && cd /opt/muster/lib/python3*/site-packages && rm -rf torch/include torch/test \
  && if [ "$(../../../bin/python -c 'import torch; print(torch.version.cuda)')" = None ]; then \
         find bitsandbytes -name 'libbitsandbytes_*.so' ! -name '*_cpu.so' -delete; fi
 
 FROM dependencies AS muster
 COPY pyproject.toml LICENSE README.md ./
-COPY examples/tiny.toml examples/
+COPY examples/*.toml examples/
 COPY dht dht
 COPY coordinator coordinator
 COPY dashboard dashboard

@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds clean
+.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds lock release clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -61,6 +61,18 @@ sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 
 seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/seed-ledger.md lacks, and record them there
 	@$(BIN)/python -m tests.sim.ledger --kind "$(KIND)" --seeds $(SEEDS)
+
+lock: $(INSTALLED) ## write requirements.lock anew: what a user installs, with the digest of every file
+	$(BIN)/pip install -q -c constraints.txt -e '.[release]'
+	$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --custom-compile-command 'make lock' -c constraints.txt -o requirements.lock pyproject.toml
+
+release: $(INSTALLED) ## build wheel and sdist into dist/, list what they need, and look for known weaknesses in it
+	$(BIN)/pip install -q -c constraints.txt -e '.[release]'
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build --directory dist
+	$(BIN)/cyclonedx-py requirements requirements.lock --output-reproducible --output-file dist/sbom.json
+	cd dist && sha256sum *.whl *.tar.gz sbom.json > SHA256SUMS
+	$(BIN)/pip-audit --require-hashes --disable-pip --strict --progress-spinner off -r requirements.lock
 
 clean: ## remove .venv, builds and caches (never keys, checkpoints or reports)
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
