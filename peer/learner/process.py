@@ -18,11 +18,15 @@ from dht.errors import MusterError, UsageError
 from peer.learner.channel import Channel, PeerGoneError
 from peer.learner.imports import import_ahead, import_quickly
 from peer.learner.messages import TEXT_MAX, Failed
-from peer.machine.heap import keep_freed_memory
+from peer.machine.heap import is_out_of_memory, keep_freed_memory
 
 if TYPE_CHECKING:
     from peer.learner.setup import AttackNamed
 
+OUT_OF_MEMORY = (
+    "the learner needs more memory than this machine, or its owner's limit, leaves to it; close other programs or "
+    "raise the limit (muster limits memory_gigabytes=…)"
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -44,6 +48,8 @@ def main(arguments: list[str], attack_named: AttackNamed | None = None) -> int:
     except PeerGoneError:
         pass
     except Exception as error:  # noqa: BLE001 - whatever it is, the peer has to be told
+        if is_out_of_memory(error):
+            error = UsageError(OUT_OF_MEMORY)
         reason = str(error) if isinstance(error, MusterError) else f"{type(error).__name__}: {error}"
         sys.stderr.write(f"{reason}\n")  # a peer that writes to us meanwhile may never read what we send
         with contextlib.suppress(MusterError):

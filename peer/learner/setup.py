@@ -21,6 +21,7 @@ from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
 from peer.learner.messages import Start
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
+from peer.machine.heap import limit_memory
 from peer.machine.local_files import LocalFiles
 
 MEMORY_SHARE = 0.9  # of what is free or allowed: the rest is for what a trial does not show
@@ -69,7 +70,10 @@ def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = t
     (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
     allowed = _allowed_bytes(start, device)
     check_memory(least, allowed)
-    if on_gpu := torch.device(device).type == "cuda":
+    on_gpu = torch.device(device).type == "cuda"
+    if start.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
+        limit_memory(start.memory_bytes)
+    if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
         torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
         for one in (device, *others):

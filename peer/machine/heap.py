@@ -1,4 +1,6 @@
-"""Memory that was freed: whether glibc keeps it or gives it back. With another C library nothing happens.
+"""What this process keeps of memory that it freed, and the most that it may take.
+
+With another C library than glibc, freed memory stays where it is.
 
 Standard library only: a learner calls this before it imports anything else.
 """
@@ -6,10 +8,13 @@ Standard library only: a learner calls this before it imports anything else.
 from __future__ import annotations
 
 import ctypes
+import resource
 from contextlib import suppress
 
 LARGE_BYTES = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+REFUSED = ("can't allocate memory", "std::bad_alloc", "Cannot allocate memory")  # torch, C++, libc
 
 
 def give_back_freed() -> None:
@@ -40,3 +45,20 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def limit_memory(most_bytes: int) -> None:
+    """From now on this process gets at most `most_bytes` of private memory; a ceiling that is lower already stays.
+
+    Mapped files do not count: the kernel takes their pages back when others need them. Systems that do not know the
+    limit (`RLIMIT_DATA`) have none.
+    """
+    with suppress(OSError, ValueError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        known = [bytes_ for bytes_ in (most_bytes, soft, hard) if bytes_ != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this says that memory was refused; torch says so by a plain RuntimeError."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in REFUSED)

@@ -115,6 +115,12 @@ def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path:
     assert "making tokens of the text" not in again
 
 
+def test_a_learner_that_takes_more_than_its_owner_allows_ends_in_a_sentence():
+    options = LearnerOptions(memory_bytes=1 << 30, attack="greedy", program="tests.peer.learner.greedy")
+    with pytest.raises(UsageError, match=r"the learner needs more memory .* raise the limit"):
+        asyncio.run(started(options))
+
+
 def test_a_conversation_with_a_learner(tmp_path: Path):
     """One process for all of it, since each takes seconds to start: its numbers are those of a learner in-process."""
     twin = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
