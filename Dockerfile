@@ -1,4 +1,4 @@
-# One image for every role; docs/compose.md says how to use it. For BuildKit and for the classic builder.
+# One image for every role; docs/how-to/compose.md says how to use it. For BuildKit and for the classic builder.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 # The list of what Muster needs, so that no other change in pyproject.toml has all of that installed again.

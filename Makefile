@@ -49,7 +49,7 @@ check: $(INSTALLED) ## formatting, lint, types and the direction of imports
 bench: $(INSTALLED) ## run the benchmarks, one after the other
 	@for script in $(sort $(wildcard tests/bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-results: $(INSTALLED) ## run the experiments of docs/results.md that have no result yet (GROUPS=…, DEVICE=cpu; hours)
+results: $(INSTALLED) ## run the experiments of docs/research/results.md that have no result yet (GROUPS=…, DEVICE=cpu; hours)
 	$(BIN)/pip install -q -c constraints.txt -e '.[plots]'
 	$(BIN)/python -m tests.quality.results --jobs $(WORKERS) --device $(DEVICE) $(GROUPS)
 
@@ -59,7 +59,7 @@ fuzz: $(INSTALLED) ## feed every reader of strangers' bytes with INPUTS=50000 mu
 sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 	@$(BIN)/python -m coordinator.simulator --seeds $(SEEDS)
 
-seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/seed-ledger.md lacks, and record them there
+seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/research/seed-ledger.md lacks, and record them there
 	@$(BIN)/python -m tests.sim.ledger --kind "$(KIND)" --seeds $(SEEDS)
 
 lock: $(INSTALLED) ## write requirements.lock anew: what a user installs, with the digest of every file

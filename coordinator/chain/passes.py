@@ -1,4 +1,4 @@
-"""Whose window is whose where a run reads its text in passes: `data.order = "passes"`. Pure functions (docs/data.md).
+"""Whose window is whose where a run reads its text in passes, `data.order = "passes"` (docs/how-to/data.md). Pure.
 
 A text is cut into windows that do not overlap, and every pass puts all of them in an order of its own. Places in that
 order are dealt out by what peers agree on anyway: a version of fragment 0 has a block of them, and everybody whose work

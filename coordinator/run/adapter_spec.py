@@ -27,7 +27,7 @@ class BaseTensor(Wire):
 class AdapterSpec(Wire):
     """Train a low-rank adapter (LoRA 2106.09685) of the model that `model.source` names, which stays as it is.
 
-    Every peer brings that base itself; without this table a run trains the model (docs/adapters.md).
+    Every peer brings that base itself; without this table a run trains the model (docs/how-to/adapters.md).
     """
 
     OMITS_NONE: ClassVar[bool] = True

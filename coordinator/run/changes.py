@@ -28,7 +28,7 @@ def changed_values(base: RunConfig, changes: Mapping[str, object]) -> dict[str, 
             for part in path:
                 place = place.get(part) if isinstance(place, dict) else None
             if not isinstance(place, dict):
-                raise UsageError(f"{key} is no key of a run file; see docs/config.md")
+                raise UsageError(f"{key} is no key of a run file; see docs/reference/config.md")
             place[last] = value
     return values
 
@@ -38,7 +38,7 @@ def checked_run(values: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(values))  # JSON has arrays where a run has tuples
     except ValidationError as error:
-        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/config.md") from None
+        raise UsageError(f"{fault_of(error, RunConfig)}; see docs/reference/config.md") from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class InnerSpec(Wire):
     precision: Precision = Field(
         "float32",
         description="of a learner's parameters and gradients; `bfloat16` takes half the memory, and steps are rounded "
-        "up or down by lot (docs/models.md)",
+        "up or down by lot (docs/how-to/models.md)",
     )
     momentum: Annotated[float | None, Field(ge=0, lt=1), AfterValidator(_not(MUON_MOMENTUM))] = Field(
         None,

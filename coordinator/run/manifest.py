@@ -69,8 +69,8 @@ class DataSpec(Wire):
 
     source: DataSource = Field(
         "stdlib",
-        description="`stdlib`: this Python's own source text; files (docs/data.md): `text`, `jsonl`, `parquet`, or "
-        "`tokens` that are ready; `hub`: a data set streamed by `datasets` (extra `[hf]`); `own`: as `model.family`",
+        description="`stdlib`: this Python's own source text; files (docs/how-to/data.md): `text`, `jsonl`, `parquet`, "
+        "or `tokens` that are ready; `hub`: a data set streamed by `datasets` (extra `[hf]`); `own`: as `model.family`",
     )
     context_tokens: int = Field(128, ge=8, le=1 << 20, description="length of one training sequence, in tokens")
     sequences_per_step: int = Field(8, ge=1, le=1 << 16, description="sequences in one inner step of one learner")
@@ -96,7 +96,7 @@ class DataSpec(Wire):
     order: Order | None = Field(
         None,
         description="`draws`: every sequence begins anywhere; `passes`: no two peers read one window in one pass "
-        "(docs/data.md)",
+        "(docs/how-to/data.md)",
         json_schema_extra={"type": "string", "enum": list(get_args(Order)), "default": "draws"},
     )
     begin_token: TokenNumber = Field(
@@ -138,7 +138,7 @@ class OuterSpec(Wire):
         max_length=64,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
         description="how contributions become one outer gradient; another name is of a rule that `merge_package` "
-        "brings (docs/aggregators.md)",
+        "brings (docs/how-to/aggregators.md)",
         json_schema_extra={"enum": list(get_args(Merge))},
     )
     contribution_codec: Codec = Field("int8", description="encoding of a member's outer gradient")
@@ -154,7 +154,8 @@ class OuterSpec(Wire):
         False, description="members add what encoding cut off one contribution to their next one"
     )
     merge_package: Installed = Field(
-        None, description="`NAME==VERSION` of the installed package that brings this `merge` (docs/aggregators.md)"
+        None,
+        description="`NAME==VERSION` of the installed package that brings this `merge` (docs/how-to/aggregators.md)",
     )
     merge_sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="names what that rule computes", json_schema_extra=BY_HOST
@@ -256,7 +257,7 @@ class TrustSpec(Wire):
         ge=0,
         le=1,
         description="share of versions of which two members look what one contribution does to the loss; it is shown "
-        "and nothing else (docs/verification.md)",
+        "and nothing else (docs/explanation/verification.md)",
     )
 
     @property
@@ -330,7 +331,7 @@ class RunConfig(Wire):
         try:
             return cls.model_validate(described)
         except ValidationError as error:
-            raise UsageError(f"{source}: {fault_of(error, cls)}; see docs/config.md") from None
+            raise UsageError(f"{source}: {fault_of(error, cls)}; see docs/reference/config.md") from None
 
     @property
     def tokens_per_step(self) -> int:

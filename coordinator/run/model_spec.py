@@ -44,7 +44,7 @@ class TensorEntry(Wire):
 
 
 class ModelSpec(Wire):
-    """A causal language model of `transformers` (docs/models.md), or one that peers bring (docs/session.md)."""
+    """A causal model of `transformers` (docs/how-to/models.md), or one that peers bring (docs/reference/session.md)."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -85,7 +85,7 @@ class ModelSpec(Wire):
         json_schema_extra=BY_HOST,
     )
     package: Installed = Field(
-        None, description="`NAME==VERSION` of the installed package that brings this `family` (docs/models.md)"
+        None, description="`NAME==VERSION` of the installed package that brings this `family` (docs/how-to/models.md)"
     )
     initial: Annotated[Initial | None, AfterValidator(lambda name: None if name == "width" else name)] = Field(
         None,

@@ -33,7 +33,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "real keys": Kind(real_keys=True),
     }
 )
-"""By the name under which seeds are recorded (docs/seed-ledger.md)."""
+"""By the name under which seeds are recorded (docs/research/seed-ledger.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class FaultRecord(BaseModel):
 
 
 class ChaosReport(SwarmReport):
-    """A run to which things were done; docs/chaos.md defines the figures.
+    """A run to which things were done; docs/how-to/chaos.md defines the figures.
 
     `measured_…` and `versions_per_minute` are of the time between warm-up and drain.
     `goodput` is None without a run to compare with, `goodput_ideal` if learners were held to no pace.

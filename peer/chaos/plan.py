@@ -178,7 +178,7 @@ class ChaosPlanFile(_Strict):
         try:
             return cls.model_validate(parse_toml(text, source))
         except ValidationError as error:
-            raise UsageError(f"{source}: {_fault(error)}; see docs/chaos.md") from None
+            raise UsageError(f"{source}: {_fault(error)}; see docs/how-to/chaos.md") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The figures of a chaos run from what happened in it (design §11, docs/chaos.md). Seconds of one monotonic clock."""
+"""The figures of a chaos run from what happened in it (docs/how-to/chaos.md). Seconds of one monotonic clock."""
 
 from __future__ import annotations
 

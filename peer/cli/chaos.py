@@ -33,7 +33,9 @@ app = typer.Typer()
 
 @app.command(epilog="Example: muster chaos --seed 1 --peers 6 --minutes 4 --step-seconds 0.5")
 def chaos(
-    plan: Annotated[Path | None, typer.Option(help="What to do and when (TOML); docs/chaos.md has the keys.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="What to do and when (TOML); docs/how-to/chaos.md has the keys.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Draw a plan, or what a plan file repeats.")] = None,
     peers: Annotated[
         int | None, typer.Option(min=1, help="How many peers to start; default: the plan's, or 4.")

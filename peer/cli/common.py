@@ -44,7 +44,9 @@ DashboardListen = Annotated[
 ]
 Limit = Annotated[
     list[str] | None,
-    typer.Option("--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/home.md)."),
+    typer.Option(
+        "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/home.md)."
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]
 Compiled = Annotated[

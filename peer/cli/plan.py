@@ -205,7 +205,7 @@ def bandwidth(
 
 @app.command(epilog="Example: muster plan swarm examples/plan/homes.toml --plot homes.html")
 def swarm(
-    config: Annotated[Path, typer.Argument(help="What the swarm is like: a TOML file, see docs/plan.md.")],
+    config: Annotated[Path, typer.Argument(help="What the swarm is like: a TOML file, see docs/how-to/plan.md.")],
     plot: Annotated[
         Path | None, typer.Option(help="Draw useful compute against line speed: .html or .png.", callback=_drawable)
     ] = None,

@@ -1,4 +1,4 @@
-"""Text that people bring: files of text, JSON lines or Parquet, ready tokens, or a data set of the Hub (docs/data.md).
+"""Text that people bring: files of text, JSON lines or Parquet, tokens, or a data set of the Hub (docs/how-to/data.md).
 
 A manifest opens no file here: whoever runs a peer names the files, and the run's digest says whether they are the same
 as the host's.

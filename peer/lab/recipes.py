@@ -1,4 +1,4 @@
-"""Which settings suit which lines; docs/results.md has what was measured of each."""
+"""Which settings suit which lines; docs/research/results.md has what was measured of each."""
 
 from __future__ import annotations
 

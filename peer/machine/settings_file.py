@@ -31,7 +31,9 @@ def keep_limits(data_directory: Path, changes: Mapping[str, Value]) -> None:
     with suppress(UsageError, ValueError):
         if PeerSettings.model_validate(parse_toml(text, SETTINGS_NAME)).limits == wanted:
             return _write(path, text)
-    raise UsageError(f"{path} is not written as in docs/home.md and cannot be changed from here; change it by hand")
+    raise UsageError(
+        f"{path} is not written as in docs/how-to/home.md and cannot be changed from here; change it by hand"
+    )
 
 
 def changed_text(text: str, changes: Mapping[str, Value]) -> str:

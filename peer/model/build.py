@@ -77,9 +77,9 @@ def initial_parameters(spec: ModelSpec, seed: int, tensors: Sequence[TensorSpec]
     """Seeded float32 values of these tensors, or of all of `parameter_specs`, by name: the state at version 0.
 
     Norms start at one, biases at zero, matrices uniform within their bounds, or ±1/√hidden_size, from which a small
-    Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/experiments.md). The numbers come
-    from a SHAKE-256 stream per tensor through one exact conversion and one rounding, so that all machines and releases
-    draw the same bits; torch's normal numbers differ with the vector width of the CPU.
+    Llama learns far quicker than from the deviation of 0.02 in `transformers` (docs/research/experiments.md). The
+    numbers come from a SHAKE-256 stream per tensor through one exact conversion and one rounding, so that all machines
+    and releases draw the same bits; torch's normal numbers differ with the vector width of the CPU.
     """
     bound = 1 / math.sqrt(spec.hidden_size)
     return {tensor.name: _initial_values(tensor, bound, seed) for tensor in tensors or parameter_specs(spec)}

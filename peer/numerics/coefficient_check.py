@@ -24,7 +24,7 @@ from peer.numerics.robust.segments import TensorInputs, merge_segment, tensor_sc
 from peer.numerics.robust.selection import tolerated
 from peer.numerics.robust.stack import Floats, Singles
 
-EXCESS_MAX = 0.4  # of its weight, by which a member's coefficient may differ from a sample's; see docs/verification.md
+EXCESS_MAX = 0.4  # share of its weight a coefficient may differ from a sample's (docs/explanation/verification.md)
 ELEMENTS_MIN = 512  # or as good as these: what fewer elements say of a whole partition is not enough
 ERRORS = 8.0  # over √elements: how far a sample's cosines may be off; 7.2 was the most seen, 0.7 the median
 COSINE_ERROR_MAX = 0.25  # reached below a thousand elements

@@ -28,7 +28,7 @@ NORM_MIN = 1e-12  # an input shorter than this has no direction
 DIRECTION_MIN = 1e-6  # a mean of unit vectors shorter than this is what float32 rounding left of cancelling ones
 
 PieceRule = Callable[[NDArray[np.float32], NDArray[np.float64]], Any]
-"""The rule that an installed package brings (docs/aggregators.md); only `peer.numerics.robust.brought` calls it."""
+"""The rule of an installed package (docs/how-to/aggregators.md); only `peer.numerics.robust.brought` calls it."""
 
 
 @dataclass(frozen=True, slots=True)

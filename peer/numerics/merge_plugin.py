@@ -1,4 +1,4 @@
-"""A merge rule that an installed package brings (docs/aggregators.md): tried out before it is used, and compared.
+"""A merge rule of an installed package (docs/how-to/aggregators.md): tried out before it is used, and compared.
 
 Members recompute single leaves, so whatever a rule makes of some elements it must make of them alone. And two machines
 may have the same version of a package and come to other bytes. So the host writes into the manifest what its rule makes

@@ -17,7 +17,7 @@ from peer.plan.population import Flags, Floats, Population
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
 STATE_BITS = 64.0  # anchor and momentum, float32
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
-ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/experiments.md: codecs)
+ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
 MERGED_PER_SECOND = 4e7  # elements × members of the default merge on one core (design §7: 0.4 s for 16 × 2²⁰)
 APPLIED_PER_SECOND = 5e7  # elements decoded, stepped, and hashed as anchor and momentum, on one core
 FIRST_FLIGHT_BYTES = 14_480  # ten segments: what TCP sends before the first acknowledgement (RFC 6928)

@@ -21,7 +21,7 @@ ROUNDS_MAX = 20_000
 SECONDS_PER_DAY = 86_400
 LEARNER_BYTES = (
     4 + 4 + 2.03
-)  # per parameter: value, gradient, 8-bit AdamW (docs/experiments.md); activations come on top
+)  # per parameter: value, gradient, 8-bit AdamW (docs/research/experiments.md); activations come on top
 SLOT_BYTES = 12.0  # per parameter of a fragment in flight, shared with the learner (`peer.learner.memory_estimate`)
 STEPS_KEPT = 2  # of every fragment, for those who missed one
 

@@ -79,7 +79,7 @@ class PlanFile(_Strict):
         try:
             return cls.model_validate(_toml(path))
         except ValidationError as error:
-            raise UsageError(f"{path}: {_fault(error)}; see docs/plan.md") from None
+            raise UsageError(f"{path}: {_fault(error)}; see docs/how-to/plan.md") from None
 
     def workload(self, path: Path) -> Workload:
         """What is trained; `path` is where this file lies. Raises UsageError."""
@@ -90,7 +90,7 @@ class PlanFile(_Strict):
         try:
             config = RunConfig.model_validate(sections)
         except ValidationError as error:
-            raise UsageError(f"{source}: {_fault(error)}; see docs/config.md") from None
+            raise UsageError(f"{source}: {_fault(error)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
         parameters = _parameters(config) if self.parameters is None else self.parameters
         return Workload(parameters, tokens, config.pace, config.outer, self.group_max)

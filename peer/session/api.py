@@ -1,4 +1,4 @@
-"""A researcher's own model, optimizer and loop in a run (docs/session.md): `with Session(run, model) as session`.
+"""A researcher's own loop in a run (docs/reference/session.md): `with Session(run, model) as session`.
 
 The loop's process plays the learner. A peer of its own process does everything else, so a step never waits for the
 network: `step` copies a fragment out or writes one in, whenever the peer has asked for it since the last step.

@@ -1,4 +1,4 @@
-"""The peer behind a session: `python -m peer.session.process SOCKET MEMORY PARENT` (docs/session.md).
+"""The peer behind a session: `python -m peer.session.process SOCKET MEMORY PARENT` (docs/reference/session.md).
 
 Protocol, network and checkpoints live here, so that the loop of the process that started us never waits for them. It
 is told first what to take part in; from then on it is an ordinary peer whose learner is that loop.

@@ -87,4 +87,4 @@ def test_the_image_is_built_with_every_file_that_the_wheel_takes() -> None:
 
 
 def test_configuration_page_is_current() -> None:
-    assert (ROOT / "docs/config.md").read_text(encoding="utf-8") == config_docs.render()
+    assert (ROOT / "docs/reference/config.md").read_text(encoding="utf-8") == config_docs.render()

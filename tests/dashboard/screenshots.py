@@ -1,4 +1,4 @@
-"""`python -m tests.dashboard.screenshots`: pictures of every page of the demo, for the README and docs/dashboard.md."""
+"""`python -m tests.dashboard.screenshots`: pictures of the demo's pages, for README and docs/how-to/dashboard.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One experiment of docs/results.md, what most begin with, and ways to vary that."""
+"""One experiment of docs/research/results.md, what most begin with, and ways to vary that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments behind docs/results.md: groups of `muster lab` commands, each a name and its arguments."""
+"""The experiments behind docs/research/results.md: groups of `muster lab` commands, each a name and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/results.md, from kept reports alone, as its tables are."""
+"""The pictures of docs/research/results.md, from kept reports alone, as its tables are."""
 
 from __future__ import annotations
 

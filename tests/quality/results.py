@@ -1,4 +1,4 @@
-"""`make results`: run the experiments that have no result yet, then make the tables and pictures of docs/results.md.
+"""`make results`: run the experiments that lack a result, then make the tables and pictures of docs/research.
 
 `python -m tests.quality.results [GROUP …] [--jobs N] [--device cuda]`; without a group all of them. Each result is one
 JSON file, written when its run has ended, so whoever stops it may go on later.
@@ -26,7 +26,7 @@ from tests.quality.plots import PLOTS
 from tests.quality.tables import Reports, fill
 
 RESULTS = Path("docs/results")
-PAGE = Path("docs/results.md")
+PAGE = Path("docs/research/results.md")
 TASK = Path("build/sorting.txt")  # as tests/quality/sorting.toml has it
 BULKY = ("state_digests", "run_id")  # what nobody compares between runs
 LIBRARIES = ("torch", "bitsandbytes", "transformers", "numpy")

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, made from kept reports alone: a table that cannot be made again is no result."""
+"""The tables of docs/research, made from kept reports alone: a table that cannot be made again is no result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results.md says what the kept reports say, and no experiment shares a name with another."""
+"""docs/research/results.md says what the kept reports say, and no experiment shares a name with another."""
 
 from __future__ import annotations
 

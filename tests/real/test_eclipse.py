@@ -74,7 +74,7 @@ def _goes_on(machines: Machines, invite: str) -> None:
 
 @contextmanager
 def _timed(what: str) -> Iterator[None]:
-    """For docs/results.md: shown by `pytest -s`, asserted by nobody."""
+    """For docs/research/results.md: shown by `pytest -s`, asserted by nobody."""
     start = time.monotonic()
     yield
     print(f"{what} in {time.monotonic() - start:.1f} s")

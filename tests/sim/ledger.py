@@ -1,6 +1,6 @@
 """`python -m tests.sim.ledger --kind attacked --seeds 500`: run the next unrecorded seeds of a kind, and record them.
 
-docs/seed-ledger.md gets one line, and only when the last seed has ended. What broke is printed at once and named there.
+docs/research/seed-ledger.md gets one line when the last seed has ended. What broke is printed at once and named there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from coordinator.simulator.seeds import KINDS, Kind, SeedOutcome, outcomes
 from tests.checkout import ROOT, git
 
-LEDGER = ROOT / "docs" / "seed-ledger.md"
+LEDGER = ROOT / "docs/research/seed-ledger.md"
 SIMULATED = ("coordinator", "dht")  # what a simulated seed runs
 NONE = "none"
 ROW = re.compile(

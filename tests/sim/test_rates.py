@@ -92,5 +92,5 @@ def test_so_they_do_at_other_seeds_with_whatever_convicts_nobody(attack: str) ->
 @pytest.mark.parametrize("setting", [FOUR, SEVEN])
 @pytest.mark.parametrize("attack", [*SILENT_AT_ONE_STAGE, *SILENT_SOMEWHERE])
 def test_so_they_do_at_the_shipped_pace_with_whoever_is_silent_somewhere(attack: str, setting: Setting) -> None:
-    """Of seven with two that shun half it is luck: other seeds leave 31 to 40 of 79 (docs/results.md)."""
+    """Of seven with two that shun half it is luck: other seeds leave 31 to 40 of 79 (docs/research/results.md)."""
     check(attack, setting, range(1))

@@ -16,7 +16,7 @@ from coordinator.simulator.chaos import STRIKES, VERSIONS_MIN, SeedReport, run_s
 from tests.checkout import ROOT
 from tests.extra import extra
 
-SEEDS = 15  # docs/seed-ledger.md counts thousands, by `make seeds`
+SEEDS = 15  # docs/research/seed-ledger.md counts thousands, by `make seeds`
 SEEDS_WITH_REAL_KEYS = 2
 SEEDS_UNDER_ATTACK = 10
 SEEDS_WITH_STRANGERS = 5

@@ -2,7 +2,7 @@
 
 `python -m tests.bench.elastic --plan examples/chaos/headline.toml --step-seconds 1 --report elastic.json`, as root.
 Both train the same model at the same pace with the same tokens per step, on machines of their own (network namespaces),
-and are measured by the same rules (docs/chaos.md). For elastic data-parallel (torch, gloo) see `worker.py`; its
+and are measured by the same rules (docs/how-to/chaos.md). For elastic data-parallel (torch, gloo) see `worker.py`; its
 rendezvous lies on a machine that is never broken, so what the plan does to Muster's host is left out.
 """
 

@@ -1,4 +1,4 @@
-"""What a run of elastic data-parallel has come to, by the rules of `muster chaos` (docs/chaos.md)."""
+"""What a run of elastic data-parallel has come to, by the rules of `muster chaos` (docs/how-to/chaos.md)."""
 
 from __future__ import annotations
 

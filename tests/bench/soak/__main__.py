@@ -92,7 +92,7 @@ def growth(readings: list[Reading], settling_seconds: float) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """As docs/results.md shows it."""
+    """As docs/research/results.md shows it."""
     rows = ["| process | MB after settling | growth per hour | files |", "| --- | --- | --- | --- |"]
     for name, one in found["processes"].items():
         files = "" if one["descriptors"] is None else " → ".join(map(str, one["descriptors"]))

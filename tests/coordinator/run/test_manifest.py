@@ -65,7 +65,7 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("speed = 3", ["run.toml", "speed", "is not a known key", "docs/config.md"]),
+        ("speed = 3", ["run.toml", "speed", "is not a known key", "docs/reference/config.md"]),
         ("[pace]\nspeed = 3", ["run.toml", "pace.speed", "is not a known key"]),
         ("pace = 3", ["run.toml", "pace:"]),
         ("seed = '0'", ["run.toml", "seed", "valid integer"]),

@@ -136,7 +136,7 @@ def test_swarm_over_line_speeds() -> None:
         (SMALL + "preset = 'moon'", "swarm.preset"),
         ("group_max = 99\n" + SMALL, "group_max"),
         ("run = 'nowhere.toml'\n" + SMALL, "there is no file at"),
-        ("pace = {fragments = 0}\n" + SMALL, "pace.fragments.*docs/config.md"),
+        ("pace = {fragments = 0}\n" + SMALL, "pace.fragments.*docs/reference/config.md"),
         ("no toml", "not valid TOML"),
         ("[local]\npeers = 2\nstep_seconds = 1.0\nchaos = 'nowhere.toml'", "there is no plan at"),
     ],
