@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from dht.addresses import PeerAddress
+from dht.admission import Ticket, pass_of
 from dht.errors import PeerError, UsageError
 from dht.identity import PeerId, peer_id_of, public_key_of
 from dht.statement import Digest, digest_of
@@ -32,14 +34,14 @@ class _InviteBody(Wire):
     run_id: Digest
     organiser_key: bytes = Field(min_length=32, max_length=32)
     addresses: tuple[str, ...] = Field(min_length=1, max_length=ADDRESSES_MAX)
-    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)  # of admission, which no run asks for: not looked at
+    token: bytes | None = Field(None, max_length=TOKEN_BYTES_MAX)  # an encoded `Ticket`, where not everybody may join
     heads_digest: Digest | None = None
     heads_version: int | None = Field(None, ge=0, le=2**53)
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Run, organiser and where to call; the heads the issuer vouches for.
+    """Run, organiser and where to call; the heads the issuer vouches for; what lets its holder in.
 
     The heads are one version of every fragment, `heads_version`, and a hash over their digests.
     `str(invite)` is the line of text; raises UsageError if it would not fit.
@@ -50,6 +52,7 @@ class Invite:
     addresses: tuple[PeerAddress, ...]
     heads_digest: bytes | None = None
     heads_version: int | None = None
+    ticket: Ticket | None = None
 
     def __str__(self) -> str:
         if not 1 <= len(self.addresses) <= ADDRESSES_MAX:
@@ -58,6 +61,7 @@ class Invite:
             run_id=self.run_id,
             organiser_key=public_key_of(self.organiser).public_bytes_raw(),
             addresses=tuple(address.text.removesuffix(self.organiser) for address in self.addresses),
+            token=None if self.ticket is None else self.ticket.to_wire(),
             heads_digest=self.heads_digest,
             heads_version=self.heads_version,
         ).to_wire()
@@ -70,6 +74,10 @@ class Invite:
         """Whom it names."""
         return frozenset(address.peer_id for address in self.addresses)
 
+    def pass_for(self, peer: PeerId) -> bytes:
+        """What this peer shows at every door of the run; nothing where the invite holds nothing for that."""
+        return b"" if self.ticket is None else pass_of(self.ticket, self.run_id, peer).to_wire()
+
     @classmethod
     def parse(cls, text: str) -> Invite:
         """Read an invite, however it was wrapped or capitalised on its way; raises UsageError in words."""
@@ -79,7 +87,14 @@ class Invite:
             raise UsageError("the invite holds something this version cannot read; ask for a new one") from None
         organiser = peer_id_of(body.organiser_key)
         addresses = tuple(_address_of(address, organiser) for address in body.addresses)
-        return cls(body.run_id, organiser, addresses, body.heads_digest, body.heads_version)
+        return cls(body.run_id, organiser, addresses, body.heads_digest, body.heads_version, _ticket(body))
+
+
+def _ticket(body: _InviteBody) -> Ticket | None:
+    """None also for a token of something else, which an early invite may hold: whoever needs a ticket is told so."""
+    with suppress(PeerError):
+        return None if body.token is None else Ticket.from_wire(body.token)
+    return None
 
 
 def _address_of(address: str, organiser: PeerId) -> PeerAddress:

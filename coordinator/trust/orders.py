@@ -14,9 +14,10 @@ from pydantic import Field
 
 from coordinator.chain.chain import Rules
 from coordinator.run.model_spec import LINE
+from dht.admission import Delegation, place
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer
-from dht.statement import Context, PeerIdText, Statement, digest_of, make_statement
+from dht.statement import PeerIdText, Statement, digest_of, make_statement
 from dht.wire import Wire
 
 REASON_CHARACTERS_MAX = 120
@@ -31,12 +32,6 @@ class Order(Wire):
     revoked: bool
     serial: int = Field(ge=0, le=SERIAL_MAX)  # unix milliseconds, where the issuer's clock is right
     reason: str = Field("", max_length=REASON_CHARACTERS_MAX, pattern=LINE)
-
-
-class Delegation(Wire):
-    """«This key may give orders as I may», said by the organiser."""
-
-    deputy: PeerIdText
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +53,19 @@ class Issued:
         return self.by_organiser, self.order.serial, self.order.revoked, digest
 
 
-def order_place(run_id: bytes, kind: str) -> Context:
-    """Where orders and delegations are said: once for the whole run."""
-    return Context(run_id=run_id, kind=kind, fragment=0, version=0, group=b"")
-
-
 def sign_order(signer: Signer, run_id: bytes, order: Order) -> Statement:
     """The order of an organiser or a co-organiser."""
-    return make_statement(signer, order_place(run_id, "order"), order)
+    return make_statement(signer, place(run_id, "order"), order)
 
 
 def delegate(organiser: Signer, run_id: bytes, deputy: PeerId) -> Statement:
     """The organiser's word that somebody is a co-organiser."""
-    return make_statement(organiser, order_place(run_id, "delegate"), Delegation(deputy=deputy))
+    return make_statement(organiser, place(run_id, "delegate"), Delegation(deputy=deputy))
 
 
 def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
     """The order that a verified statement gives; `delegation` shows that a co-organiser may. Raises PeerError."""
-    if statement.context != order_place(rules.run_id, "order"):
+    if statement.context != place(rules.run_id, "order"):
         raise PeerError("no order of this run")
     order, issuer = statement.read(Order), PeerId(statement.sender)
     if order.to_wire() != statement.body:
@@ -87,7 +77,7 @@ def read_order(statement: Statement, delegation: bytes, rules: Rules) -> Issued:
             raise PeerError("an organiser needs nobody's word")
         return Issued(order, issuer, by_organiser=True)
     word = Statement.from_wire(delegation)
-    if word.to_wire() != delegation or word.context != order_place(rules.run_id, "delegate"):
+    if word.to_wire() != delegation or word.context != place(rules.run_id, "delegate"):
         raise PeerError("no delegation of this run")
     if word.sender != rules.organiser or word.read(Delegation).deputy != issuer or not word.verify(rules.verifier):
         raise PeerError("an order of somebody who may give none")

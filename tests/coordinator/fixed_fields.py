@@ -7,6 +7,7 @@ minor version would leave out what it does not know and come to others:
 * of an `Outcome` and of what is in it, what voters sign; each of them computes it for itself;
 * of a `Conviction`, the trust table that an outcome names; of a `CellYield`, the name of the cell;
 * of an `Order` and a `Delegation`, what a peer is shown out by: one with something unknown in it is refused;
+* of a `Pass`, what it proves: one with something unknown in it is refused;
 * of `Evidence`, its exhibits and the statements in it, the one encoding that convicts (`Evidence.parse`);
 * of a `Proof` and the certificates in it, the file of an export (`peer.export.verifier`). Certificates are also handed
   on by peers that have read them.
@@ -28,9 +29,10 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.trust.evidence import Evidence, OpenedLeaf
-from coordinator.trust.orders import Delegation, Order
+from coordinator.trust.orders import Order
 from coordinator.wire.messages import CellYield
 from coordinator.wire.openings import OpenedInput, Refutation
+from dht.admission import Delegation, Grant, Pass, Word
 from dht.statement import Context, Statement
 from dht.wire import Wire
 
@@ -78,6 +80,9 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         CellYield: "contributors",
         Order: "subject revoked serial reason",
         Delegation: "deputy",
+        Grant: "key role uses expires_unix_seconds",
+        Word: "grant signature issuer delegation",
+        Pass: "word admission",
         Evidence: "charge statements exhibit",
         OpenedLeaf: "partition index piece path",
         Refutation: "partition turn result leaf inputs piece siblings",

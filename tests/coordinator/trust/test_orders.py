@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from coordinator.trust.orders import (
     ORDERS_MAX,
-    Delegation,
     Issued,
     Order,
     Orders,
     delegate,
     merged,
-    order_place,
     read_order,
     sign_order,
 )
+from dht.admission import Delegation, place
 from dht.errors import PeerError
 from dht.identity import PeerId
 from dht.statement import Statement, make_statement
@@ -121,7 +120,7 @@ def test_organiser_and_co_organisers_may_give_orders() -> None:
         (signed(ORGANISER, ORGANISER.peer_id), b""),
         (signed(ORGANISER, ANN.peer_id, digest("another")), b""),
         (signed(ORGANISER, ANN.peer_id), delegate(ORGANISER, RUN_ID, DEPUTY.peer_id).to_wire()),
-        (make_statement(ORGANISER, order_place(RUN_ID, "order"), Delegation(deputy=ANN.peer_id)), b""),
+        (make_statement(ORGANISER, place(RUN_ID, "order"), Delegation(deputy=ANN.peer_id)), b""),
     ],
 )
 def test_nobody_else_may(statement: Statement, word: bytes) -> None:
