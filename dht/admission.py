@@ -11,6 +11,7 @@ How often an invite was used, and who was shown out, does not follow from a pass
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from dht.wire import Wire
 PASS_BYTES_MAX = 512
 GRANT_BYTES_MAX = 128
 USES_MAX = 256
+READ_KEPT = 4096
 UNIX_SECONDS_MAX = 2**40
 
 Role = Literal["trainer", "witness", "observer"]
@@ -130,6 +132,7 @@ def pass_of(ticket: Ticket, run_id: bytes, peer: PeerId) -> Pass:
     return let_in(Identity(ticket.seed), run_id, ticket.word, peer)
 
 
+@lru_cache(maxsize=READ_KEPT)  # met with every call and join; what proves nothing is not kept
 def read_pass(data: bytes, peer: PeerId, house: House) -> Welcome:
     """What a pass says of the peer that shows it; raises PeerError if it proves nothing. The cheapest is checked first.
 

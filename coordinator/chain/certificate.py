@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from coordinator.chain.guests import GUESTS_MAX, InviteUses
 from coordinator.chain.weights import creditable
 from coordinator.run.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from dht.errors import PeerError
@@ -61,6 +62,8 @@ class Conviction(Wire):
 class Outcome(Wire):
     """Everything a round decided except the bytes of the new state; voters sign its digest. None: a void partition."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     fragment: int = Field(ge=0, lt=FRAGMENTS_MAX)
     version: int = Field(ge=1)
     parent: Digest
@@ -76,6 +79,7 @@ class Outcome(Wire):
     coin: Digest
     active_set: Digest
     trust: Digest
+    guests: tuple[InviteUses, ...] | None = Field(None, max_length=GUESTS_MAX)  # of fragment 0, if there are any
 
     @cached_property
     def digest(self) -> bytes:

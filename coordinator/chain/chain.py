@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate, misfit, refusal
+from coordinator.chain.guests import NO_GUESTS, Guests, extends
 from coordinator.chain.newcomer_limits import most_newcomers
 from coordinator.chain.packed_history import PackedHistory
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, TrustSpec
+from dht.admission import House
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.statement import digest_of
@@ -34,6 +37,7 @@ class Rules:
     chain_kept: int = CHAIN_KEPT
     trust: TrustSpec = field(default_factory=TrustSpec)
     organiser: PeerId = NOBODY
+    admission: AdmissionSpec | None = None
 
     @classmethod
     def of(cls, manifest: Manifest, verifier: Verifier, chain_kept: int = CHAIN_KEPT) -> Rules:
@@ -48,7 +52,18 @@ class Rules:
             chain_kept,
             config.trust,
             PeerId(manifest.organiser),
+            config.admission,
         )
+
+    @property
+    def house(self) -> House:
+        """Whose passes count."""
+        return House(self.run_id, self.organiser, self.verifier)
+
+    @property
+    def keyholders(self) -> frozenset[PeerId]:
+        """Who needs no pass."""
+        return self.founders | {self.organiser}
 
     @property
     def memory(self) -> int:
@@ -171,6 +186,10 @@ class Chain:
         """Members of the newest certificate; the founders at version 0."""
         return self.certificates[-1].outcome.roster_ids if self.certificates else self.rules.founders
 
+    def guests(self) -> Guests:
+        """Who came by an invite with limits, as the newest certificate of fragment 0 says."""
+        return (self.certificates[-1].outcome.guests if self.certificates else None) or NO_GUESTS
+
     def beacon(self) -> bytes:
         """Public randomness that orders leaders and reducers of the next version."""
         if self._beacon is None:
@@ -195,6 +214,8 @@ class Chain:
         roster, rules = certificate.outcome.roster_ids, self.rules
         if len(roster - self.known()) > most_newcomers(rules.trust.newcomers_share, len(roster)):
             return "has too many newcomers"
+        if not extends(certificate.outcome.guests or NO_GUESTS, self.guests()):
+            return "forgets who came by which invite"
         electors = roster - self.on_probation(roster)
         unfit = misfit(certificate, self.digest, electors, self.active_set(), rules.min_share)
         return unfit or rules.refusal(certificate)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
+from coordinator.chain.guests import GUESTS_FRAGMENT
 from coordinator.core.actions import Action, Send, Tell, VoteRecord
 from coordinator.core.context import Core
 from coordinator.core.events import (
@@ -88,6 +89,8 @@ class Engine:
 
     def _step(self, event: Event, now: float) -> list[Action]:
         actions: list[Action] = []
+        if self.core.door.is_closed:
+            self.core.door.guests = self.machines[GUESTS_FRAGMENT].chain.guests()
         if isinstance(event, Received) and isinstance(event.message, Statement):
             actions += self.tribunal.hear(event.message, now)
         try:

@@ -135,6 +135,8 @@ class VersionRound:
             return [Send(group.leader, AskEvidenceNote(evidence=one.evidence)) for one in unproven]
         if banned := self.core.bans.among(group.members):
             return [*self._show(group, banned), *self._decline(group)]
+        if refused := _refused(self.core, group, now):
+            return [*refused, *self._decline(group)]
         if not self._may_enter(group, now):
             return self._decline(group)
         if lacking := self.joining.lacking(group, _silent(self, group.attempt)):
@@ -285,6 +287,15 @@ def bound_until(rounds: VersionRound) -> float:
     """When the last lock ends, or ended, that a vote of ours at this base brought; 0 without one."""
     locks = [one.timeline.lock_end for one in rounds.all() if one.voted]
     return max(rounds.bonds.at(rounds.chain.digest).until, *locks, 0.0)
+
+
+def _refused(core: Core, group: Group, now: float) -> list[Send]:
+    """What shows a leader that somebody in its roster is not let in: without it, it might not know."""
+    door, brings = core.door, group.contributors
+    refused = [peer for peer, shown in group.passes.items() if door.seat_refusal(peer, shown, peer in brings, now)]
+    given = {key: core.bans.order_about(key) for peer in refused for key in door.grounds(peer)}
+    shown = [EvidenceNote(evidence=ban.evidence.to_wire()) for ban in given.values() if ban is not None]
+    return [Send(group.leader, one) for one in shown]
 
 
 def _left_out(rounds: VersionRound, group: Group) -> int:

@@ -168,7 +168,17 @@ class RosterBuilder:
         joined = {peer: frozenset(join.networks) for peer, (_, join) in self.joins.items() if peer not in silent}
         all_named = {**joined, **named}
         limits = limits_at(self.core, self.chain, self.attempt, all_named)
-        return limits.admitted(beacon_order(self.chain.beacon(), all_named)), limits
+        order = beacon_order(self.chain.beacon(), all_named)
+        surplus = self.core.door.surplus(order, {peer: self.joins[peer][1].admission or b"" for peer in joined})
+        return limits.admitted([peer for peer in order if peer not in surplus]), limits
+
+    def turn_away(self, now: float) -> bool:
+        """Forget joins of peers that have no seat any more; whether one of them is in our roster."""
+        door = self.core.door
+        for peer, (_, join) in list(self.joins.items()):
+            if door.seat_refusal(peer, join.admission or b"", join.contributes, now):
+                del self.joins[peer]
+        return not self.joins.keys() >= set(self.members)
 
     def _grace_since(self) -> float:
         """When the quorum was reached, or when it is no longer waited for: K says when grace starts, not who may go on.
@@ -198,10 +208,10 @@ class RosterBuilder:
 
         Whoever was `silent` in a void attempt just before is left out, as long as the others are enough (step 2).
         """
+        turned_away = self.turn_away(now)
         if self.roster is not None:
-            changed = self.lacking(frozenset(self.members), self.passed_over) or any(
-                peer in self.core.bans for peer in self.members
-            )
+            lacking = self.lacking(frozenset(self.members), self.passed_over)
+            changed = lacking or turned_away or any(peer in self.core.bans for peer in self.members)
             return self._issue(self.passed_over, now) if changed and self.revision < REVISIONS_MAX else []
         self._drop_expired(now)
         for left_out in (silent, frozenset[PeerId]()) if silent else (silent,):

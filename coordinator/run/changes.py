@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator.run.manifest import RunConfig, fault_of
+from coordinator.run.manifest import RunConfig
+from coordinator.run.toml_file import fault_of
 from dht.errors import UsageError
 
 

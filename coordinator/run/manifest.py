@@ -6,17 +6,17 @@ founders, organiser, the digest of the data and of the initial state.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.model_spec import BY_HOST, LINE, OWN, Installed, ModelSpec
-from coordinator.run.toml_file import parse_toml, read_text
+from coordinator.run.toml_file import fault_of, parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
@@ -261,6 +261,11 @@ class TrustSpec(Wire):
     )
 
     @property
+    def protections(self) -> tuple[float, ...]:
+        """What a run needs that lets in anybody; 0 is off."""
+        return self.probation_rounds, 1 - self.network_share, self.audit_share
+
+    @property
     def bounds_newcomers(self) -> bool:
         """Whether strangers are few in any group: then a run can only begin with founders that train."""
         return self.newcomers_share < 1
@@ -299,11 +304,14 @@ class RunConfig(Wire):
     trust: TrustSpec = Field(default_factory=TrustSpec)
     about: AboutSpec | None = None
     adapter: AdapterSpec | None = None
+    admission: AdmissionSpec | None = None
 
     @model_validator(mode="after")
     def _relations(self) -> Self:
         if self.adapter is not None and self.model.is_own:
             raise ValueError('[adapter] needs a model of transformers, not model.family = "own"')
+        if self.admission is not None:
+            self.admission.check(self.trust.protections, self.pace.min_group)
         if self.pace.cells and self.trust.bounds_newcomers:  # as probation needs it to be
             raise ValueError("trust.newcomers_share cannot be combined with pace.cells: cells do not know who is new")
         if self.data.is_in_passes and (self.pace.cells or self.data.source == OWN):
@@ -339,33 +347,13 @@ class RunConfig(Wire):
         return self.data.context_tokens * self.data.sequences_per_step
 
 
-def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that is wrong with a value of this model, in words."""
-    first = error.errors()[0]
-    if first["type"] == "value_error":  # one of our own, which names its keys
-        return str(first["ctx"]["error"])
-    problem = _unknown(first["loc"], model) if first["type"] == "extra_forbidden" else first["msg"].lower()
-    return f"{'.'.join(map(str, first['loc']))}: {problem}"
-
-
-def _unknown(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """What is wrong with a key that a file of this model does not have, and which one may have been meant."""
-    for table in place[:-1]:
-        annotation = model.model_fields[str(table)].annotation
-        (model,) = (
-            one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)
-        )
-    nearest = get_close_matches(str(place[-1]), model.model_fields, n=1)
-    return "is not a known key" + (f"; did you mean {nearest[0]}?" if nearest else "")
-
-
 def run_id_of(manifest: bytes) -> bytes:
     """The run id of an encoded manifest, also of one that this version cannot read."""
     return digest_of(b"muster-manifest", manifest)
 
 
 class Manifest(Wire):
-    """A run that exists. Hash it with `run_id`."""
+    """A run that exists."""
 
     config: RunConfig
     organiser: PeerIdText

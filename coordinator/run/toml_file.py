@@ -5,8 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
 
 from dht.errors import UsageError
 
@@ -37,3 +40,23 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is not valid TOML: {error}") from None
+
+
+def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first thing that is wrong with a value of this model, in words."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # one of our own, which names its keys
+        return str(first["ctx"]["error"])
+    problem = _unknown(first["loc"], model) if first["type"] == "extra_forbidden" else first["msg"].lower()
+    return f"{'.'.join(map(str, first['loc']))}: {problem}"
+
+
+def _unknown(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """What is wrong with a key that a file of this model does not have, and which one may have been meant."""
+    for table in place[:-1]:
+        annotation = model.model_fields[str(table)].annotation
+        (model,) = (
+            one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)
+        )
+    nearest = get_close_matches(str(place[-1]), model.model_fields, n=1)
+    return "is not a known key" + (f"; did you mean {nearest[0]}?" if nearest else "")

@@ -126,6 +126,7 @@ class VirtualPeer:
     given: int = 0  # states and steps that others fetched here
     brought: dict[bytes, list[Work]] = field(default_factory=dict)  # by roster, over all lives
     mischief: Mischief | None = None  # None: honest
+    own_pass: bytes = b""  # where the run asks for one
 
     def __post_init__(self) -> None:
         genesis = self.world.manifest.genesis
@@ -155,6 +156,7 @@ class VirtualPeer:
             chain_kept=world.chain_kept,
             mischief=lambda: self.mischief,
         )
+        core.door.own = self.own_pass
         genesis = enumerate(world.manifest.genesis)
         chains = [Chain.holding(core.rules, index, state, disk.certificates[index]) for index, state in genesis]
         self.life += 1
@@ -241,9 +243,12 @@ class VirtualPeer:
 
     def see(self, peer: PeerId, presence: Presence) -> None:
         """A presence record has reached us."""
-        self.handle(PresenceSeen(peer, presence))
+        if _lets_in(self, peer):
+            self.handle(PresenceSeen(peer, presence))
 
     def _receive(self, sender: PeerId, message: Message, payload: bytes | None) -> None:
+        if not (sender == self.me or _lets_in(self, sender)):
+            return
         if self.mischief is not None and self.mischief.is_deaf_to(sender, message):
             return
         for answer in () if self.mischief is None else self.mischief.hears(sender, message):
@@ -350,6 +355,13 @@ class VirtualPeer:
             return None
 
         self._later(2 * network.delay_seconds() if holders else FETCH_TIMEOUT_SECONDS, ask)
+
+
+def _lets_in(host: VirtualPeer, peer: PeerId) -> bool:
+    """As the doors of a real peer: records and streams of whoever has no part come no further."""
+    shown = host.world.directory[peer].own_pass
+    door = None if host.engine is None else host.engine.core.door
+    return door is not None and (not door.is_closed or door.refusal(peer, shown, host.world.clock.now) is None)
 
 
 def _carried(mischief: Mischief | None, action: Send) -> bytes | None:

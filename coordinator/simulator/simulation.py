@@ -15,6 +15,7 @@ from coordinator.chain.certificate import more_than_share
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.core.actions import Action
 from coordinator.core.events import PeerGone
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import Manifest, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
@@ -43,12 +44,23 @@ def make_signers(count: int, seed: int, real_keys: bool) -> tuple[list[Signer], 
 
 
 def make_manifest(
-    pace: PaceSpec, founders: Sequence[PeerId], seed: int, trust: TrustSpec = EVERYBODY_AT_ONCE
+    pace: PaceSpec,
+    founders: Sequence[PeerId],
+    seed: int,
+    trust: TrustSpec = EVERYBODY_AT_ONCE,
+    admission: AdmissionSpec | None = None,
 ) -> Manifest:
     """A manifest for virtual peers."""
     fixed = InnerSpec(optimizer="adamw8bit")  # nothing steps; but what ships must not change every seed's draws
     config = RunConfig(
-        name="virtual", seed=seed, versions=10**6, model=ModelSpec(), inner=fixed, pace=pace, trust=trust
+        name="virtual",
+        seed=seed,
+        versions=10**6,
+        model=ModelSpec(),
+        inner=fixed,
+        pace=pace,
+        trust=trust,
+        admission=admission,
     )
     genesis = tuple(digest_of(b"genesis", bytes([fragment])) for fragment in range(pace.fragments))
     return Manifest(
@@ -84,6 +96,7 @@ class World:
     chain_kept: int = CHAIN_KEPT
     carries: bool = True
     trust: TrustSpec = EVERYBODY_AT_ONCE
+    admission: AdmissionSpec | None = None
     clock: VirtualClock = field(default_factory=VirtualClock)
     random: random.Random = field(init=False)
     manifest: Manifest = field(init=False)
@@ -99,7 +112,7 @@ class World:
         signers, verifier = make_signers(len(self.rates), self.seed, self.real_keys)
         founders = [signers[number].peer_id for number in self.founders]
         self.manifest = (
-            make_manifest(self.pace, founders, self.seed, self.trust)
+            make_manifest(self.pace, founders, self.seed, self.trust, self.admission)
             if self.setting is None
             else self.setting.describe(founders)
         )

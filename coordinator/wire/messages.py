@@ -25,6 +25,7 @@ from coordinator.chain.certificate import (
 from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
 from coordinator.run.manifest import FRAGMENTS_MAX, PEERS_PER_GROUP_MAX
 from coordinator.wire.openings import PARTITIONS_MAX, OpeningNote, OpenNote, Partition, Refutation, Turn
+from dht.admission import PASS_BYTES_MAX
 from dht.statement import Digest, PeerIdText, Statement, digest_of
 from dht.wire import MESSAGE_BYTES_MAX, Wire
 
@@ -49,6 +50,8 @@ FragmentIndex = Annotated[int, Field(ge=0, lt=FRAGMENTS_MAX)]
 class Join(Wire):
     """«I hold this base and want to take part.» Goes to the first leaders in order; its context's group is the base."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     attempt: Attempt
     leader: PeerIdText
     boot: Nonce
@@ -56,6 +59,7 @@ class Join(Wire):
     contributes: bool  # False for a witness: it votes, but brings no outer gradient
     expires_unix_seconds: Count
     networks: tuple[Network, ...] = Field((), max_length=NETWORKS_MAX)  # public ones from which it calls
+    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # a `Pass`, where the run asks for one
 
 
 class Roster(Wire):

@@ -22,9 +22,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coordinator.chain.certificate import Certificate, Contributor, Conviction, Outcome, PartitionOutcome
+from coordinator.chain.guests import InviteUses
 from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
@@ -43,8 +45,9 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         Manifest: (
             "config organiser founders data_digest genesis created_unix_seconds protocol_major protocol_minor_min"
         ),
-        RunConfig: "name seed versions model data inner outer pace trust about adapter",
+        RunConfig: "name seed versions model data inner outer pace trust about adapter admission",
         AboutSpec: "title purpose organiser url licence data",
+        AdmissionSpec: "mode observers_get_states",
         AdapterSpec: "method rank alpha targets dropout base_precision base base_elements linear_elements",
         BaseTensor: "name sha256",
         ModelSpec: (
@@ -71,8 +74,9 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         TrustSpec: "newcomers_share network_share probation_rounds audit_share score_share",
         Outcome: (
             "fragment version parent attempt minor roster_id roster input_set contributors partitions coin active_set "
-            "trust"
+            "trust guests"
         ),
+        InviteUses: "invite peers",
         Contributor: "peer tokens steps cell",
         PartitionOutcome: "reducer root included",
         Conviction: "peer evidence",

@@ -1,0 +1,89 @@
+"""Who came by an invite with limits: a list that only grows, in the certificates of fragment 0 (docs/adr/0061). Pure.
+
+All peers count the uses of an invite from there, so they agree. Keys are named by short digests: there are few of them,
+and a certificate of each version carries the whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from dht.identity import PeerId
+from dht.statement import digest_of
+from dht.wire import Wire
+
+GUESTS_FRAGMENT = 0
+GUESTS_MAX = 256  # of a run, by invites with limits
+TAG_BYTES = 12
+
+Tag = Annotated[bytes, Field(min_length=TAG_BYTES, max_length=TAG_BYTES)]
+
+
+class InviteUses(Wire):
+    """Whom one invite has let in, in the order of their tags."""
+
+    invite: Tag
+    peers: tuple[Tag, ...] = Field(min_length=1, max_length=GUESTS_MAX)
+
+
+Guests = tuple[InviteUses, ...]
+NO_GUESTS: Guests = ()
+
+
+def tag_of(key: PeerId) -> bytes:
+    """How an invite or a peer is named in the list."""
+    return digest_of(b"muster-guest", key.encode())[:TAG_BYTES]
+
+
+def uses_of(guests: Guests, invite: PeerId) -> frozenset[bytes]:
+    """The tags of those whom this invite has let in."""
+    tag = tag_of(invite)
+    return next((frozenset(one.peers) for one in guests if one.invite == tag), frozenset())
+
+
+def count_of(guests: Guests) -> int:
+    """How many are on the list."""
+    return sum(len(one.peers) for one in guests)
+
+
+def joined_by(guests: Guests, newcomers: Mapping[PeerId, PeerId]) -> Guests:
+    """The list with these peers, each with its invite; beyond `GUESTS_MAX` nobody is added."""
+    held = {one.invite: set(one.peers) for one in guests}
+    room = GUESTS_MAX - count_of(guests)
+    for peer, invite in sorted(newcomers.items()):
+        uses = held.setdefault(tag_of(invite), set())
+        if tag_of(peer) not in uses and room > 0:
+            uses.add(tag_of(peer))
+            room -= 1
+    return tuple(InviteUses(invite=tag, peers=tuple(sorted(uses))) for tag, uses in sorted(held.items()) if uses)
+
+
+def extends(later: Guests, earlier: Guests) -> bool:
+    """Whether nobody has been forgotten, and nobody is on the list twice."""
+    sets = {one.invite: set(one.peers) for one in later}
+    return (
+        len(sets) == len(later)
+        and count_of(later) == sum(map(len, sets.values())) <= GUESTS_MAX
+        and all(set(one.peers) <= sets.get(one.invite, set()) for one in earlier)
+    )
+
+
+def surplus(guests: Guests, order: Sequence[PeerId], invites: Mapping[PeerId, tuple[PeerId, int]]) -> frozenset[PeerId]:
+    """Who of these, in order, is more than an invite lets in; `invites` has the invite of each, and its uses."""
+    coming: dict[PeerId, set[bytes]] = {}
+    found = set()
+    for peer in order:
+        if peer not in invites:
+            continue
+        invite, uses = invites[peer]
+        used, new = uses_of(guests, invite), coming.setdefault(invite, set())
+        if tag_of(peer) in used:
+            continue
+        if len(used) + len(new) >= uses:
+            found.add(peer)
+        else:
+            new.add(tag_of(peer))
+    return frozenset(found)
