@@ -1,4 +1,4 @@
-"""Pages that people read: every link leads somewhere, every page is in the index, and README stays short."""
+"""Pages that people read: every link leads somewhere, every page is in the index, and none is too long."""
 
 from __future__ import annotations
 
@@ -10,25 +10,39 @@ import pytest
 from tests.checkout import ROOT
 
 README_LINES_MAX = 150
+PAGE_LINES_MAX = 400
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"^muster (\w+)", re.MULTILINE)
 
 
-def links(page: Path) -> list[str]:
-    """Where a page's links to files lead, without anchors."""
+def links(page: Path) -> list[tuple[Path, str]]:
+    """Where a page's links to files lead, each with its anchor."""
     found = LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
-    return [link.partition("#")[0] for link in found if not link.startswith(("http", "#", "mailto:"))]
+    parts = [link.partition("#") for link in found if not link.startswith(("http", "mailto:"))]
+    return [(page.parent / path if path else page, anchor) for path, _, anchor in parts]
 
 
-def test_every_link_leads_to_a_file() -> None:
+def anchors(page: Path) -> set[str]:
+    """The anchors that headings of a page get, here as on the site."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head).strip().lower() for head in heads]
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
+
+
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
     broken = [
-        f"{page.relative_to(ROOT)}: {link}"
+        f"{page.relative_to(ROOT)}: {target}#{anchor}"
         for page in PAGES
-        for link in links(page)
-        if not (page.parent / link).exists()
+        for target, anchor in links(page)
+        if not target.exists() or (anchor and anchor not in anchors(target))
     ]
     assert broken == []
+
+
+def test_no_page_is_too_long() -> None:
+    lines = {page.relative_to(ROOT).as_posix(): len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
+    assert {page: count for page, count in lines.items() if count > PAGE_LINES_MAX} == {}
 
 
 def test_the_readme_stays_short() -> None:
@@ -43,7 +57,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         if page in reached or page.suffix != ".md" or not page.exists():
             continue
         reached.add(page)
-        waiting += [page.parent / link for link in links(page)]
+        waiting += [target for target, _ in links(page)]
     assert {page.relative_to(ROOT).as_posix() for page in PAGES if page.resolve() not in reached} == set()
 
 

@@ -26,7 +26,7 @@ from tests.quality.plots import PLOTS
 from tests.quality.tables import Reports, fill
 
 RESULTS = Path("docs/results")
-PAGE = Path("docs/research/results.md")
+PAGES = Path("docs/research/results")
 TASK = Path("build/sorting.txt")  # as tests/quality/sorting.toml has it
 BULKY = ("state_digests", "run_id")  # what nobody compares between runs
 LIBRARIES = ("torch", "bitsandbytes", "transformers", "numpy")
@@ -86,8 +86,9 @@ def picture(name: str) -> Path:
 
 
 def publish(kept: Reports) -> None:
-    """Make the page's tables and pictures anew."""
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    """Make the tables and pictures of all pages anew."""
+    for page in PAGES.glob("*.md"):
+        page.write_text(fill(page.read_text(encoding="utf-8"), kept), encoding="utf-8")
     for name, plot in PLOTS.items():
         plot.draw(kept, picture(name))
 

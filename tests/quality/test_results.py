@@ -1,4 +1,4 @@
-"""docs/research/results.md says what the kept reports say, and no experiment shares a name with another."""
+"""The pages in docs/research/results say what the kept reports say, and no experiment shares a name with another."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections import Counter
 
 from tests.quality.experiments import GROUPS
 from tests.quality.plots import PLOTS
-from tests.quality.results import PAGE, RESULTS, picture, reports
+from tests.quality.results import PAGES, RESULTS, picture, reports
 from tests.quality.tables import TABLES, fill, with_error
 
 
+def text() -> str:
+    """All pages of results, one after the other."""
+    return "".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
+
+
 def test_the_tables_are_those_of_the_kept_reports():
-    page = PAGE.read_text(encoding="utf-8")
+    page = text()
     assert fill(page, reports()) == page, "run `make results`, or fill the tables anew"
 
 
@@ -27,17 +32,17 @@ class Asked(dict[str, dict[str, object]]):
         self.names.add(name)
 
 
-def test_every_table_has_its_place_in_the_page():
-    page = PAGE.read_text(encoding="utf-8")
+def test_every_table_has_its_place_in_a_page():
+    page = text()
     assert [name for name in TABLES if f"<!-- table {name} -->" not in page] == []
 
 
-def test_pictures_are_of_listed_experiments_and_the_page_shows_those_that_there_are():
+def test_pictures_are_of_listed_experiments_and_the_pages_show_those_that_there_are():
     known = {one.name for group in GROUPS.values() for one in group}
     drawn = Asked()
     for plot in PLOTS.values():
         list(plot.points(drawn))
-    page = PAGE.read_text(encoding="utf-8")
+    page = text()
     shown = {name for name in PLOTS if f"img/{picture(name).name}" in page}
     assert drawn.names <= known
     assert shown == {name for name in PLOTS if picture(name).exists()}

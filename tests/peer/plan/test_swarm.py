@@ -117,7 +117,7 @@ def test_cells_over_slow_lines_take_their_time_and_stop_no_learner() -> None:
 
 
 def test_a_crowd_is_predicted_as_the_round_machine_was_measured() -> None:
-    """docs/research/results.md, «The protocol among many peers»: 1,000 virtual peers of whom nobody dies."""
+    """docs/research/results/simulated.md, «The protocol among many peers»: 1,000 virtual peers of whom nobody dies."""
     path = PLANS / "crowd.toml"
     report = report_of(PlanFile.load(path), path)
     found, fragment = report.configured, report.work.result_bits / 8
@@ -193,7 +193,7 @@ def chaos() -> PlanReport:
 
 
 def test_the_chaos_harness_is_predicted(chaos) -> None:
-    """docs/research/experiments.md, «Faults by plan»: the same plan, run twice on busy cores."""
+    """docs/research/experiments/faults.md, «Faults by plan»: the same plan, run twice on busy cores."""
     found, calm = chaos.configured, predicted(seconds=240)
     for measured in (0.906, 0.916):
         assert found.goodput_ideal == pytest.approx(measured, rel=0.15)
