@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds lock release clean
+.PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds docs lock release clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 INSTALLED := .venv/.installed
@@ -61,6 +61,10 @@ sim: $(INSTALLED) ## drive the round machine through SEEDS=1000 simulated runs
 
 seeds: $(INSTALLED) ## run the next SEEDS=1000 seeds of KIND=attacked that docs/research/seed-ledger.md lacks, and record them there
 	@$(BIN)/python -m tests.sim.ledger --kind "$(KIND)" --seeds $(SEEDS)
+
+docs: $(INSTALLED) ## build the site of docs/, with search, into build/site
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
 
 lock: $(INSTALLED) ## write requirements.lock anew: what a user installs, with the digest of every file
 	$(BIN)/pip install -q -c constraints.txt -e '.[release]'

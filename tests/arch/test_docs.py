@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.views.report import ChaosReport, SwarmReport
+from peer.lab.report import LabReport
+from peer.session.api import Session
+from tests.arch import command_docs
 from tests.checkout import ROOT
 
 README_LINES_MAX = 150
@@ -72,3 +76,35 @@ def test_every_command_shown_exists(page: str) -> None:
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     blocks = re.findall(r"```\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert {name for block in blocks for name in COMMAND.findall(block)} <= known
+
+
+def test_the_reference_of_commands_is_current() -> None:
+    made = command_docs.pages()
+    stale = [page.name for page, text in made.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
+    assert stale == [], "run: python -m tests.arch.command_docs"
+    assert set(command_docs.FOLDER.iterdir()) == set(made)
+
+
+def first_cells(page: str) -> set[str]:
+    """All names in the first column of a page's tables."""
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_the_reference_of_reports_has_every_field_and_no_other() -> None:
+    fields = SwarmReport.model_fields | LabReport.model_fields | ChaosReport.model_fields
+    assert first_cells("docs/reference/report.md") == fields.keys()
+
+
+def test_the_reference_of_sessions_has_every_name_of_a_session() -> None:
+    public = {name for name in vars(Session) if not name.startswith("_")} | {"config"}
+    named = {
+        found for cell in first_cells("docs/reference/session.md") for found in re.findall(r"^session\.(\w+)", cell)
+    }
+    assert named == public
+
+
+def test_every_page_is_on_the_site() -> None:
+    listed = re.findall(r"- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(page for page in pages if page == "adr/README.md" or not page.startswith("adr/"))

@@ -1,4 +1,4 @@
-"""What real processes did, made again in one process and without the protocol (docs/how-to/lab.md, The tape)."""
+"""What real processes did, made again in one process and without the protocol (docs/reference/tape.md)."""
 
 from __future__ import annotations
 
