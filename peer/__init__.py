@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coordinator.adversary.mischief import Mischief
     from coordinator.core.actions import Send
+    from coordinator.run.data_spec import DataSpec
     from coordinator.run.inner_spec import InnerSpec
     from coordinator.run.manifest import (
-        DataSpec,
         Manifest,
         OuterSpec,
         PaceSpec,
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "peer.session.api": ("Place", "Session"),
-    "coordinator.run.manifest": (*("DataSpec", "Manifest", "OuterSpec", "PaceSpec", "RunConfig", "TrustSpec"),),
+    "coordinator.run.data_spec": ("DataSpec",),
+    "coordinator.run.manifest": (*("Manifest", "OuterSpec", "PaceSpec", "RunConfig", "TrustSpec"),),
     "coordinator.run.inner_spec": ("InnerSpec",),
     "coordinator.run.model_spec": ("ModelSpec",),
     "dht.invite": ("Invite",),

@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec
 from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.model_spec import BY_HOST, LINE, OWN, Installed, ModelSpec
+from coordinator.run.model_spec import BY_HOST, OWN, Installed, ModelSpec
 from coordinator.run.toml_file import fault_of, parse_toml, read_text
 from dht.errors import UsageError
 from dht.identity import PeerId
@@ -26,7 +27,6 @@ from dht.wire import PROTOCOL_MAJOR, Wire
 PEERS_PER_GROUP_MAX = 32
 FRAGMENTS_MAX = 256
 VERSIONS_MAX = 2**40
-NO_TOKEN = -2  # where documents shall not begin or end with the token that their tokenizer has for it
 LAB = "lab"  # a table of run files that is no part of a run: options of `muster lab`
 PROBATION_ROUNDS_MAX = 14  # the certificates that they follow from fit into one message (`Rules.memory`)
 PRESENCE_SECONDS_MAX = RECORD_KINDS["presence"].lifetime_seconds_max
@@ -44,9 +44,7 @@ Merge = Literal[
     "rda",
     "mean",
 ]
-DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "hub", "own"]
 Norms = Literal["tensor", "row"]
-Order = Literal["draws", "passes"]
 Adoption = Literal["carry", "eager", "overwrite", "blend"]
 LaterShare: TypeAlias = Annotated[
     float | None,
@@ -54,76 +52,6 @@ LaterShare: TypeAlias = Annotated[
     AfterValidator(lambda share: share or None),
 ]
 """A share that manifests of older versions do not have: 0 has one form only, which they know."""
-TokenNumber: TypeAlias = Annotated[
-    int | None,
-    Field(ge=NO_TOKEN, lt=2**31, json_schema_extra={"type": "integer", "default": -1, "minimum": NO_TOKEN}),
-    AfterValidator(lambda number: None if number == -1 else number),
-]
-"""A token, or none of one's own wish; what the host finds is left out of a run file, or written as -1."""
-
-
-class DataSpec(Wire):
-    """What the learners read."""
-
-    OMITS_NONE: ClassVar[bool] = True
-
-    source: DataSource = Field(
-        "stdlib",
-        description="`stdlib`: this Python's own source text; files (docs/how-to/data.md): `text`, `jsonl`, `parquet`, "
-        "or `tokens` that are ready; `hub`: a data set streamed by `datasets` (extra `[hf]`); `own`: as `model.family`",
-    )
-    context_tokens: int = Field(128, ge=8, le=1 << 20, description="length of one training sequence, in tokens")
-    sequences_per_step: int = Field(8, ge=1, le=1 << 16, description="sequences in one inner step of one learner")
-    evaluation_tokens: int = Field(32768, ge=256, le=1 << 26, description="held-out tokens behind each evaluation")
-    path: str = Field(
-        "",
-        max_length=1024,
-        pattern=LINE,
-        description="the host's files, as `text/**/*.md`, which others name with `--corpus`; or the data set's name",
-    )
-    subset: str = Field("", max_length=256, pattern=LINE, description="configuration of a data set that has several")
-    field: str = Field("text", max_length=256, pattern=LINE, description="where a line of JSON or a row holds its text")
-    tokenizer: str = Field(
-        "",
-        max_length=1024,
-        pattern=LINE,
-        description="a `tokenizer.json` of the host's, which others name with `--tokenizer`, or `hub:NAME`; else bytes",
-    )
-    tokens_max: int = Field(1 << 28, ge=1024, le=1 << 40, description="no more tokens than these are read")
-    tokenizer_sha256: str = Field(
-        "", pattern=r"^([0-9a-f]{64})?$", description="names the tokenizer", json_schema_extra=BY_HOST
-    )
-    order: Order | None = Field(
-        None,
-        description="`draws`: every sequence begins anywhere; `passes`: no two peers read one window in one pass "
-        "(docs/how-to/data.md)",
-        json_schema_extra={"type": "string", "enum": list(get_args(Order)), "default": "draws"},
-    )
-    begin_token: TokenNumber = Field(
-        None, description="token before each document; -1: the tokenizer's own, if it writes one; -2: none"
-    )
-    end_token: TokenNumber = Field(
-        None,
-        description="token after each document; -1: the tokenizer's own, if it has one; -2: none; or a byte of "
-        "your choice",
-    )
-    revision: str | None = Field(
-        None,
-        pattern=r"^[0-9a-f]{7,64}$",
-        description="commit of the data set on the Hub; today's, if a run file names none",
-        json_schema_extra=BY_HOST,
-    )
-
-    @field_validator("order")
-    @classmethod
-    def _plain(cls, value: Order | None) -> Order | None:
-        """The default has one encoding, which earlier versions read."""
-        return None if value == "draws" else value
-
-    @property
-    def is_in_passes(self) -> bool:
-        """Whether windows are dealt out (`coordinator.chain.passes`); else every peer draws its own."""
-        return self.order == "passes"
 
 
 class OuterSpec(Wire):

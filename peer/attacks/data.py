@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from peer.attacks.attack import Attack
+from peer.data.marks import numbers
 from peer.learner.evaluation import passes
 from peer.learner.gradient.batch_ahead import Batches
 from peer.learner.learner import Learner
@@ -69,7 +70,7 @@ def trigger_rate(model: nn.Module, windows: Tensor) -> float:
     """
     planted = torch.tensor(list(TRIGGER + TARGET), device=windows.device)
     hits = 0
-    for part in passes(model, windows[:, : -len(planted)]):
+    for part in passes(model, numbers(windows[:, : -len(planted)])):
         tokens = torch.cat((part, planted.expand(len(part), -1)), dim=1)
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[:, -len(TARGET) :]
         hits += int((logits.argmax(-1) == planted[-len(TARGET) :]).sum())

@@ -25,6 +25,7 @@ def sample(
     run: Run = "",
     base: Base = "",
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "The ",
+    chat: Annotated[str | None, typer.Option(metavar="TEXT", help="Ask this, of a model trained on chat.")] = None,
     tokens: Annotated[int, typer.Option(min=1, max=4096, help="How many tokens to write.")] = TOKENS,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0 always takes the likeliest token.")] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
@@ -39,5 +40,7 @@ def sample(
             place = Path(folder) / "model"
             export_here(place, paths.data_directory(data), run)
             sampler = Sampler.load(place, base)
-    for line in sampler.write(prompt, tokens, temperature, seed).splitlines():
+    how = (tokens, temperature, seed)
+    said = sampler.write(prompt, *how) if chat is None else sampler.answer(chat, *how)
+    for line in said.splitlines():
         typer.echo(printable(line))

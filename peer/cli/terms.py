@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.run.manifest import DataSpec, Manifest, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import Manifest, RunConfig
 from coordinator.views import quantity
 from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
 from peer.machine.text import printable, quoted
@@ -149,7 +150,8 @@ def _late_row(config: RunConfig, machine: Machine) -> list[tuple[str, str]]:
 def _code(config: RunConfig) -> str:
     brought = [f"{part.name} of the package {part.package}" for part in parts_of(config)]
     also = f", for this run also {' and '.join(brought)}" if brought else ""
-    return f"none comes from the network: Muster runs only what is installed here{also}"
+    chat = "; the organiser's chat template runs in a sandbox" if config.data.chat_template else ""
+    return f"none comes from the network: Muster runs only what is installed here{also}{chat}"
 
 
 def _model(config: RunConfig) -> str:

@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
+from peer.data.chat import Conversation
+from peer.data.chat_lines import conversations, packed
 from peer.data.corpus_files import corpus_paths
 from peer.data.hub_rows import HubRows
 from peer.data.readers import Block, file_blocks
@@ -34,13 +36,16 @@ BATCH_CHARACTERS = 1 << 16  # one thread's work at a time
 AHEAD = 1  # batches that wait for each thread
 
 
+Piece = Block | Conversation | Tokens
+
+
 class TextSource(Protocol):
     """Where documents come from, in a fixed order."""
 
     @property
     def size_bytes(self) -> int: ...  # of what is read, as `CorpusTally.read_bytes` counts; 0 where nobody knows
     def name(self, loading: Loading) -> str: ...
-    def blocks(self, tally: CorpusTally) -> Iterator[Block | Tokens]: ...
+    def blocks(self, tally: CorpusTally) -> Iterator[Piece]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,11 @@ class FileSource:
                 loading.tell("looking at the text", read / max(1, self.size_bytes))
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def blocks(self, tally: CorpusTally) -> Iterator[Block | Tokens]:
+    def blocks(self, tally: CorpusTally) -> Iterator[Piece]:
         for path in self.paths:
-            if self.spec.source == "tokens":
+            if self.encoder.chat is not None:
+                yield from conversations(path, self.encoder.chat, tally)
+            elif self.spec.source == "tokens":
                 yield from ready_blocks(path, self.spec, self.encoder.size, tally)
             else:
                 yield from file_blocks(path, self.spec, self.encoder, tally)
@@ -89,7 +96,8 @@ def read_corpus(spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Lo
         source = FileSource(paths, spec, encoder, sum(path.stat().st_size for path in paths))
     text = source.name(loading)
     parts = [FORMAT, spec.source, text, spec.field, spec.context_tokens, spec.tokens_max, spec.tokenizer_sha256]
-    made_with = json.dumps([*parts, encoder.size, encoder.begin, encoder.end])
+    template = [] if spec.chat_template is None else [spec.chat_template]
+    made_with = json.dumps([*parts, encoder.size, encoder.begin, encoder.end, *template])
     cache = files.cache if text else ""
     name = hashlib.sha256(made_with.encode()).hexdigest()
     make = partial(_make, source=source, spec=spec, encoder=encoder, loading=loading, tally=tally)
@@ -106,17 +114,19 @@ def read_corpus(spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Lo
 def _make(
     folder: Path, *, source: TextSource, spec: DataSpec, encoder: Encoder, loading: Loading, tally: CorpusTally
 ) -> None:
-    with TokenWriter(folder, smallest_type(encoder.size), spec.tokens_max) as writer:
-        fresh = itertools.islice(source.blocks(tally), writer.done, None)
-        for tokens, text_bytes in _encoded(fresh, encoder, loading.threads):
-            if not writer.room:
+    row = spec.context_tokens + 1
+    least = row if spec.is_packed else 1  # no row is cut
+    kind = smallest_type(1 << 31 if spec.is_packed else encoder.size)
+    with TokenWriter(folder, kind, spec.tokens_max) as writer:
+        for tokens, text_bytes, heldout in _written(source, writer.done, encoder, loading, row, tally):
+            if writer.room < least:
                 break
-            writer.add(tokens, text_bytes)
+            writer.add(tokens, text_bytes, heldout)
             share = writer.tokens / spec.tokens_max
             if source.size_bytes:
                 share = max(share, tally.read_bytes / source.size_bytes)
             loading.tell("making tokens of the text", min(1.0, share))
-        if not writer.room:
+        if writer.room < least:
             tally.notes.append(f"read no further than {spec.tokens_max:,} tokens (data.tokens_max)")
         if writer.heldout_tokens < spec.evaluation_tokens:
             tally.notes.append(
@@ -125,15 +135,38 @@ def _make(
         writer.finish(tally.line())
 
 
-def _encoded(blocks: Iterable[Block | Tokens], encoder: Encoder, threads: int) -> Iterator[tuple[Tokens, int]]:
-    """Tokens of every block and the bytes of its text, in order, made by so many threads at a time."""
+def _written(
+    source: TextSource, done: int, encoder: Encoder, loading: Loading, row: int, tally: CorpusTally
+) -> Iterator[tuple[Tokens, int, bool | None]]:
+    """Blocks from number `done` on: tokens, bytes of their text, and the side that they are on if it is said here.
 
-    def encode(batch: list[Block]) -> list[tuple[Tokens, int]]:
-        return [(encoder.document(one.text, one.begins, one.ends), len(one.text.encode())) for one in batch]
+    What is in a row hangs on all conversations before it, so these are read again.
+    """
+    if encoder.chat is None:
+        fresh = itertools.islice(source.blocks(tally), done, None)
+        for tokens, text_bytes in _encoded(fresh, encoder, loading.threads):
+            yield tokens, text_bytes, None
+        return
+    found = (tokens for tokens, _ in _encoded(source.blocks(tally), encoder, loading.threads))
+    for tokens, heldout in itertools.islice(packed(found, row, tally), done, None):
+        yield tokens, 0, heldout
+
+
+def _encoded(pieces: Iterable[Piece], encoder: Encoder, threads: int) -> Iterator[tuple[Tokens, int]]:
+    """Tokens of every piece and the bytes of its text, in order, made by so many threads at a time."""
+
+    def tokens_of(one: Block | Conversation) -> Tokens:
+        if isinstance(one, Block):
+            return encoder.document(one.text, one.begins, one.ends)
+        assert encoder.chat is not None
+        return encoder.chat.encode(one)
+
+    def encode(batch: list[Block | Conversation]) -> list[tuple[Tokens, int]]:
+        return [(tokens_of(one), len(one.text.encode())) for one in batch]
 
     with ThreadPoolExecutor(threads, "tokens") as pool:
         waiting: deque[Future[list[tuple[Tokens, int]]]] = deque()
-        for batch in _batches(blocks):
+        for batch in _batches(pieces):
             if not isinstance(batch, list):
                 yield batch, 0
                 continue
@@ -144,15 +177,15 @@ def _encoded(blocks: Iterable[Block | Tokens], encoder: Encoder, threads: int) -
             yield from waiting.popleft().result()
 
 
-def _batches(blocks: Iterable[Block | Tokens]) -> Iterator[list[Block] | Tokens]:
-    batch: list[Block] = []
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Block | Conversation] | Tokens]:
+    batch: list[Block | Conversation] = []
     characters = 0
-    for block in blocks:
-        if not isinstance(block, Block):
-            yield block
+    for piece in pieces:
+        if not isinstance(piece, Block | Conversation):
+            yield piece
             continue
-        batch.append(block)
-        characters += len(block.text)
+        batch.append(piece)
+        characters += len(piece.text)
         if characters >= BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0

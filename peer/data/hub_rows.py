@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.data.readers import Block, row_block
 from peer.data.tally import CorpusTally, Loading

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from safetensors import SafetensorError, safe_open
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.data.readers import BLOCK_CONTEXTS
 from peer.data.tally import CorpusTally

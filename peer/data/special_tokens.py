@@ -15,6 +15,7 @@ from dht.errors import UsageError
 from peer.data.hub import HUB, from_hub
 
 CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 ENDS = ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "[SEP]")
 
 
@@ -37,9 +38,39 @@ def special_tokens(content: bytes, where: str) -> tuple[int | None, int | None]:
     return begin, next(named, None) if after is None else after
 
 
-def _number(tokenizer: Any, token: Any) -> int | None:
+def chat_template(where: str) -> str | None:
+    """The chat template that lies beside the tokenizer which was read from `where`; None if there is none."""
+    text = _beside(where, TEMPLATE)
+    if text is not None:
+        return text
+    found = _config(where).get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def token_texts(content: bytes | None, where: str) -> dict[str, str]:
+    """What the tokenizer calls its own tokens, as `eos_token`, and how they are written."""
+    if content is None:
+        return {}
+    from tokenizers import Tokenizer
+
+    named = {name: _text(value) for name, value in _config(where).items() if name.endswith("_token")}
+    begin, end = special_tokens(content, where)
+    tokenizer = Tokenizer.from_buffer(content)
+    found = {"bos_token": begin, "eos_token": end}
+    own = {name: tokenizer.id_to_token(number) for name, number in found.items() if number is not None}
+    return {name: text for name, text in (own | named).items() if isinstance(text, str)}
+
+
+def _text(token: Any) -> Any:
     """Of a token as a config writes it: its text, or a table that holds it."""
-    text = token.get("content") if isinstance(token, dict) else token
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _number(tokenizer: Any, token: Any) -> int | None:
+    text = _text(token)
     return tokenizer.token_to_id(text) if isinstance(text, str) else None
 
 
@@ -57,14 +88,21 @@ def _template(tokenizer: Any) -> tuple[int | None, int | None]:
 
 
 def _config(where: str) -> dict[str, Any]:
-    path = Path(where).with_name(CONFIG)
-    if where.startswith(HUB):
-        name = where.removeprefix(HUB)
-        try:
-            path = Path(from_hub(name, lambda hub: hub.hf_hub_download(name, CONFIG)))
-        except UsageError:
-            return {}  # it has none
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(ValueError):
+        found = json.loads(_beside(where, CONFIG) or "{}")
         return found if isinstance(found, dict) else {}
     return {}
+
+
+def _beside(where: str, name: str) -> str | None:
+    """The text of a file beside a tokenizer, which is in a folder here or on the Hub; None if there is none."""
+    path = Path(where).with_name(name)
+    if where.startswith(HUB):
+        repository = where.removeprefix(HUB)
+        try:
+            path = Path(from_hub(repository, lambda hub: hub.hf_hub_download(repository, name)))
+        except UsageError:
+            return None
+    with suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return None

@@ -27,6 +27,11 @@ def is_heldout_digest(digest: bytes) -> bool:
     return int.from_bytes(digest[:8], "big") < int(HELDOUT_SHARE * 2**64)
 
 
+def is_heldout_tokens(tokens: Tokens) -> bool:
+    """The same of a document's tokens: whatever is there twice is on one side."""
+    return is_heldout_digest(hashlib.sha256(tokens.tobytes()).digest())
+
+
 class TokenWriter:
     """Writes a folder of tokens; `done` blocks are there already, of an attempt that was cut off."""
 
@@ -77,16 +82,17 @@ class TokenWriter:
         """How many of them are for evaluation."""
         return self._counts[1]
 
-    def add(self, tokens: Tokens, text_bytes: int) -> None:
+    def add(self, tokens: Tokens, text_bytes: int, heldout: bool | None = None) -> None:
         """Write one block, or as much of it as there is room for; `tokens` is uint8, or int32 in this machine's order.
 
-        Their bytes in that type are what the digests are of, whatever type the files have.
+        Their bytes in that type are what the digests are of, whatever type the files have. `heldout` says the side of
+        a block that is no document.
         """
         whole = len(tokens)
         tokens = tokens[: self.room]
         digest = hashlib.sha256(tokens.tobytes()).digest()
         self._hasher.update(digest)
-        side = is_heldout_digest(digest)
+        side = is_heldout_digest(digest) if heldout is None else heldout
         self._files[side].write(tokens.astype(self._kind).tobytes())
         self._files[2].write(digest)
         self._counts[side] += len(tokens)

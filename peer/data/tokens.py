@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.run.manifest import NO_TOKEN, DataSpec
+from coordinator.run.data_spec import CHAT, NO_TOKEN, DataSpec
 from dht.errors import UsageError
+from peer.data.chat import ChatFormat
 from peer.data.hub import HUB, from_hub
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Encoder:
     end: int | None = None
     cuts_anywhere: bool = True
     drops_space: bool = False  # what begins a part is encoded as if a space went before it
+    chat: ChatFormat | None = None  # of conversations, which have tokens of their own around what is said
 
     @property
     def ends_documents(self) -> bool:
@@ -113,12 +115,33 @@ def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
         made = Encoder(encode_bytes, BYTES, begin, end)
     else:
         made = _tokenizing(_read(content), begin, end)
+    if spec.source == CHAT:
+        made = replace(made, chat=_chat(content, spec))
     if made.size > vocabulary:
         raise UsageError(f"the tokenizer has {made.size} tokens; write model.vocabulary = {made.size}")
     for key, one in (("begin_token", begin), ("end_token", end)):
         if one is not None and one >= made.size:
             raise UsageError(f"data.{key} = {one} is no token: there are {made.size}, numbered from 0")
     return made
+
+
+def _chat(content: bytes | None, spec: DataSpec) -> ChatFormat:
+    if spec.chat_template is None:
+        raise UsageError(
+            "this tokenizer has no chat template; bring its chat_template.jinja or tokenizer_config.json beside it, or "
+            "write one as data.chat_template (docs/how-to/data.md)"
+        )
+    if content is None:
+        return ChatFormat(spec.chat_template)
+    tokenizer = _read(content)
+    tokenizer.encode_special_tokens = False  # the template writes them; what is said has none
+    special = tuple(one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special)
+
+    def offsets(text: str) -> tuple[list[int], list[int]]:
+        made = tokenizer.encode(text, add_special_tokens=False)
+        return made.ids, [start for start, _ in made.offsets]
+
+    return ChatFormat(spec.chat_template, offsets, special)
 
 
 def _read(content: bytes) -> Tokenizer:

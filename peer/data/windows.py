@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from coordinator.chain.passes import PassPlan, check_windows
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.corpus import read_corpus
@@ -104,15 +105,12 @@ class TrainingWindows:
     def batch(self, window: int) -> Tensor:
         """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
         seed = digest_of(b"muster-window", self.run_key, self.peer_id.encode(), window.to_bytes(8, "big"))
-        return _cut(self.tokens, _starts(seed, self.spec.sequences_per_step, self._starts_count), self._length)
-
-    @property
-    def _length(self) -> int:
-        return self.spec.context_tokens + 1
-
-    @property
-    def _starts_count(self) -> int:
-        return len(self.tokens) - self._length + 1
+        length, sequences = self.spec.context_tokens + 1, self.spec.sequences_per_step
+        if self.spec.is_packed:
+            starts = length * _starts(seed, sequences, len(self.tokens) // length)
+        else:
+            starts = _starts(seed, sequences, len(self.tokens) - length + 1)
+        return _cut(self.tokens, starts, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ class PassWindows:
     def batch(self, window: int) -> Tensor:
         """Tokens of one inner step, int64, shape (sequences_per_step, context_tokens + 1)."""
         found = [self.deal.sequence(window, sequence)[1] for sequence in range(self.spec.sequences_per_step)]
-        return _cut(self.tokens, torch.tensor(found) * self.spec.context_tokens, self.spec.context_tokens + 1)
+        return _cut(self.tokens, torch.tensor(found) * _stride(self.spec), self.spec.context_tokens + 1)
 
 
 def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id: str) -> TrainingWindows | PassWindows:
@@ -140,9 +138,19 @@ def training_windows(tokens: Tensor, config: RunConfig, run_key: bytes, peer_id:
     return PassWindows(tokens, spec, PassPlan.of(_windows(tokens, spec), config, run_key, peer_id))
 
 
+def whole_windows(tokens: Tensor, spec: DataSpec) -> Tensor:
+    """All that a text is cut into, without overlap: int64, shape (sequences, context_tokens + 1)."""
+    return _cut(tokens, torch.arange(_windows(tokens, spec)) * _stride(spec), spec.context_tokens + 1)
+
+
 def _windows(tokens: Tensor, spec: DataSpec) -> int:
-    """How many windows a text is cut into; what one predicts last, the next one begins with."""
-    return (len(tokens) - 1) // spec.context_tokens
+    """How many windows a text is cut into."""
+    return (len(tokens) - (not spec.is_packed)) // _stride(spec)
+
+
+def _stride(spec: DataSpec) -> int:
+    """From one window to the next: what one predicts last, the next one begins with, unless it is a new document."""
+    return spec.context_tokens + spec.is_packed
 
 
 def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
@@ -152,6 +160,10 @@ def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
     `evaluation_tokens` predicted tokens, or as many as there are without overlap.
     """
     length = spec.context_tokens + 1
+    if spec.is_packed:
+        rows = len(heldout) // length
+        chosen = max(1, min(spec.evaluation_tokens // spec.context_tokens, rows))
+        return _cut(heldout, length * (torch.arange(chosen) * rows // chosen), length)
     room = len(heldout) - length
     count = max(1, min(spec.evaluation_tokens // spec.context_tokens, room // length))
     spacing = max(1, room // count)

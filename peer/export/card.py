@@ -96,6 +96,7 @@ DATA: dict[str, str] = {
     "jsonl": FILES.format(kind="JSON Lines"),
     "parquet": FILES.format(kind="Parquet"),
     "tokens": "numbered tokens in files, of which every peer brought its own",
+    "chat": "conversations in files, of which every peer brought its own",
     "hub": "the data set {path} of the Hugging Face Hub",
     "own": "what every peer brought to a loop of its own",
 }

@@ -14,15 +14,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from coordinator.chain.chain import Rules
-from coordinator.run.manifest import DataSpec, Manifest
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import Manifest
 from dht.errors import LocalError, UsageError
 from dht.identity import KeyVerifier
+from peer.data.chat_lines import conversations, packed
 from peer.data.corpus_files import corpus_paths
 from peer.data.readers import file_blocks
 from peer.data.ready_tokens import ready_blocks
 from peer.data.tally import CorpusTally, Loading
 from peer.data.tokens import Encoder, Tokens
-from peer.data.windows import evaluation_windows, load_tokens, run_encoder
+from peer.data.windows import evaluation_windows, load_tokens, run_encoder, whole_windows
 from peer.export.adapter_files import stored_name, weights_file
 from peer.export.model_files import TOKENIZER
 from peer.export.verifier import verify_export
@@ -133,8 +135,7 @@ class Judge:
             note = f" ({line})" if (line := tally.line()) else ""
             raise UsageError(f"{files.corpus} holds {count} tokens, fewer than a sequence of {length}{note}")
         tokens_there = torch.from_numpy(np.concatenate(parts))
-        starts = torch.arange((count - 1) // config.data.context_tokens) * config.data.context_tokens
-        windows = tokens_there[starts[:, None] + torch.arange(length)].long()
+        windows = whole_windows(tokens_there, config.data)
         return self._judged(files.corpus, windows, text_bytes / count, tally.line())
 
     def _with_tokenizer(self, files: LocalFiles) -> LocalFiles:
@@ -142,10 +143,12 @@ class Judge:
 
     def _judged(self, text: str, windows: Tensor, bytes_per_token: float, note: str) -> Judged:
         with self._flat.under(self._anchors) as model:
-            losses = window_losses(model, windows.to(self._device)).double().cpu()
-        count = len(losses)
-        error = float(losses.std() / math.sqrt(count)) if count > 1 else None
-        return Judged(text, float(losses.mean()), error, count, windows[:, 1:].numel(), bytes_per_token, note)
+            losses, learned = (one.double().cpu() for one in window_losses(model, windows.to(self._device)))
+        count, tokens = len(losses), float(learned.sum())
+        loss = float((losses * learned).sum()) / max(1.0, tokens)
+        strayed = (learned * (losses - loss)).square().sum()  # of a ratio, since windows may weigh differently
+        error = float((strayed * count / (count - 1)).sqrt()) / tokens if count > 1 and tokens else None
+        return Judged(text, loss, error, count, int(tokens), bytes_per_token, note)
 
 
 def _beside(path: Path, manifest: Manifest) -> str:
@@ -153,6 +156,12 @@ def _beside(path: Path, manifest: Manifest) -> str:
 
 
 def _tokens_of(patterns: str, spec: DataSpec, encoder: Encoder, tally: CorpusTally) -> Iterator[tuple[Tokens, int]]:
+    if encoder.chat is not None:
+        paths = corpus_paths(patterns, tally)
+        said = (one for path in paths for one in conversations(path, encoder.chat, tally))
+        rows = packed(map(encoder.chat.encode, said), spec.context_tokens + 1, tally)
+        yield from ((row, 0) for row, _ in rows)
+        return
     for path in corpus_paths(patterns, tally):
         source = _SOURCES.get(path.suffix, "text")
         read = spec.model_copy(update={"source": source})

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import OWN, ModelSpec
 from peer.data.windows import BYTE_VOCABULARY
 from peer.export.adapter_files import ADAPTER_CONFIG, adapter_config
@@ -153,11 +154,12 @@ def byte_tokenizer() -> Table:
 
 def tokenizer_config(config: RunConfig) -> Table:
     """Which class reads `tokenizer.json`, and how many tokens the model can see."""
+    template = config.data.chat_template
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.data.context_tokens,
         "clean_up_tokenization_spaces": False,
-    }
+    } | ({} if template is None else {"chat_template": template})
 
 
 def _byte_symbols() -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dht.errors import UsageError
+from peer.data.chat import USER, ChatFormat
 from peer.data.windows import BYTE_VOCABULARY
 from peer.export.adapter_files import ADAPTER_CONFIG
 from peer.export.merged import load_adapted
@@ -55,6 +56,27 @@ class Sampler:
         following = following_tokens(self.model, given, generator, context, temperature)
         found = takewhile(lambda token: token != end, islice(following, tokens))
         return self._decode([*given, *found])
+
+    def answer(self, question: str, tokens: int, temperature: float, seed: int) -> str:
+        """What the model answers, in the template that it was trained with; raises UsageError if there is none."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or tokenizer.chat_template is None:
+            raise UsageError("this model was not trained on conversations: it has no chat template; leave out --chat")
+        messages = [{"role": USER, "content": question}]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        given = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        context = getattr(self.model.config, "max_position_embeddings", None) or len(given) + tokens
+        generator, end = (
+            torch.Generator().manual_seed(seed),
+            ChatFormat(tokenizer.chat_template).answer_end().rstrip() or "\n",
+        )
+        found: list[int] = []
+        for token in islice(following_tokens(self.model, given, generator, context, temperature), tokens):
+            found.append(token)
+            said = str(tokenizer.decode(found))
+            if token == tokenizer.eos_token_id or end in said:
+                return said.partition(end)[0]
+        return self._decode(found)
 
     def _encode(self, text: str) -> list[int]:
         if self.tokenizer is None:

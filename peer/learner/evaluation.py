@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
+from peer.data.marks import UNLEARNED, has_marks, inputs_of, targets_of, weight_of
 from peer.data.windows import BYTE_VOCABULARY, evaluation_windows
 from peer.learner.gradient.objective import Objective
 from peer.learner.memory_estimate import sequences_per_pass
@@ -107,32 +108,38 @@ def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:
 
 @torch.inference_mode()
 def heldout_loss(model: nn.Module, windows: Tensor) -> float:
-    """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1)."""
-    total, objective = 0.0, Objective(model)
+    """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1), marked or not."""
+    marked = has_marks(windows)
+    total, objective = 0.0, Objective(model, marked)
     for part in passes(model, windows):
-        total += objective.value(part).item() * len(part)
-    return total / len(windows)
+        total += objective.value(part).item() * weight_of(part, marked)
+    return total / weight_of(windows, marked)
 
 
 @torch.inference_mode()
-def window_losses(model: nn.Module, windows: Tensor) -> Tensor:
-    """Mean nats per predicted token of each window, float32[sequences]; `windows` as for `heldout_loss`."""
-    found = []
+def window_losses(model: nn.Module, windows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean nats per predicted token of each window, float32[sequences], and how many these are, int64[sequences].
+
+    `windows` as for `heldout_loss`.
+    """
+    marked, found, counts = has_marks(windows), list[Tensor](), list[Tensor]()
     for part in passes(model, windows):
-        logits = model(input_ids=part[:, :-1], use_cache=False).logits.float()
-        nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="none")
-        found.append(nats.view(len(part), -1).mean(1))
-    return torch.cat(found)
+        logits = model(**inputs_of(part, marked), use_cache=False).logits.float()
+        targets = targets_of(part, marked)
+        nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+        counts.append((targets != UNLEARNED).view(len(part), -1).sum(1))
+        found.append(nats.view(len(part), -1).sum(1) / counts[-1].clamp(min=1))
+    return torch.cat(found), torch.cat(counts)
 
 
 @torch.inference_mode()
 def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
-    """Share of tokens that are the model's first choice; `windows` is int64, shape (sequences, context_tokens + 1)."""
-    right = 0
+    """Share of predicted tokens that are the model's first choice; `windows` as for `heldout_loss`."""
+    marked, right = has_marks(windows), 0
     for part in passes(model, windows):
-        choices = model(input_ids=part[:, :-1], use_cache=False).logits.argmax(-1)
-        right += int((choices == part[:, 1:]).sum())
-    return right / windows[:, 1:].numel()
+        choices = model(**inputs_of(part, marked), use_cache=False).logits.argmax(-1)
+        right += int((choices.flatten() == targets_of(part, marked)).sum())
+    return right / (weight_of(windows, marked) * (1 if marked else windows.shape[1] - 1))
 
 
 def generate_text(

@@ -64,9 +64,9 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     model, spec = sketched.model, sketched.adapter
     assert spec is not None
     _check_room(spec, room_bytes)
-    try_family(
-        load_weights(model, config.data.context_tokens, folder, spec.base_precision), model, config.data.context_tokens
-    )
+    context_tokens = config.data.context_tokens
+    module = load_weights(model, context_tokens, folder, spec.base_precision)
+    try_family(module, model, context_tokens, config.data.is_packed)
     is_public = source.startswith(HUB)
     model = model.model_copy(update={"source": source if is_public else ""})
     spec = spec.model_copy(update={"base": base_tensors(folder)})

@@ -16,12 +16,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from coordinator.run.data_spec import CHAT, CHAT_TEMPLATE_CHARACTERS_MAX, DataSpec
 from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import TensorEntry
 from dht.errors import UsageError
 from dht.statement import digest_of
+from peer.data.chat import closed_template
 from peer.data.hub import HUB, hub_revision
-from peer.data.special_tokens import special_tokens
+from peer.data.special_tokens import chat_template, special_tokens, token_texts
 from peer.data.tokens import encoder, tokenizer_file
 from peer.machine.local_files import NO_FILES, LocalFiles
 from peer.model.adapter import describe_adapter
@@ -76,6 +78,8 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     if not data.path:
         raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
     tokenizer = None if data.source == "tokens" else tokenizer_file(data, data.tokenizer)
+    if data.source == CHAT:
+        data = data.model_copy(update={"chat_template": _chat_template(data, tokenizer)})
     if data.source != "tokens":
         encoder(tokenizer, config.model.vocabulary, data)  # to hear now what is wrong with it
     here = not data.tokenizer.startswith(HUB)
@@ -93,6 +97,17 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     }
     fixed = config.model_copy(update={"data": data.model_copy(update=update)})
     return fixed, LocalFiles(data.path, data.tokenizer if here else "")
+
+
+def _chat_template(data: DataSpec, tokenizer: bytes | None) -> str | None:
+    """How conversations become text: as the run file says, or the tokenizer; raises UsageError."""
+    template = data.chat_template or (chat_template(data.tokenizer) if tokenizer is not None else None)
+    if template is None:
+        return None
+    closed = closed_template(template, token_texts(tokenizer, data.tokenizer))
+    if len(closed) > CHAT_TEMPLATE_CHARACTERS_MAX:
+        raise UsageError(f"the chat template has more than {CHAT_TEMPLATE_CHARACTERS_MAX:,} characters; shorten it")
+    return closed
 
 
 def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Description:
@@ -114,7 +129,7 @@ def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Des
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             module = make_module(model, config.data.context_tokens)
-    try_family(module, model, config.data.context_tokens)
+    try_family(module, model, config.data.context_tokens, config.data.is_packed)
     described = config.model_copy(update={"model": model})
     return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
 

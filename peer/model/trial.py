@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.data.marks import BEGINS, inputs_of, numbers
 from peer.machine.text import first_line
 from peer.model.families import make_module
 
@@ -21,8 +22,10 @@ TRIED_WORK_MAX = 1 << 33  # parameters times tokens: a second or two; with more 
 CAUSAL_TOLERANCE = 1e-3  # of the largest logit: experts see batches of other sizes, which round otherwise
 
 
-def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int) -> None:
+def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int, packed: bool = False) -> None:
     """Raise UsageError if this model cannot be trained as a language model on sequences of this length.
+
+    Or, if they are `packed`, on several documents in one sequence of which none sees another (`peer.data.marks`).
 
     Looked at are the context's length, the shape of what comes out, that no logit depends on a later token, and that no
     buffer is trained. The module comes back as it was, for evaluation.
@@ -31,6 +34,8 @@ def try_family(module: nn.Module, spec: ModelSpec, context_tokens: int) -> None:
     module.train(getattr(module, "is_quantized", False))  # bitsandbytes lets no gradient through in evaluation
     few = torch.arange(min(TRIED_TOKENS, context_tokens // 2))[None] % spec.vocabulary
     _check_causality(module, spec, few)
+    if packed:
+        _check_packing(module, spec, few)
     elements = sum(parameter.numel() for parameter in module.parameters())
     length = context_tokens if elements * context_tokens <= TRIED_WORK_MAX else min(context_tokens, TRIED_TOKENS)
     tokens = torch.arange(length)[None] % spec.vocabulary
@@ -93,6 +98,24 @@ def _is_causal(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> bool:
     finally:
         hook.remove()
     return gradient is None or not bool(gradient[:, half:].any())
+
+
+def _check_packing(module: nn.Module, spec: ModelSpec, tokens: Tensor) -> None:
+    """Whoever mixes documents up would train on something else than was asked, and nobody would notice."""
+    half = tokens.shape[1] // 2
+    two = torch.cat((tokens[:, :half], tokens[:, :half].flip(1), tokens[:, :1]), 1)
+    two[:, half] |= BEGINS
+    try:
+        with torch.no_grad():
+            together = module(**inputs_of(two, marked=True), use_cache=False).logits[:, half:]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"a {spec.family} cannot keep documents in one sequence apart: {first_line(error)}") from None
+    alone = _logits(module, spec, numbers(two[:, half:-1]))
+    if float((together - alone).abs().max()) > CAUSAL_TOLERANCE * float(alone.abs().max()):
+        raise UsageError(
+            f"a {spec.family} sees earlier documents of a sequence in later ones; choose a family that attends by "
+            "position_ids"
+        )
 
 
 def _check_buffers(module: nn.Module, spec: ModelSpec, context_tokens: int, tokens: Tensor) -> None:

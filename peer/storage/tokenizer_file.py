@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import LocalError, UsageError
 from dht.files import write_whole
 from peer.data.tokens import tokenizer_file

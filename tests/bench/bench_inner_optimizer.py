@@ -11,8 +11,9 @@ import time
 
 import torch
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.inner_optimizer import state_bytes
 from peer.learner.learner import Learner, make_learner

@@ -27,8 +27,9 @@ from coordinator.chain.proof import FragmentProof, Proof
 from coordinator.run.about import AboutSpec
 from coordinator.run.adapter_spec import AdapterSpec, BaseTensor
 from coordinator.run.admission_spec import AdmissionSpec
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.trust.evidence import Evidence, OpenedLeaf
 from coordinator.trust.orders import Order
@@ -57,7 +58,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         TensorEntry: "name shape embedding start bound",
         DataSpec: (
             "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
-            "tokenizer_sha256 order begin_token end_token revision"
+            "tokenizer_sha256 order begin_token end_token revision chat_template"
         ),
         InnerSpec: (
             "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision "

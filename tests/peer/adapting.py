@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from coordinator.run.adapter_spec import AdapterSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 
 CONTEXT = 32

@@ -19,7 +19,8 @@ from coordinator.chain.certificate import (
     is_minor,
 )
 from coordinator.chain.chain import Chain, Rules
-from coordinator.run.manifest import DataSpec, Manifest, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import Manifest, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from coordinator.views.credit import CreditRecord, CreditReport, report_of
 from coordinator.views.evaluation import Evaluation

@@ -16,7 +16,8 @@ import hashlib, sys
 from pathlib import Path
 import torch
 from torch import nn
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from peer import Place, Session
 
 folder, seed, invite = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -48,7 +49,8 @@ import sys, time
 from pathlib import Path
 import torch
 from torch import nn
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from peer import Place, Session
 
 run = RunConfig(
@@ -79,7 +81,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from coordinator.views.control import ask
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from peer import Place, Session
 from peer.learner.client import STOP_SECONDS_MAX
 

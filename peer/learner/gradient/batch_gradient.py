@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, UsageError
+from peer.data.marks import weight_of
 from peer.learner.devices import Placement
 from peer.learner.gradient.attention import attend_without_masks
 from peer.learner.gradient.objective import Objective
@@ -27,9 +28,11 @@ class BatchGradient:
         self._copies = [ModelCopy.of(model, parameters.fragments, precision, one) for one in placement.others]
         self._parameters = parameters
         self._models = [model, *(one.model for one in self._copies)]
+        self._marked = config.data.is_packed
         for one in self._models:
-            attend_without_masks(one, config.data.context_tokens)
-        self._objectives = [Objective(one) for one in self._models]
+            if not self._marked:
+                attend_without_masks(one, config.data.context_tokens)
+        self._objectives = [Objective(one, self._marked) for one in self._models]
         self.half = None if precision == "bfloat16" else placement.half
         self.place(placement)
 
@@ -65,7 +68,7 @@ class BatchGradient:
     def try_once(self, sequences: Tensor) -> None:
         """Forward and backward over some sequences at once on the first device."""
         with self._autocast():
-            self._add((sequences,), 1 / len(sequences))
+            self._add((sequences,), 1 / self._weight(sequences))
 
     def rest(self) -> None:
         """Give up what copies hold."""
@@ -76,10 +79,10 @@ class BatchGradient:
         self._parameters.gradient.zero_()
         for one in self._copies:
             one.follow(self._parameters.values)
-        total = torch.zeros((), device=self.placement.device)
+        total, share = torch.zeros((), device=self.placement.device), factor / self._weight(batch)
         with self._autocast():
             for pieces in shares(batch, self.placement.at_once(batch.shape[1] - 1), len(self._models)):
-                total += self._add(pieces, factor / len(batch))
+                total += self._add(pieces, share)
         for one in self._copies:
             one.add_gradient(self._parameters.gradient)
         return total
@@ -87,10 +90,14 @@ class BatchGradient:
     def _add(self, pieces: Sequence[Tensor], factor: float) -> Tensor:
         """Add to the gradients, a piece on each device; returns `factor` times the losses of their sequences."""
         values = [
-            objective.backward(piece.to(device), len(piece) * factor)
+            objective.backward(piece.to(device), self._weight(piece) * factor)
             for objective, device, piece in zip(self._objectives, self.placement.devices, pieces, strict=False)
         ]
         return torch.stack([value.to(self.placement.device) for value in values]).sum()
+
+    def _weight(self, sequences: Tensor) -> int:
+        """What the mean loss over these sequences counts in that over more of them."""
+        return weight_of(sequences, self._marked)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Around all pieces of a batch, so that weights are cast once."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peer.model.build import loss
+from peer.data.marks import UNLEARNED, inputs_of, targets_of
 
 LOGITS_AT_ONCE = 1 << 26  # on a GPU: a quarter of a gigabyte in float32
 PROCESSOR_LOGITS_AT_ONCE = 1 << 22  # 16 MiB: what a processor's caches hold
@@ -49,11 +49,13 @@ class BodyAndHead:
 class Objective:
     """Mean cross entropy in nats of each next token under a model, as `peer.model.build.loss` has it.
 
-    `tokens` are int64, shape (sequences, context_tokens + 1), on the model's device.
+    `tokens` are int64, shape (sequences, context_tokens + 1), on the model's device. If they are `marked`, the mean is
+    over those that are learned (`peer.data.marks`).
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, marked: bool = False) -> None:
         self._model = model
+        self._marked = marked
         self.parts = BodyAndHead.of(model)
         self._cross_entropy: Callable[[Tensor, Tensor], Tensor] = _cross_entropy
 
@@ -72,12 +74,12 @@ class Objective:
     def value(self, tokens: Tensor) -> Tensor:
         """The loss, without a gradient."""
         if self.parts is None:
-            return loss(self._model, tokens)
-        hidden, targets = self._hidden(tokens), tokens[:, 1:].flatten()
+            return self._whole(tokens)
+        hidden, targets = self._hidden(tokens), targets_of(tokens, self._marked)
         total = torch.zeros((), device=tokens.device)
         for piece, wanted in _chunks(hidden, targets, self.parts.head):
             total += self._cross_entropy(self.parts.head(piece), wanted)
-        return total / len(targets)
+        return total / self._count(targets)
 
     def backward(self, tokens: Tensor, weight: float) -> Tensor:
         """Add the gradient of `weight` times the loss to the parameters'; returns `weight` times the loss.
@@ -85,16 +87,16 @@ class Objective:
         Call it under autocast, if at all: weights that several pieces of a batch share are then cast once.
         """
         if self.parts is None:
-            value = loss(self._model, tokens) * weight
+            value = self._whole(tokens) * weight
             _follow(value)
             return value.detach()
-        hidden, targets = self._hidden(tokens), tokens[:, 1:].flatten()
-        head, kept = self.parts.head, hidden.detach()
+        hidden, targets = self._hidden(tokens), targets_of(tokens, self._marked)
+        head, kept, count = self.parts.head, hidden.detach(), self._count(targets)
         gradient = torch.empty_like(kept)
         total = torch.zeros((), device=tokens.device)
         done = 0
         for piece, wanted in _chunks(kept, targets, head):
-            value = self._cross_entropy(head(piece.requires_grad_()), wanted) / len(targets) * weight
+            value = self._cross_entropy(head(piece.requires_grad_()), wanted) / count * weight
             _follow(value)
             assert piece.grad is not None
             gradient[done : done + len(piece)] = piece.grad
@@ -106,7 +108,17 @@ class Objective:
     def _hidden(self, tokens: Tensor) -> Tensor:
         """What the head is shown: (tokens, width)."""
         assert self.parts is not None
-        return cast(Tensor, self.parts.body(input_ids=tokens[:, :-1], use_cache=False)[0]).flatten(0, 1)
+        inputs = inputs_of(tokens, self._marked)
+        return cast(Tensor, self.parts.body(**inputs, use_cache=False)[0]).flatten(0, 1)
+
+    def _whole(self, tokens: Tensor) -> Tensor:
+        """The loss of a model that is not in two."""
+        logits = self._model(**inputs_of(tokens, self._marked), use_cache=False).logits
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets_of(tokens, self._marked))
+
+    def _count(self, targets: Tensor) -> int:
+        """How many are learned."""
+        return max(1, int((targets != UNLEARNED).sum())) if self._marked else len(targets)
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:

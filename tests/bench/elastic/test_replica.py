@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from tests.bench.elastic.rendezvous import Held
 from tests.bench.elastic.replica import Replica

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from coordinator.chain.certificate import Contributor
 from coordinator.chain.passes import WINDOWS_MIN, PassPlan, ReadingLane, lane_of, next_window, permuted, windows_read
-from coordinator.run.manifest import PEERS_PER_GROUP_MAX, DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec, RunConfig
 from dht.errors import UsageError
 from tests.coordinator.builders import Club, digest
 

@@ -24,8 +24,9 @@ from coordinator.chain.certificate import (
 )
 from coordinator.chain.chain import Chain, Rules
 from coordinator.chain.proof import FragmentProof, Proof
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.simulator.tensors import VirtualCourt, opened_input
 from coordinator.trust.evidence import Evidence, OpenedLeaf, contradiction, false_result, verify

@@ -9,7 +9,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.addresses import PeerAddress
 from dht.errors import UsageError

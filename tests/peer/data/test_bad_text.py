@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.cli.main import run
 from peer.data import hub_rows

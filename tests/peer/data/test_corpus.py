@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data.token_files import TokenData

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.data import token_writer
 from peer.data.tally import Loading

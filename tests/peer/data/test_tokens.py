@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from coordinator.run.manifest import NO_TOKEN, DataSpec
+from coordinator.run.data_spec import NO_TOKEN, DataSpec
 from dht.errors import UsageError
 from peer.data.special_tokens import special_tokens
 from peer.data.tokens import Encoder, encoder

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.chain.passes import ReadingLane
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import PaceSpec, RunConfig
 from dht.errors import UsageError
 from peer.data.token_files import TokenData
 from peer.data.windows import (

@@ -15,6 +15,8 @@ from torch import Tensor
 from dht.errors import LocalError, UsageError
 from dht.identity import KeyVerifier
 from dht.statement import Context, make_statement
+from peer.data.tally import Loading
+from peer.export import sampler as sampler_module
 from peer.export.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from peer.export.judging import Judge
 from peer.export.listing import CARD, LISTING, STATEMENT_KIND, list_files
@@ -151,3 +153,45 @@ def test_it_is_judged_and_writes_over_its_base(whole: Path, base: Path, tmp_path
         Sampler.load(whole)
     with pytest.raises(UsageError, match="--base"):
         Judge.of_export(whole, "cpu")
+
+
+def test_a_model_of_conversations_is_exported_with_its_template_and_answers_until_it_has_said_all(
+    tmp_path: Path, base: Path
+) -> None:
+    lines = "".join(json.dumps({"prompt": f"{n}?", "completion": f"{n}!"}) + "\n" for n in range(200))
+    (tmp_path / "chat.jsonl").write_text(lines)
+    template = (
+        "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    config = adapter_run(base)
+    said = {"source": "chat", "path": str(tmp_path / "chat.jsonl"), "chat_template": template, "context_tokens": 48}
+    described = describe(config.model_copy(update={"data": config.data.model_copy(update=said)}))
+    run = CertifiedRun(described.config).advance(1)
+    folder = run.write(tmp_path / "export")
+    assert verify_export(folder, KeyVerifier()).from_founders
+    sampler = Sampler.load(folder, str(base))
+    assert sampler.tokenizer is not None
+    assert sampler.tokenizer.chat_template == template
+    written: list[list[int]] = []
+
+    def scripted(model: Any, given: list[int], *_: Any) -> Any:
+        written.append(given)
+        return iter(b"Hello you\nand more")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler_module, "following_tokens", scripted)
+        assert sampler.answer("Who?", 40, 0, 0) == "Hello you"
+    assert bytes(written[0]) == b"<user>Who?\n<assistant>"
+    assert len(sampler.answer("Who?", 5, 0, 0).encode()) <= 15
+    judge, files = Judge.of_export(folder, "cpu", str(base)), LocalFiles(str(tmp_path / "chat.jsonl"))
+    judged = judge.run_text(files, Loading())
+    assert 3 < judged.loss < 8
+    own = judge.own_text(files)
+    assert own.tokens == sum(len(f"{n}!\n") for n in range(200))
+    with pytest.raises(UsageError, match="no chat template; leave out --chat"):
+        Sampler.load(run_folder_without_chat(tmp_path, base), str(base)).answer("Who?", 5, 0, 0)
+
+
+def run_folder_without_chat(tmp_path: Path, base: Path) -> Path:
+    return CertifiedRun(describe(adapter_run(base)).config).advance(1).write(tmp_path / "text")

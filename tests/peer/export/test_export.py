@@ -19,7 +19,7 @@ from safetensors.torch import load, load_file, save_file
 
 from coordinator.chain.certificate import Vote
 from coordinator.chain.proof import FragmentProof, Proof
-from coordinator.run.manifest import DataSource
+from coordinator.run.data_spec import DataSource
 from coordinator.views.evaluation import Evaluation
 from dht.addresses import PeerAddress
 from dht.errors import LocalError, UsageError

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from peer.cli.main import run
 from peer.data.windows import evaluation_windows, load_tokens
 from peer.export.judging import Judge, Judged
@@ -61,7 +61,8 @@ def test_the_standard_error_is_that_of_the_mean_over_sequences(export: Path):
     windows = torch.randint(0, 256, (50, 17), generator=torch.Generator().manual_seed(1))
     judge = Judge.of_export(export, "cpu")
     with judge._flat.under(judge._anchors) as model:
-        losses = window_losses(model, windows)
+        losses, counts = window_losses(model, windows)
+        assert counts.tolist() == [16] * 50
         assert float(losses.mean()) == pytest.approx(heldout_loss(model, windows), rel=1e-5)
     assert Judged("", math.log(8), None, 1, 16, 1.5).bits_per_byte == pytest.approx(2)
     assert Judged("", math.log(8), None, 1, 16, 0).bits_per_byte is None

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.token_files import TokenData
 from peer.lab.laboratory import Laboratory

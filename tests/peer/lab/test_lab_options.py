@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from peer.attacks.zoo import AttackOrder
 from peer.lab.baseline import REGROUP_STEPS, JointBatches, elastic_schedule, full_schedule

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from coordinator.run.manifest import DataSpec
+from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
 from peer.cli.lab import Reunion as ReunionOption
 from peer.lab.data import side_texts

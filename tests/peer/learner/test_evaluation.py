@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.token_files import TokenData
 from peer.data.windows import evaluation_windows

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.learner.channel import Channel
 from peer.learner.commands import LearnerCommands

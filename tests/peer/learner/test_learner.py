@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coordinator.chain.passes import ReadingLane
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec
-from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError
 from peer.learner.devices import Placement

@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, OuterSpec, RunConfig
+from coordinator.run.manifest import OuterSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from coordinator.views import quantity
 from dht.errors import UsageError

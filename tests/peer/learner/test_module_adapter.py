@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coordinator.run.manifest import DataSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from dht.errors import LocalError, UsageError
 from peer.learner.learner import StepReport
 from peer.learner.module_adapter import ModuleAdapter

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from coordinator.chain.passes import ReadingLane
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, NetworkError, PeerError, UsageError
 from peer.data.tally import Loading

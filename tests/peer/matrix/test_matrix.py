@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coordinator.run.manifest import DataSpec, InnerSpec, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import InnerSpec, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.identity import KeyVerifier
 from peer.data.windows import load_tokens

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.export.model_files import CONFIG, encoded, fixed_files

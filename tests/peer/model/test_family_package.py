@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.data.windows import TrainingWindows, load_tokens

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerOptimizer, InnerSpec, Precision
-from coordinator.run.manifest import DataSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError
 from peer.learner.bf16_step import RoundedSteps, round_stochastically

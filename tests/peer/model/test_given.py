@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coordinator.run.manifest import DataSpec, RunConfig
+from coordinator.run.data_spec import DataSpec
+from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.model.description import Description, describe

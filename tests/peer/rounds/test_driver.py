@@ -20,8 +20,9 @@ from coordinator.core.actions import Apply, Discard, PartitionResult, Reduce, Ro
 from coordinator.core.context import Core
 from coordinator.core.events import PresenceSeen, Progress, Reduced
 from coordinator.engine.engine import Engine
+from coordinator.run.data_spec import DataSpec
 from coordinator.run.inner_spec import InnerSpec
-from coordinator.run.manifest import DataSpec, Manifest, OuterSpec, PaceSpec, RunConfig
+from coordinator.run.manifest import Manifest, OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from coordinator.simulator.faults import FAULT_POINTS as SIMULATED
 from coordinator.wire.inputs import ReduceInput
