@@ -45,7 +45,7 @@ DashboardListen = Annotated[
 Limit = Annotated[
     list[str] | None,
     typer.Option(
-        "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/home.md)."
+        "--limit", help="KEY=VALUE of the owner's limits, above settings.toml (repeatable; docs/how-to/limits.md)."
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more, and to the terminal too.")]

@@ -90,7 +90,7 @@ def logs(data: Data = None, lines: LINES = 50) -> None:
 
 @app.command(epilog="Example: muster limits upload_mbit=2 hours=22:00-07:00")
 def limits(
-    change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit (docs/how-to/home.md).")] = None,
+    change: Annotated[list[str] | None, typer.Argument(help="KEY=VALUE, as for --limit of `muster join`.")] = None,
     data: Data = None,
 ) -> None:
     """Show or change what this machine may give.

@@ -151,7 +151,7 @@ class Limits(Wire):
         try:
             return type(self).model_validate(values)
         except ValidationError as error:
-            raise UsageError(f"{fault_of(error, type(self))}; see docs/how-to/home.md") from None
+            raise UsageError(f"{fault_of(error, type(self))}; see docs/how-to/limits.md") from None
 
     def named(self, changes: Iterable[str]) -> dict[str, Any]:
         """What they say for the keys of these `KEY=VALUE`."""
@@ -174,7 +174,7 @@ class PeerSettings(Wire):
                 limits.update(map(parse_change, overrides))
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{path} or --limit: {fault_of(error, cls)}; see docs/how-to/home.md") from None
+            raise UsageError(f"{path} or --limit: {fault_of(error, cls)}; see docs/how-to/limits.md") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def keep_limits(data_directory: Path, changes: Mapping[str, Value]) -> None:
         if PeerSettings.model_validate(parse_toml(text, SETTINGS_NAME)).limits == wanted:
             return _write(path, text)
     raise UsageError(
-        f"{path} is not written as in docs/how-to/home.md and cannot be changed from here; change it by hand"
+        f"{path} is not written as in docs/how-to/limits.md and cannot be changed from here; change it by hand"
     )
 
 

@@ -15,7 +15,8 @@ from tests.checkout import ROOT
 
 README_LINES_MAX = 150
 PAGE_LINES_MAX = 400
-PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"^muster (\w+)", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""docs/explanation/pains.md names tests that exist, and docs/how-to/home.md every limit."""
+"""docs/explanation/pains.md names tests that exist, and docs/how-to/limits.md every limit."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def test_every_test_that_is_named_exists() -> None:
 
 
 def test_every_limit_is_explained() -> None:
-    page = (ROOT / "docs/how-to/home.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/limits.md").read_text(encoding="utf-8")
     assert [name for name in Limits.model_fields if f"`{name}`" not in page] == []
