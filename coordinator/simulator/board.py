@@ -1,64 +1,51 @@
-"""Presence in a large virtual swarm: a shared board of which everybody reads a part, so that no peer stores O(N).
-
-A peer reads the records of those who matter to it, the active sets of its chains, and two shards of the others (design
-§10): its own, and another one every time, so that news does not stay within a shard.
-"""
+"""Presence in a large virtual swarm: a board in places, of which each peer reads a few (`coordinator.wire.shards`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coordinator.wire.presence import Presence
 from dht.identity import PeerId
-from dht.statement import digest_of
+from dht.table import ENTRIES_PER_KEY_MAX
 
-RECORDS_PER_SHARD = 64
-REPLICAS = 20  # of a record in a Kademlia table
+HOLDERS = 8  # of a record, and asked about a place: replicas and acquaintances (dht.hivemind_store)
 RECORD_OVERHEAD_BYTES = 260  # key, sender, lifetime, signature
 
 
 @dataclass(slots=True)
 class Board:
-    """Newest presence of everybody, in shards of about RECORDS_PER_SHARD, and what keeping it costs."""
+    """The newest presence of everybody, by place, and what keeping and reading it costs."""
 
-    peers: int
+    lifetime_seconds: float
     records: dict[PeerId, tuple[Presence, float]] = field(default_factory=dict)
-    members: dict[int, set[PeerId]] = field(default_factory=dict)
-    puts: int = 0
-    gets: int = 0
+    places: dict[int, dict[PeerId, float]] = field(default_factory=dict)
     bytes_put: int = 0
     bytes_got: int = 0
     record_bytes: int = 0  # of one, as last seen
 
-    @property
-    def shards(self) -> int:
-        """A power of two, so that doubling splits every shard."""
-        count = 1
-        while self.peers > count * RECORDS_PER_SHARD:
-            count *= 2
-        return count
+    def put(self, peer: PeerId, presence: Presence, places: Sequence[int], now: float) -> None:
+        """Publish a record; it replaces the peer's last one. A place that is full takes nobody new."""
+        self.record_bytes = len(presence.to_wire()) + RECORD_OVERHEAD_BYTES
+        self.records[peer] = presence, now
+        for place in places:
+            held = self.places.setdefault(place, {})
+            if peer in held or len(held) < ENTRIES_PER_KEY_MAX:
+                held[peer] = now
+        self.bytes_put += self.record_bytes * len(places) * HOLDERS
 
-    def shard_of(self, peer: PeerId) -> int:
-        return int.from_bytes(digest_of(b"muster-shard", peer.encode())[:4], "big") % self.shards
-
-    def put(self, peer: PeerId, presence: Presence, now: float) -> None:
-        """Publish a record; it replaces the peer's last one."""
-        if peer not in self.records:
-            self.members.setdefault(self.shard_of(peer), set()).add(peer)
-            self.record_bytes = len(presence.to_wire()) + RECORD_OVERHEAD_BYTES
-        self.records[peer] = (presence, now)
-        self.puts += 1
-        self.bytes_put += self.record_bytes
-
-    def get(self, reader: PeerId, needed: Iterable[PeerId], other: int, now: float, lifetime: float) -> list[PeerId]:
-        """Whose live records this reader sees: of those that it needs, of its own shard and of the shard `other`."""
-        wanted = {*needed, *self.members.get(self.shard_of(reader), ()), *self.members.get(other, ())} - {reader}
-        found = [peer for peer in sorted(wanted) if self._is_live(peer, now, lifetime)]
-        self.gets += 3
-        self.bytes_got += len(found) * self.record_bytes
+    def get(self, places: Sequence[int], now: float) -> dict[int, list[PeerId]]:
+        """Whose live records lie at these places."""
+        found = {place: self._live(place, now) for place in places}
+        self.bytes_got += sum(map(len, found.values())) * self.record_bytes * HOLDERS
         return found
 
-    def _is_live(self, peer: PeerId, now: float, lifetime: float) -> bool:
-        known = self.records.get(peer)
-        return known is not None and now - known[1] <= lifetime
+    def kept(self) -> int:
+        """Records at all places together, each once."""
+        return sum(map(len, self.places.values()))
+
+    def _live(self, place: int, now: float) -> list[PeerId]:
+        held = self.places.get(place, {})
+        for peer in [peer for peer, at in held.items() if now - at > self.lifetime_seconds]:
+            del held[peer]
+        return sorted(held)

@@ -25,12 +25,13 @@ from coordinator.chain.chain import active_sets
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, PeerGone, PresenceSeen, Progress, Tick
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
-from coordinator.simulator.board import REPLICAS, Board
+from coordinator.simulator.board import HOLDERS, Board
 from coordinator.simulator.clock import VirtualClock
 from coordinator.simulator.meter import CountingVerifier, Meter
 from coordinator.simulator.network import LinkFaults, VirtualNetwork
 from coordinator.simulator.peer import Surroundings, VirtualPeer, make_virtual_tensors
 from coordinator.simulator.simulation import make_manifest, make_signers
+from coordinator.wire.shards import PresenceShards
 from dht.identity import PeerId, Signer
 
 KNOWN_SHARE = 0.95  # of live peers: a version counts as known
@@ -45,6 +46,12 @@ class BoardPeer(VirtualPeer):
 
     board: Board | None = None
     verifier: CountingVerifier | None = None
+    shards: PresenceShards = field(init=False)
+
+    def start(self) -> None:
+        """A new life knows nothing of how many there are."""
+        self.shards = PresenceShards(self.me)
+        VirtualPeer.start(self)
 
     def heartbeat(self) -> None:
         """Report progress, publish presence, read a part of the others'; goes on for the rest of this life."""
@@ -53,18 +60,24 @@ class BoardPeer(VirtualPeer):
             return
         now, pace = world.clock.now, world.manifest.config.pace
         steps = self.tensors.learner.steps(now)
-        board.put(self.me, self.presence(steps), now)
-        presence = engine.core.presence
+        presence, shards = engine.core.presence, self.shards
         needed = active_sets(machine.chain for machine in engine.machines)
-        other = world.random.randrange(board.shards)
+        ours = self.presence(steps).model_copy(update={"shard_depth": shards.depth or None})
+        board.put(self.me, ours, shards.written(needed), now)
         presence.forget(now, lifetimes=1.0)
         versions = engine.heads()[0]
-        for peer in board.get(self.me, needed, other, now, pace.presence_lifetime_seconds):
+        missing = sorted(needed - presence.live(now) - {self.me})
+        read = board.get(shards.read(missing, world.random.getrandbits(32)), now)
+        found = sorted({peer for peers in read.values() for peer in peers} - {self.me})
+        for peer in found:
             seen, at = board.records[peer]
             presence.see(peer, seen, at)
             if seen.versions > versions:
                 self.handle(PresenceSeen(peer, seen))
-        presence.sampled_share = min(1.0, max(len(presence.trainers(now)), 1) / max(board.peers - 1, 1))
+        said = {peer: board.records[peer][0].shard_depth or 0 for peer in found}
+        believed = [depth for peer, depth in said.items() if peer in needed]
+        shards.found({place: len(peers) for place, peers in read.items()}, believed or list(said.values()))
+        presence.sample(shards.population if shards.depth else 1.0, now)
         self.handle(Progress(steps, self.tensors.learner.steps_per_second))
         self.handle(Tick())
         again = lambda: self.heartbeat() if self.life == life and self.alive else None  # noqa: E731
@@ -96,7 +109,7 @@ class ScaleRun:
     network: VirtualNetwork = field(init=False)
 
     def __post_init__(self) -> None:
-        self.random, self.board = random.Random(self.seed), Board(self.count)
+        self.random, self.board = random.Random(self.seed), Board(self.pace.presence_lifetime_seconds)
         signers, inner = make_signers(self.count, self.seed, real_keys=False)
         verifier = CountingVerifier(inner, self.meter)
         manifest = make_manifest(self.pace, [one.peer_id for one in signers[:PEERS_PER_GROUP_MAX]], self.seed)
@@ -211,9 +224,10 @@ class ScaleRun:
             "seconds_until_95_percent_hold_median": median(held) if held else None,
             "presence_records_kept_max": stored,
             "record_store": {
-                "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put * REPLICAS),
+                "presence_bytes_put_per_peer_minute": self._per_minute(self.board.bytes_put),
                 "presence_bytes_got_per_peer_minute": self._per_minute(self.board.bytes_got),
-                "presence_records_held_per_peer": REPLICAS,
+                "presence_records_held_per_peer": round(HOLDERS * self.board.kept() / self.count, 1),
+                "presence_depths": sorted({peer.shards.depth for peer in self.peers if peer.alive}),
             },
             "by_kind": {kind: [count, self.meter.kind_bytes[kind]] for kind, count in self.meter.kinds.most_common()},
             "virtual_seconds": round(self.clock.now, 1),

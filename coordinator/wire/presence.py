@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from coordinator.wire.messages import Nonce
+from coordinator.wire.shards import DEPTH_MAX
 from dht.identity import PeerId
 from dht.records import RECORD_KINDS
 from dht.wire import PROTOCOL_MAJOR, PROTOCOL_MINOR, Wire
@@ -29,6 +30,8 @@ State = Literal["starting", "training", "catching up", "paused", "draining", "ho
 
 class Presence(Wire):
     """What a peer says of itself every few seconds; signed by the record that carries it."""
+
+    OMITS_NONE: ClassVar[bool] = True
 
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
@@ -51,6 +54,7 @@ class Presence(Wire):
     bytes_received: int = Field(0, ge=0)
     rounds_void: int = Field(0, ge=0)  # own rounds of this life
     team: str = Field("", max_length=NAME_CHARACTERS_MAX)  # for people, and only a claim
+    shard_depth: int | None = Field(None, ge=1, le=DEPTH_MAX)  # beyond one place (coordinator.wire.shards)
 
     def fitting(self) -> Presence:
         """This presence within the bytes of a record: what only people read goes first, then addresses, then heads."""
@@ -174,6 +178,10 @@ class PresenceTable:
     def heard_trainers(self, now: float) -> frozenset[PeerId]:
         """Those of them that have not been silent towards us."""
         return self.trainers(now) - self.unheard
+
+    def sample(self, everybody: float, now: float) -> None:
+        """We read the records of a part of the swarm only: of `everybody`, those who are live for us."""
+        self.sampled_share = min(1.0, max(len(self.live(now)), 1) / everybody)
 
     def population(self, now: float) -> float:
         """How many peers train, as far as what we see tells; counted anew when that may have changed."""

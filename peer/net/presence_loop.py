@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from coordinator.wire.presence import Presence
+from coordinator.wire.shards import PresenceShards
 from dht.addresses import PeerAddress, could_be_of
 from dht.daemon.process import Daemon
 from dht.errors import NetworkError, PeerError, UsageError
@@ -21,6 +24,20 @@ log = structlog.get_logger(__name__)
 EAGER_SECONDS = 0.5  # between looks while we know nobody or less than a lifetime has passed since the start
 
 
+@dataclass(frozen=True, slots=True)
+class PresenceReaders:
+    """What a peer wants of presence, and what it does with it.
+
+    `needed`: the active sets; `missing`: those of them who are not live; `seen`: takes somebody's record; `counted`:
+    takes about how many there are, 1 where everybody's record was read.
+    """
+
+    needed: Callable[[], frozenset[PeerId]]
+    missing: Callable[[frozenset[PeerId]], frozenset[PeerId]]
+    seen: Callable[[PeerId, Presence], None]
+    counted: Callable[[float], None]
+
+
 class PresenceLoop:
     """Publishes our presence and feeds everybody else's, until cancelled."""
 
@@ -30,13 +47,14 @@ class PresenceLoop:
         daemon: Daemon,
         run_id: bytes,
         ours: Callable[[], Presence],
-        seen: Callable[[PeerId, Presence], None],
+        readers: PresenceReaders,
     ) -> None:
         self._store = store
         self._daemon = daemon
-        self._key = presence_key(run_id)
+        self._run_id = run_id
         self._ours = ours
-        self._seen = seen
+        self._readers = readers
+        self.shards = PresenceShards(daemon.peer_id)
         self._changed = asyncio.Event()
         self.rounds = 0  # completed looks at the record store
 
@@ -56,18 +74,44 @@ class PresenceLoop:
 
     async def _once(self, lifetime_seconds: float) -> None:
         """Say that we are here, and look who else is: each also when the other one fails."""
+        needed = self._readers.needed()
+        ours = self._ours().model_copy(update={"shard_depth": self.shards.depth or None}).to_wire()
         try:
-            await self._store.put(self._key, self._ours().to_wire(), lifetime_seconds)
+            for place in self.shards.written(needed):
+                await self._store.put(presence_key(self._run_id, place), ours, lifetime_seconds)
         except NetworkError as error:
             log.info("presence_not_told", reason=str(error))
+        missing = sorted(self._readers.missing(needed))
         try:
-            records = await self._store.get(self._key)
+            read = await read_places(self._store, self._run_id, self.shards.read(missing, secrets.randbits(32)))
+            hosts = await self._daemon.hosts()
         except NetworkError as error:
             log.info("presence_not_read", reason=str(error))
             return
-        for record, presence in presences(records, self._daemon, await self._daemon.hosts()):
-            self._seen(record.sender, presence)
+        found = presences(distinct(read), self._daemon, hosts)
+        said = {record.sender: presence.shard_depth or 0 for record, presence in found}
+        believed = [depth for peer, depth in said.items() if peer in needed]
+        self.shards.found({place: len(records) for place, records in read.items()}, believed or list(said.values()))
+        for record, presence in found:
+            self._readers.seen(record.sender, presence)
+        self._readers.counted(self.shards.population if self.shards.depth else 1.0)
         self.rounds += 1
+
+
+async def read_places(store: RecordStore, run_id: bytes, places: Sequence[int]) -> dict[int, list[StoredRecord]]:
+    """What lies at each place; raises NetworkError if no other peer answers about one of them."""
+    read = await asyncio.gather(*(store.get(presence_key(run_id, place)) for place in places))
+    return dict(zip(places, read, strict=True))
+
+
+def distinct(read: Mapping[int, list[StoredRecord]]) -> list[StoredRecord]:
+    """The newest record of each peer, which may lie at several places."""
+    newest: dict[PeerId, StoredRecord] = {}
+    for record in sorted(
+        (one for records in read.values() for one in records), key=lambda one: one.issued_unix_seconds
+    ):
+        newest[record.sender] = record
+    return [newest[peer] for peer in sorted(newest)]
 
 
 async def present_peers(store: RecordStore, daemon: Daemon, run_id: bytes) -> list[tuple[PeerId, Presence]]:

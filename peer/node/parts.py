@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from coordinator.chain.chain import CHAIN_KEPT
+from coordinator.chain.chain import CHAIN_KEPT, active_sets
 from coordinator.core.context import Core
 from coordinator.core.events import PresenceSeen
 from coordinator.run.manifest import Manifest
@@ -19,7 +19,7 @@ from dht.invite import Invite
 from peer.machine.sensors import MachineSensors
 from peer.net.addresses import OwnAddresses
 from peer.net.network import Network
-from peer.net.presence_loop import PresenceLoop, present_peers
+from peer.net.presence_loop import PresenceLoop, PresenceReaders, present_peers
 from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
 from peer.node.life import PeerLife
@@ -126,7 +126,7 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         network.dht.daemon,
         manifest.run_id,
         said,
-        lambda peer, seen: driver.feed(PresenceSeen(peer, seen)),
+        presence_readers(driver),
     )
     stage = Lifecycle(driver, presence, "starting" if entered.role == "learner" else "hosting")
     driver.failed, driver.certified = life.fail, stage.drain_at_goal
@@ -147,6 +147,17 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
         pauses=pauses,
         limits=limits,
         progress=progress,
+    )
+
+
+def presence_readers(driver: RoundDriver) -> PresenceReaders:
+    """What the protocol wants of presence."""
+    table, machines = driver.engine.core.presence, driver.engine.machines
+    return PresenceReaders(
+        needed=lambda: active_sets(machine.chain for machine in machines),
+        missing=lambda needed: needed - table.live(driver.now),
+        seen=lambda peer, presence: driver.feed(PresenceSeen(peer, presence)),
+        counted=lambda everybody: table.sample(everybody, driver.now),
     )
 
 

@@ -21,11 +21,11 @@ from coordinator.chain.chain import Chain
 from coordinator.run.manifest import Manifest
 from coordinator.views.network_view import NetworkView
 from coordinator.views.view_file import write_view
+from coordinator.wire.shards import Survey
 from dht.daemon.config import DaemonConfig
 from dht.errors import MusterError, NetworkError, PeerError, UsageError
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
-from dht.records import presence_key
 from peer.machine import log
 from peer.machine.clock import unix_seconds
 from peer.machine.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -33,7 +33,7 @@ from peer.machine.paths import runtime_directory
 from peer.machine.tasks import Tasks
 from peer.net.frames import decode_header, encode_header
 from peer.net.network import Network
-from peer.net.presence_loop import presences
+from peer.net.presence_loop import distinct, presences, read_places
 from peer.observer.chains import Chains
 from peer.observer.peers import HeardPresence
 from peer.observer.state import Observation, Question
@@ -134,16 +134,15 @@ class Observer:
         assert observation is not None
         assert network is not None
         pace = observation.manifest.config.pace
-        interval, key = (
-            min(READ_SECONDS_MAX, pace.presence_seconds / READS_PER_PRESENCE),
-            presence_key(self._invite.run_id),
-        )
+        interval, survey = min(READ_SECONDS_MAX, pace.presence_seconds / READS_PER_PRESENCE), Survey()
         while True:
             try:
-                records, self._note = await network.dht.store.get(key), ""
+                read = await read_places(network.dht.store, self._invite.run_id, survey.read())
+                self._note = ""
             except NetworkError as error:
-                records, self._note = [], str(error)
-            found = presences(records, network.dht.daemon, await network.dht.daemon.hosts())
+                read, self._note = {}, str(error)
+            found = presences(distinct(read), network.dht.daemon, await network.dht.daemon.hosts())
+            survey.found([presence.shard_depth or 0 for _, presence in found])
             heard = [HeardPresence(record.sender, one, record.issued_unix_seconds) for record, one in found]
             self._set_clock(observation.chains)
             observation.read(heard, self._now())

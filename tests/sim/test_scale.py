@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from coordinator.run.manifest import PEERS_PER_GROUP_MAX, PaceSpec
-from coordinator.simulator.board import RECORDS_PER_SHARD, Board
+from coordinator.simulator.board import Board
 from coordinator.simulator.keys import virtual_peer_id
 from coordinator.simulator.scale import KNOWN_SHARE, ScaleRun
+from coordinator.wire.shards import RECORDS_PER_SHARD, ROOT, PresenceShards
+from dht.table import ENTRIES_PER_KEY_MAX
 
 PACE = PaceSpec(fragments=1, overlap=1, presence_seconds=15.0, presence_lifetime_seconds=45.0, round_seconds=20.0)
 PEERS, VERSIONS = 36, 2
@@ -29,12 +31,26 @@ def test_a_board_shows_each_reader_a_part_whatever_the_swarm() -> None:
     crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)
     crowd.peers[0].start()
     presence = crowd.board.records[crowd.peers[0].me][0]
-    for size in (100, 2000):
-        board = Board(size)
+    for size, depth in ((90, 0), (2000, 5)):
+        board = Board(lifetime_seconds=45.0)
         names = [virtual_peer_id(number, 1) for number in range(size)]
-        for name in names:
-            board.put(name, presence, 0.0)
-        seen = [len(board.get(name, frozenset(names[:5]), 0, 1.0, 45.0)) for name in names[:50]]
-        assert min(seen) >= 5
-        assert max(seen) < 4 * RECORDS_PER_SHARD
-        assert board.get(names[0], frozenset(names), 0, 50.0, 45.0) == []  # all have gone silent
+        active, shards = frozenset(names[:5]), [PresenceShards(name, depth) for name in names]
+        for name, own in zip(names, shards, strict=True):
+            board.put(name, presence, own.written(active), 0.0)
+        seen = []
+        for own in shards[:50]:
+            read = board.get(own.read((), 0), 1.0)
+            seen.append({peer for peers in read.values() for peer in peers})
+        assert all(active <= found for found in seen)
+        assert max(map(len, seen)) < 4 * RECORDS_PER_SHARD
+        assert board.get([ROOT], 50.0) == {ROOT: []}  # all have gone silent
+
+
+def test_a_place_that_is_full_takes_nobody_new() -> None:
+    crowd = ScaleRun(1, seed=0, deaths_per_version=0.0, pace=PACE)
+    crowd.peers[0].start()
+    presence = crowd.board.records[crowd.peers[0].me][0]
+    board = Board(lifetime_seconds=45.0)
+    for number in range(ENTRIES_PER_KEY_MAX + 50):
+        board.put(virtual_peer_id(number, 1), presence, [ROOT], 0.0)
+    assert len(board.get([ROOT], 1.0)[ROOT]) == ENTRIES_PER_KEY_MAX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from coordinator.wire.presence import Presence
+from coordinator.wire.shards import PresenceShards, shard_of
 from dht.daemon import process as daemons
 from dht.hivemind_store import why_refused
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.records import presence_key
 from dht.statement import digest_of
 from dht.validation import RecordRules
-from peer.net.presence_loop import PresenceLoop, presences
+from peer.net.presence_loop import PresenceLoop, PresenceReaders, presences
 from tests.coordinator.builders import presence
 from tests.dht.memory_store import MemoryDirectory, MemoryStore
 from tests.peer.virtual_loop import run_virtual
@@ -40,6 +42,14 @@ class Daemon:
         pass
 
 
+def readers(
+    seen: Callable[[PeerId, Presence], None],
+    needed: frozenset[PeerId] = frozenset(),
+    counted: Callable[[float], None] = lambda _: None,
+) -> PresenceReaders:
+    return PresenceReaders(lambda: needed, lambda wanted: wanted, seen, counted)
+
+
 def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
     async def main() -> tuple[list[PeerId], PresenceLoop]:
         loop = asyncio.get_running_loop()
@@ -55,7 +65,7 @@ def test_others_are_seen_also_while_nobody_takes_our_own_record() -> None:
         def see(peer: PeerId, _: Presence) -> None:
             seen.append(peer)
 
-        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), readers(see))
         with suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 await looking.run(1.0, 9.0)
@@ -78,9 +88,8 @@ def test_an_address_that_no_resolver_knows_ends_nobody(tmp_path: Path, text: str
         await MemoryStore(directory, OTHER).put(presence_key(RUN_ID), theirs.to_wire(), 60.0)
         seen: list[PeerId] = []
         daemon = daemons.Daemon(daemons.DaemonConfig(tmp_path / "key", address_book=tmp_path / "met"), me.peer_id)
-        looking = PresenceLoop(
-            MemoryStore(directory, me), daemon, RUN_ID, lambda: presence(0), lambda peer, _: seen.append(peer)
-        )
+        see = readers(lambda peer, _: seen.append(peer))
+        looking = PresenceLoop(MemoryStore(directory, me), daemon, RUN_ID, lambda: presence(0), see)
         with suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 await looking.run(1.0, 9.0)
@@ -127,7 +136,9 @@ def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
         loop = asyncio.get_running_loop()
         directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
         daemon: Any = Daemon()
-        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), lambda *_: None)
+        looking = PresenceLoop(
+            MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), readers(lambda *_: None)
+        )
         running = asyncio.create_task(looking.run(3.0, 9.0))
         await asyncio.sleep(0.1)
         looking.hurry()
@@ -140,3 +151,41 @@ def test_news_and_the_end_at_the_same_moment_are_an_end(turns: int) -> None:
         return ended
 
     assert run_virtual(main())
+
+
+def test_in_a_large_swarm_a_peer_writes_where_others_of_its_depth_read() -> None:
+    """It learns the depth from the active set, and comes to see its neighbours and another shard each time."""
+    others = [Identity(digest_of(b"other", bytes([number]))) for number in range(40)]
+    active = frozenset(one.peer_id for one in others[:3])
+    depth = 3
+
+    async def main() -> tuple[set[PeerId], PresenceLoop, list[float], list[int]]:
+        loop = asyncio.get_running_loop()
+        directory = MemoryDirectory(RecordRules(RUN_ID, KeyVerifier()), lambda: UNIX + loop.time())
+        for one in others:
+            for place in PresenceShards(one.peer_id, depth).written(active):
+                theirs = presence(1).model_copy(update={"shard_depth": depth})
+                await MemoryStore(directory, one).put(presence_key(RUN_ID, place), theirs.to_wire(), 60.0)
+        seen, counted = set[PeerId](), list[float]()
+        daemon: Any = Daemon()
+        see = readers(lambda peer, _: seen.add(peer), active, counted.append)
+        looking = PresenceLoop(MemoryStore(directory, ME), daemon, RUN_ID, lambda: presence(0), see)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await looking.run(3.0, 9.0)
+        reader = MemoryStore(directory, OTHER)
+        places = [shard_of(ME.peer_id, at) for at in range(5)]
+        ours = [
+            place
+            for place in places
+            for one in await reader.get(presence_key(RUN_ID, place))
+            if one.sender == ME.peer_id
+        ]
+        return seen, looking, counted, ours
+
+    seen, looking, counted, ours = run_virtual(main())
+    assert active <= seen
+    assert len(seen) < len(others)
+    assert looking.shards.depth == depth - 1  # as deep as so few ask for, but in their sight
+    assert counted[0] >= 64
+    assert {shard_of(ME.peer_id, depth - 1), shard_of(ME.peer_id, depth - 2)} <= set(ours)

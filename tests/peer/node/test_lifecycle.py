@@ -30,7 +30,8 @@ LIFETIME_SECONDS = config_of().pace.presence_lifetime_seconds
 
 def stage_of(peer: Peer) -> Lifecycle:
     nobody: Any = None
-    return Lifecycle(peer.driver, PresenceLoop(nobody, nobody, digest_of(b"run"), peer.presence, nobody), "training")
+    daemon: Any = SimpleNamespace(peer_id=peer.driver.engine.core.me)
+    return Lifecycle(peer.driver, PresenceLoop(nobody, daemon, digest_of(b"run"), peer.presence, nobody), "training")
 
 
 def a_training() -> Any:
