@@ -1,7 +1,7 @@
 """Tokens in files that are mapped into memory, kept from one start to the next and shared by all processes here.
 
 A folder of the cache holds one corpus and is named by what went into it. It is made once, by whoever comes first, and
-goes on from where a crash has left it.
+goes on from where a crash has left it. Corpora that nobody has used for longest go when all take too much.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from peer.data.tally import Tell
 META = "meta.json"
 SIDES = ("train", "heldout")
 LOOK_SECONDS = 0.5
+CACHE_BYTES_MAX = 100_000_000_000  # of all corpora that are kept
+MAKING = ".making"
 DTYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
 
 
@@ -64,7 +66,7 @@ def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell)
                 return _told(_mapped(Path(folder)))
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(home / f"{name}.lock", tell):
-            final, making = home / name, home / f"{name}.making"
+            final, making = home / name, home / f"{name}{MAKING}"
             found = _mapped(final)
             if found is None:
                 shutil.rmtree(final, ignore_errors=True)  # damaged
@@ -73,11 +75,32 @@ def kept_tokens(cache: str, name: str, make: Callable[[Path], None], tell: Tell)
                 making.rename(final)
                 sync(home)
                 found = _mapped(final)
+                _make_room(home, name)
+            else:
+                os.utime(final)  # it is in use
             return _told(found)
     except OSError as error:
         raise UsageError(
             f"the tokens of this corpus cannot be kept in {home}: {error.strerror or error}; make room there"
         ) from None
+
+
+def _make_room(home: Path, newest: str) -> None:
+    """Remove what was used longest ago until the rest fits; whoever has it mapped keeps it."""
+    folders = [path for path in home.iterdir() if path.is_dir() and path.name.removesuffix(MAKING) != newest]
+    sizes = {path: _size_bytes(path) for path in folders}
+    room = CACHE_BYTES_MAX - _size_bytes(home / newest) - sum(sizes.values())
+    for path in sorted(folders, key=lambda path: path.stat().st_mtime):
+        if room >= 0:
+            return
+        with (home / f"{path.name.removesuffix(MAKING)}.lock").open("w") as lock:
+            if _locked(lock.fileno()):  # nobody makes or opens it now
+                shutil.rmtree(path, ignore_errors=True)
+                room += sizes[path]
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*"))
 
 
 def _told(found: TokenData | None) -> TokenData:
@@ -108,11 +131,11 @@ def _mapped(folder: Path) -> TokenData | None:
 @contextmanager
 def _alone(lock: Path, tell: Tell) -> Iterator[None]:
     """Wait until no other process has this lock; tell while what that one makes grows."""
-    making = lock.with_suffix(".making")
+    making = lock.with_suffix(MAKING)
     with lock.open("w") as file:
         grown = -1
         while not _locked(file.fileno()):
-            if (size := sum(path.stat().st_size for path in making.glob("*"))) != grown:
+            if (size := _size_bytes(making)) != grown:
                 grown = size
                 tell("waiting for the tokens that another process makes", None)
             threading.Event().wait(LOOK_SECONDS)

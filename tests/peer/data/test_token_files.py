@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from coordinator.run.data_spec import DataSpec
 from dht.errors import UsageError
-from peer.data import token_writer
+from peer.data import token_files, token_writer
 from peer.data.tally import Loading
 from peer.data.token_files import TokenData
 from peer.data.windows import load_tokens
@@ -79,6 +80,25 @@ def test_other_text_and_other_specs_have_tokens_of_their_own(corpus: Path, tmp_p
     with pytest.raises(UsageError, match="line 1"):
         load(corpus, cache)
     assert len({*digests, load(corpus, cache, field="TEXT").digest}) == 4
+
+
+def test_the_cache_is_bounded_and_what_was_used_longest_ago_goes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cache = tmp_path / "cache"
+    first, second = load(corpus, cache), load(corpus, cache, end_token=0)
+    for age, folder in enumerate(sorted(cache.glob("*/"), key=lambda path: (path / "meta.json").stat().st_mtime_ns)):
+        os.utime(folder, (age, age))
+    load(corpus, cache)  # in use again
+    size = sum(path.stat().st_size for path in cache.glob("*/*"))
+    monkeypatch.setattr(token_files, "CACHE_BYTES_MAX", size)
+    third = load(corpus, cache, end_token=1)
+    assert len(list(cache.glob("*/"))) == 2
+    assert same(second, load(corpus, end_token=0))  # whoever has it mapped keeps it
+    told = list[str]()
+    assert same(first, load(corpus, cache, made(told)))
+    assert same(third, load(corpus, cache, made(told), end_token=1))
+    assert "making tokens of the text" not in told
 
 
 def test_a_damaged_file_is_made_again(corpus: Path, tmp_path: Path):
