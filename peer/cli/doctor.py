@@ -69,7 +69,7 @@ def check_run(options: NodeOptions, invite: Invite) -> list[DiagnosisLine]:
         diagnosis.reachability(probed, options.listen_host, port),
         diagnosis.upload(config, machine, probed, options.limits),
     ]
-    if config.data.source != "stdlib":
+    if config.data.source != "stdlib" or config.data.tokenizer_sha256:
         return found + check_machine(options, config)
     try:
         found.append(diagnosis.data(manifest, load_tokens(config.data).digest))

@@ -85,11 +85,17 @@ def _file_digest(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def read_corpus(spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Loading) -> TokenData:
-    """All documents, each on the side of training or evaluation that its content's hash says; raises UsageError."""
+def read_corpus(
+    spec: DataSpec, files: LocalFiles, encoder: Encoder, loading: Loading, source: TextSource | None = None
+) -> TokenData:
+    """All documents, each on the side of training or evaluation that its content's hash says; raises UsageError.
+
+    They come from `source`, or from where `spec` and `files` say.
+    """
     tally = CorpusTally()
-    source: TextSource
-    if spec.source == "hub":
+    if source is not None:
+        pass
+    elif spec.source == "hub":
         source = HubRows(spec, encoder, loading)
     else:
         paths = corpus_paths(files.corpus, tally)

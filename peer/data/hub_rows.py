@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,26 @@ TRIES_MAX = 12  # without a single row between two of them
 WAIT_SECONDS_MAX = 300
 TOO_MANY_REQUESTS = 429
 REASON_CHARACTERS = 300
+ROWS_AT_ONCE = 256
+TOLD_SECONDS = 5.0  # so often we say that we wait
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The next rows, as many as come before an error or the end."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    error: Exception | None = None
+    ended: bool = False
+
+    def fill(self, source: Iterator[dict[str, Any]]) -> None:
+        try:
+            while len(self.rows) < ROWS_AT_ONCE:
+                self.rows.append(next(source))
+        except StopIteration:
+            self.ended = True
+        except Exception as error:  # noqa: BLE001 - its own, those of HTTP libraries, and of sockets
+            self.error = error
 
 
 class HubRows:
@@ -47,7 +68,7 @@ class HubRows:
         rows = tries = 0
         while tries < TRIES_MAX:
             try:
-                for row in self._rows(rows):
+                for row in self._heard(rows):
                     rows, tries = rows + 1, 0
                     block = row_block(self._field(row), self._encoder, tally)
                     if block is not None:
@@ -61,6 +82,22 @@ class HubRows:
                     raise UsageError(self._failed(error)) from None
                 tries += 1
                 self._wait(seconds)
+
+    def _heard(self, skipped: int) -> Iterator[dict[str, Any]]:
+        """Rows from this one on. While none comes we say that we wait: the library tries again for minutes."""
+        source = iter(self._rows(skipped))
+        batch = _Batch()
+        while not batch.ended:
+            batch = _Batch()
+            filling = threading.Thread(target=batch.fill, args=(source,), daemon=True)
+            filling.start()
+            while filling.is_alive():
+                filling.join(TOLD_SECONDS)
+                if filling.is_alive():
+                    self._loading.tell("waiting for the Hugging Face Hub", None)
+            yield from batch.rows
+            if batch.error is not None:
+                raise batch.error
 
     def _rows(self, skipped: int) -> Iterable[dict[str, Any]]:
         try:

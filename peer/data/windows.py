@@ -7,9 +7,6 @@ That is on every machine that runs this program; two machines with the same Pyth
 from __future__ import annotations
 
 import hashlib
-import os
-import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
 from dht.statement import digest_of
 from peer.data.corpus import read_corpus
+from peer.data.library import LibrarySource, library_root, source_files
 from peer.data.tally import Loading
 from peer.data.token_files import TokenData
 from peer.data.token_writer import is_heldout_digest
@@ -29,17 +27,7 @@ from peer.data.tokens import BYTES, Encoder, encode_bytes, encoder, tokenizer_fi
 from peer.machine.local_files import NO_FILES, LocalFiles
 
 BYTE_VOCABULARY = BYTES
-FILE_BYTES_MAX = 4 << 20
-FILES_MAX = 20_000
-
 LOADING = Loading()  # silently, with one thread
-
-# tests and what distributions add are absent on many machines; pydoc_data is generated prose, not source
-_SKIPPED_FOLDERS = frozenset(
-    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "pydoc_data"}
-)
-# written by whoever built this Python: they hold paths of the build machine
-_SKIPPED_PREFIXES = ("_sysconfigdata", "_sysconfig_vars", "sitecustomize", "usercustomize")
 
 
 def load_tokens(
@@ -55,18 +43,24 @@ def load_tokens(
     """
     if spec.source == "own":
         raise UsageError("the peers of this run bring their own loop and data; take part with peer.Session")
-    if spec.source == "stdlib":
-        data = _library_tokens(spec, root or Path(sysconfig.get_path("stdlib")))
-    else:
+    library = root or library_root()
+    if spec.source == "tokens":
+        data = read_corpus(spec, files, Encoder(encode_bytes, vocabulary), loading)
+    elif spec.source != "stdlib":
         data = read_corpus(spec, files, run_encoder(spec, vocabulary, files), loading)
+    elif spec.tokenizer_sha256:
+        source = LibrarySource(library)
+        data = read_corpus(spec, files, run_encoder(spec, vocabulary, files), loading, source)
+    else:
+        data = _library_tokens(spec, library)
     if spec.is_in_passes:
         check_windows(_windows(data.train, spec), spec.context_tokens)
     return data
 
 
 def run_encoder(spec: DataSpec, vocabulary: int, files: LocalFiles) -> Encoder:
-    """What makes tokens of this run's text; of tokens that are ready it only says which there may be."""
-    if spec.source == "tokens":
+    """What makes tokens of this run's text; of ready tokens without a tokenizer it only says which there may be."""
+    if spec.source == "tokens" and not spec.tokenizer_sha256:
         return Encoder(encode_bytes, vocabulary)
     return encoder(tokenizer_file(spec, files.tokenizer), vocabulary, spec)
 
@@ -169,24 +163,6 @@ def evaluation_windows(heldout: Tensor, spec: DataSpec, seed: int) -> Tensor:
     spacing = max(1, room // count)
     first = int(_starts(digest_of(b"muster-evaluation", seed.to_bytes(8, "big")), 1, spacing)[0])
     return _cut(heldout, first + spacing * torch.arange(count), length)
-
-
-def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Relative path and content of every source file, sorted by path."""
-    paths: list[str] = []
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS and not name.startswith("config-")]
-        sources = (name for name in names if name.endswith(".py") and not name.startswith(_SKIPPED_PREFIXES))
-        paths.extend(Path(folder, name).relative_to(root).as_posix() for name in sources)
-    if len(paths) > FILES_MAX:
-        raise UsageError(f"{root} holds {len(paths)} source files, more than {FILES_MAX}: not a standard library")
-    for path in sorted(paths):
-        try:
-            content = (root / path).read_bytes()
-        except OSError as error:
-            raise UsageError(f"the source file {path} of this Python cannot be read: {error.strerror}") from None
-        if len(content) <= FILE_BYTES_MAX:
-            yield path, content
 
 
 def _tokens(content: bytearray) -> Tensor:

@@ -7,11 +7,9 @@ learner, in proportions drawn from a Dirichlet distribution. Small α: each lear
 from __future__ import annotations
 
 import random
-import sysconfig
 from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +17,8 @@ from torch import Tensor
 from coordinator.run.data_spec import DataSpec
 from coordinator.run.manifest import RunConfig
 from dht.errors import UsageError
-from peer.data.windows import is_heldout, source_files
+from peer.data.library import library_root, source_files
+from peer.data.windows import is_heldout
 
 
 def learner_texts(
@@ -40,11 +39,18 @@ def learner_texts(
         return [first.train] * (learners - second_side) + [second.train] * second_side
     if alpha is None:
         return [train] * learners
-    if config.data.source != "stdlib":
-        raise UsageError('--noniid deals out the standard library\'s packages; it needs data.source = "stdlib"')
+    _check_library(config.data, "--noniid")
     honest = [number for number in range(learners) if number not in hostile]
     dealt = dict(zip(honest, dirichlet_texts(config.data, len(honest), alpha, config.seed), strict=True))
     return [dealt.get(number, train) for number in range(learners)]
+
+
+def _check_library(spec: DataSpec, option: str) -> None:
+    if spec.source != "stdlib" or spec.tokenizer_sha256:
+        raise UsageError(
+            f'{option} deals out the bytes of the standard library\'s packages; it needs data.source = "stdlib" and no '
+            "tokenizer"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,7 @@ class SideText:
 
 def side_texts(spec: DataSpec) -> tuple[SideText, SideText]:
     """The standard library's packages on two sides of about equal length; raises UsageError for other data."""
-    if spec.source != "stdlib":
-        raise UsageError('--own-text deals out the standard library\'s packages; it needs data.source = "stdlib"')
+    _check_library(spec, "--own-text")
     train, heldout = _packages(), _packages(heldout=True)
     sides: tuple[list[str], list[str]] = ([], [])
     for name in sorted(train, key=lambda name: (-len(train[name]), name)):
@@ -92,7 +97,7 @@ def dirichlet_texts(spec: DataSpec, learners: int, alpha: float, seed: int) -> l
 def _packages(heldout: bool = False) -> dict[str, bytes]:
     """Training or held-out text by top-level package; single modules by their first letter."""
     found: defaultdict[str, bytearray] = defaultdict(bytearray)
-    for path, content in source_files(Path(sysconfig.get_path("stdlib"))):
+    for path, content in source_files(library_root()):
         if is_heldout(path) == heldout:
             found[path.partition("/")[0] if "/" in path else path[0]] += content
     return {name: bytes(found[name]) for name in sorted(found)}

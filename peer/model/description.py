@@ -73,14 +73,14 @@ def is_same_run(known: RunConfig, described: RunConfig) -> bool:
 
 def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     data = config.data
-    if data.source in ("stdlib", "own"):
+    if data.source == "own" or (data.source == "stdlib" and not data.tokenizer):
         return config, NO_FILES
-    if not data.path:
+    if not data.path and data.source != "stdlib":
         raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
-    tokenizer = None if data.source == "tokens" else tokenizer_file(data, data.tokenizer)
+    tokenizer = tokenizer_file(data, data.tokenizer)
     if data.source == CHAT:
         data = data.model_copy(update={"chat_template": _chat_template(data, tokenizer)})
-    if data.source != "tokens":
+    if tokenizer is not None or data.source != "tokens":
         encoder(tokenizer, config.model.vocabulary, data)  # to hear now what is wrong with it
     here = not data.tokenizer.startswith(HUB)
     found = (None, None) if tokenizer is None else special_tokens(tokenizer, data.tokenizer)

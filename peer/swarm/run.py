@@ -220,8 +220,8 @@ class Swarm:
         share = f"gpu_memory_share={1 / self._options.peers:.3f}"  # they may all train on one GPU
         arguments += [word for limit in (*UNLIMITED, share) for word in ("--limit", limit)]
         data = self._options.config.data
-        if data.source not in ("stdlib", "hub"):
-            arguments += ["--corpus", data.path, "--tokenizer", data.tokenizer]
+        arguments += ["--corpus", data.path] if data.source not in ("stdlib", "hub") else []
+        arguments += ["--tokenizer", data.tokenizer] if data.tokenizer and not data.tokenizer.startswith(HUB) else []
         arguments += ["--base", self._base] if self._base else []
         attack = self._options.attacks.get(number)
         arguments += [] if self._options.tape is None else ["--tape", "--device", "cpu"]

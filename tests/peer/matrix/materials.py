@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.peer.local_hub import LocalHub
+
+DATA_SET = "some/prose"
 VOCABULARY = 320
 WORDS = (
     *("the", "river", "ran", "under", "a", "bridge", "where", "old", "men", "sold", "apples", "and", "told", "each"),
@@ -46,7 +49,7 @@ def prose(seed: int) -> str:
     return ". ".join(sentence.capitalize() for sentence in sentences) + ".\n"
 
 
-def write_corpus(folder: Path, source: str, documents: int = 200) -> str:
+def write_corpus(folder: Path, source: str, documents: int = 200, tokenizer: Path | None = None) -> str:
     """Write it in the form of this source; returns what `data.path` is."""
     texts = [prose(seed) for seed in range(documents)]
     path = folder / f"corpus.{source}"
@@ -61,8 +64,21 @@ def write_corpus(folder: Path, source: str, documents: int = 200) -> str:
         pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
     elif source == "tokens":
         path = folder / "corpus.npy"
-        np.save(path, np.frombuffer("".join(texts).encode(), dtype=np.uint8).astype(np.uint16))
+        np.save(path, np.array(_numbers("".join(texts), tokenizer), dtype=np.uint16))
     return str(path)
+
+
+def _numbers(text: str, tokenizer: Path | None) -> list[int]:
+    """As people make them beforehand: by the tokenizer, or bytes."""
+    from tokenizers import Tokenizer
+
+    return list(text.encode()) if tokenizer is None else Tokenizer.from_file(str(tokenizer)).encode(text).ids
+
+
+def write_data_set(hub: LocalHub) -> str:
+    """The same as a data set of the Hub's; returns its name."""
+    write_corpus(hub.folder("datasets", DATA_SET), "jsonl")
+    return DATA_SET
 
 
 def write_tokenizer(folder: Path) -> Path:
