@@ -15,6 +15,7 @@ NO_TOKEN = -2  # where documents shall not begin or end with the token that thei
 
 DataSource = Literal["stdlib", "text", "jsonl", "parquet", "tokens", "chat", "hub", "own"]
 Order = Literal["draws", "passes"]
+Borders = Literal["open", "closed"]
 TokenNumber: TypeAlias = Annotated[
     int | None,
     Field(ge=NO_TOKEN, lt=2**31, json_schema_extra={"type": "integer", "default": -1, "minimum": NO_TOKEN}),
@@ -83,6 +84,19 @@ class DataSpec(Wire):
         json_schema_extra={"type": "string", "default": ""},
     )
 
+    borders: Borders | None = Field(
+        None,
+        description="of documents in one sequence: `open`: later ones see earlier ones; `closed`: each sees itself "
+        "(docs/how-to/data.md)",
+        json_schema_extra={"type": "string", "enum": list(get_args(Borders)), "default": "open"},
+    )
+
+    @field_validator("borders")
+    @classmethod
+    def _open(cls, value: Borders | None) -> Borders | None:
+        """The default has one encoding, which earlier versions read."""
+        return None if value == "open" else value
+
     @field_validator("order")
     @classmethod
     def _plain(cls, value: Order | None) -> Order | None:
@@ -99,6 +113,11 @@ class DataSpec(Wire):
     def is_packed(self) -> bool:
         """Whether a sequence holds whole documents, of which none sees another, and so is never cut elsewhere."""
         return self.source == CHAT
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether tokens say where a document begins, of which none sees another (`peer.data.marks`)."""
+        return self.is_packed or self.borders == "closed"
 
     @property
     def is_in_passes(self) -> bool:

@@ -102,8 +102,8 @@ def read_corpus(
         source = FileSource(paths, spec, encoder, sum(path.stat().st_size for path in paths))
     text = source.name(loading)
     parts = [FORMAT, spec.source, text, spec.field, spec.context_tokens, spec.tokens_max, spec.tokenizer_sha256]
-    template = [] if spec.chat_template is None else [spec.chat_template]
-    made_with = json.dumps([*parts, encoder.size, encoder.begin, encoder.end, *template])
+    further = [one for one in (spec.chat_template, spec.borders) if one is not None]
+    made_with = json.dumps([*parts, encoder.size, encoder.begin, encoder.end, *further])
     cache = files.cache if text else ""
     name = hashlib.sha256(made_with.encode()).hexdigest()
     make = partial(_make, source=source, spec=spec, encoder=encoder, loading=loading, tally=tally)
@@ -122,7 +122,7 @@ def _make(
 ) -> None:
     row = spec.context_tokens + 1
     least = row if spec.is_packed else 1  # no row is cut
-    kind = smallest_type(1 << 31 if spec.is_packed else encoder.size)
+    kind = smallest_type(1 << 31 if spec.is_marked else encoder.size)
     with TokenWriter(folder, kind, spec.tokens_max) as writer:
         for tokens, text_bytes, heldout in _written(source, writer.done, encoder, loading, row, tally):
             if writer.room < least:

@@ -14,6 +14,7 @@ from coordinator.run.data_spec import CHAT, NO_TOKEN, DataSpec
 from dht.errors import UsageError
 from peer.data.chat import ChatFormat
 from peer.data.hub import HUB, from_hub
+from peer.data.marks import BEGINS, READ
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -38,6 +39,7 @@ class Encoder:
     end: int | None = None
     cuts_anywhere: bool = True
     drops_space: bool = False  # what begins a part is encoded as if a space went before it
+    marks: bool = False  # where a piece of a document begins
     chat: ChatFormat | None = None  # of conversations, which have tokens of their own around what is said
 
     @property
@@ -52,7 +54,11 @@ class Encoder:
             parts.insert(0, np.array([self.begin], parts[0].dtype))
         if ends and self.end is not None:
             parts.append(np.array([self.end], parts[0].dtype))
-        return np.concatenate(parts)
+        whole = np.concatenate(parts)
+        if self.marks:  # also within a document, whose pieces may be apart: some are held out
+            whole = whole.astype(np.int32)
+            whole[:1] |= BEGINS | READ
+        return whole
 
     def _parts(self, text: str) -> Iterator[str]:
         at = 0
@@ -115,6 +121,7 @@ def encoder(content: bytes | None, vocabulary: int, spec: DataSpec) -> Encoder:
         made = Encoder(encode_bytes, BYTES, begin, end)
     else:
         made = _tokenizing(_read(content), begin, end)
+    made = replace(made, marks=spec.is_marked)
     if spec.source == CHAT:
         made = replace(made, chat=_chat(content, spec))
     if made.size > vocabulary:

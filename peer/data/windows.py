@@ -48,7 +48,7 @@ def load_tokens(
         data = read_corpus(spec, files, Encoder(encode_bytes, vocabulary), loading)
     elif spec.source != "stdlib":
         data = read_corpus(spec, files, run_encoder(spec, vocabulary, files), loading)
-    elif spec.tokenizer_sha256:
+    elif spec.tokenizer_sha256 or spec.is_marked:
         source = LibrarySource(library)
         data = read_corpus(spec, files, run_encoder(spec, vocabulary, files), loading, source)
     else:

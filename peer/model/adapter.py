@@ -66,7 +66,7 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     _check_room(spec, room_bytes)
     context_tokens = config.data.context_tokens
     module = load_weights(model, context_tokens, folder, spec.base_precision)
-    try_family(module, model, context_tokens, config.data.is_packed)
+    try_family(module, model, context_tokens, config.data.is_marked)
     is_public = source.startswith(HUB)
     model = model.model_copy(update={"source": source if is_public else ""})
     spec = spec.model_copy(update={"base": base_tensors(folder)})

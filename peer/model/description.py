@@ -75,6 +75,8 @@ def _describe_data(config: RunConfig) -> tuple[RunConfig, LocalFiles]:
     data = config.data
     if data.source == "own" or (data.source == "stdlib" and not data.tokenizer):
         return config, NO_FILES
+    if data.borders == "closed" and data.source == "tokens":
+        raise UsageError('data.borders = "closed" needs documents, which tokens that are ready no longer show')
     if not data.path and data.source != "stdlib":
         raise UsageError(f'data.path must say where the data are that data.source = "{data.source}" reads')
     tokenizer = tokenizer_file(data, data.tokenizer)
@@ -129,7 +131,7 @@ def _describe_model(config: RunConfig, room_bytes: int | None, base: str) -> Des
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             module = make_module(model, config.data.context_tokens)
-    try_family(module, model, config.data.context_tokens, config.data.is_packed)
+    try_family(module, model, config.data.context_tokens, config.data.is_marked)
     described = config.model_copy(update={"model": model})
     return _with_tensors(described, named_values(module), _embeddings(module), _inputs(module))
 

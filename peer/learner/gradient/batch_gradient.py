@@ -28,7 +28,7 @@ class BatchGradient:
         self._copies = [ModelCopy.of(model, parameters.fragments, precision, one) for one in placement.others]
         self._parameters = parameters
         self._models = [model, *(one.model for one in self._copies)]
-        self._marked = config.data.is_packed
+        self._marked = config.data.is_marked
         for one in self._models:
             if not self._marked:
                 attend_without_masks(one, config.data.context_tokens)

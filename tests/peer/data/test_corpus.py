@@ -14,12 +14,14 @@ import torch
 from safetensors.numpy import save_file
 
 from coordinator.run.data_spec import DataSpec
-from coordinator.run.manifest import RunConfig
+from coordinator.run.manifest import InnerSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
+from peer.data import marks
 from peer.data.token_files import TokenData
 from peer.data.token_writer import is_heldout_digest
 from peer.data.windows import TrainingWindows, load_tokens
+from peer.learner.learner import make_learner
 from peer.machine.local_files import LocalFiles
 from peer.model.description import describe
 
@@ -101,6 +103,39 @@ def test_ready_tokens_come_from_both_formats(tmp_path: Path):
 def test_no_more_than_is_asked_for_is_read(tmp_path: Path):
     data = load(write_json_lines(tmp_path), spec_of(source="jsonl", tokens_max=4000))
     assert len(data.train) + len(data.heldout) == 4000
+
+
+def test_closed_borders_are_marked_where_a_document_begins(tmp_path: Path):
+    data = load(write_json_lines(tmp_path), spec_of(source="jsonl", end_token=0, borders="closed"))
+    whole = marks.numbers(torch.cat((data.train, data.heldout)))
+    assert sorted(bytes(whole.tolist()).decode().split("\0")[:-1]) == sorted(LINES)
+    tokens = data.train.long()
+    begins = (tokens & marks.BEGINS) != 0
+    assert torch.equal(begins, (tokens & marks.READ) != 0)  # nothing before it says how a document begins
+    ended = marks.numbers(tokens) == 0
+    assert bool(begins[0])
+    assert torch.equal(begins[1:], ended[:-1])
+    assert int(begins.sum()) > 10
+
+
+def test_tokens_that_are_ready_have_no_borders(tmp_path: Path):
+    data = spec_of(source="tokens", path=str(tmp_path / "a.npy"), borders="closed")
+    with pytest.raises(UsageError, match="no longer show"):
+        describe(RunConfig(data=data))
+
+
+def test_a_run_with_closed_borders_learns_to_the_end(tmp_path: Path):
+    """A family that cannot keep documents apart is refused before."""
+    data = spec_of(source="jsonl", path=str(write_json_lines(tmp_path)), end_token=0, borders="closed")
+    small = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 24}
+    with pytest.raises(UsageError, match=r"earlier documents|cannot keep documents"):
+        describe(RunConfig(model=ModelSpec.model_validate(small | {"family": "mamba", "weights": "given"}), data=data))
+    described = describe(RunConfig(model=ModelSpec.model_validate(small | {"family": "gpt2"}), data=data))
+    config = described.config.model_copy(update={"inner": InnerSpec(optimizer="adamw", learning_rate=1e-2)})
+    read = load_tokens(config.data, 256, described.files)
+    learner = make_learner(config, TrainingWindows(read.train, config.data, b"run", "peer"))
+    losses = [learner.step().loss for _ in range(12)]
+    assert losses[-1] < losses[0]
 
 
 def test_a_tokenizer_is_held_to_the_manifest(tmp_path: Path):
