@@ -21,7 +21,7 @@ def _not(default: object) -> Callable[[Any], Any]:
 
 
 class InnerSpec(Wire):
-    """The inner optimizer of every learner; its rate follows certified progress, not local steps (design §8)."""
+    """The inner optimizer of every learner; its rate follows certified progress, not local steps."""
 
     OMITS_NONE: ClassVar[bool] = True
 

@@ -55,7 +55,7 @@ LaterShare: TypeAlias = Annotated[
 
 
 class OuterSpec(Wire):
-    """The outer step (design §6.4) and the merge (§7)."""
+    """The outer step and the merge."""
 
     OMITS_NONE: ClassVar[bool] = True
 
@@ -117,7 +117,7 @@ class OuterSpec(Wire):
 
 
 class PaceSpec(Wire):
-    """Who waits for whom, and how long (design §6.2)."""
+    """Who waits for whom, and how long."""
 
     fragments: int = Field(8, ge=1, le=FRAGMENTS_MAX, description="P: parts of the model that are synchronised in turn")
     steps_per_version: int = Field(
@@ -153,7 +153,7 @@ class PaceSpec(Wire):
 
 
 class TrustSpec(Wire):
-    """What keys are worth that nobody knows yet (design §9); for runs whose invite anybody may have."""
+    """What a key is worth that nobody knows yet, for runs whose invite anybody may have (docs/how-to/strangers.md)."""
 
     newcomers_share: float = Field(
         1.0,

@@ -76,7 +76,7 @@ class ModelSpec(Wire):
     weights: Literal["seeded", "given"] = Field(
         "seeded",
         description="version 0: `seeded` values, drawn alike by every machine, or those `given` by the host, "
-        "which sends them to whoever joins; with a `source` that holds weights always `given`",
+        "which sends them to newcomers; with a `source` that holds weights always `given`",
     )
     tensors: tuple[TensorEntry, ...] = Field(
         (),

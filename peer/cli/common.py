@@ -34,7 +34,7 @@ Metrics = Annotated[
     int | None,
     typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics on this port."),
 ]
-MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; they are open to whoever reaches it.")]
+MetricsListen = Annotated[str, typer.Option(help="IPv4 address of the metrics; anybody who reaches it can read them.")]
 Dashboard = Annotated[
     int | None,
     typer.Option("--dashboard-port", min=1, max=65535, help="Serve the dashboard on this port, in its own process."),

@@ -101,7 +101,7 @@ def verify(
 
     Every digest is recomputed from the weights; then it says whose signatures stand behind them.
 
-    Of evidence, which a peer keeps in run-*/evidence: check every signature, and say who is guilty of what.
+    For evidence, which a peer keeps in run-*/evidence, it checks every signature and says who is guilty of what.
     """
     with reading(path):
         is_evidence = path.is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -11,10 +12,13 @@ from coordinator.views.report import ChaosReport, SwarmReport
 from peer.lab.report import LabReport
 from peer.session.api import Session
 from tests.arch import command_docs
+from tests.arch.prose import USER_PAGES, sentences, words
 from tests.checkout import ROOT
 
 README_LINES_MAX = 150
 PAGE_LINES_MAX = 400
+MEDIAN_WORDS_MAX = 20
+AWKWARD = re.compile(r"\bwhoever\b|\bdesign §|^Of (?!course)", re.IGNORECASE)
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -109,3 +113,34 @@ def test_every_page_is_on_the_site() -> None:
     listed = re.findall(r"- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     assert sorted(listed) == sorted(page for page in pages if page == "adr/README.md" or not page.startswith("adr/"))
+
+
+def test_sentences_on_pages_for_users_are_short() -> None:
+    found = {page: sentences(page.read_text(encoding="utf-8")) for page in USER_PAGES}
+    medians = {page.relative_to(ROOT).as_posix(): median(map(words, one)) for page, one in found.items() if one}
+    assert {page: words for page, words in medians.items() if words > MEDIAN_WORDS_MAX} == {}
+
+
+def test_pages_for_users_say_it_plainly() -> None:
+    found = [
+        f"{page.relative_to(ROOT)}: {sentence}"
+        for page in USER_PAGES
+        for sentence in sentences(page.read_text(encoding="utf-8"))
+        if AWKWARD.search(sentence)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("One is here. Two is there.\n\n| no | row |\n", ["One is here.", "Two is there."]),
+        (
+            "# No heading at all\n- an item of three\n- and one more `x.y` word.\n",
+            ["an item of three", "and one more `x.y` word."],
+        ),
+        ("```\nno code at all.\n```\nA [link that leads](x.md) somewhere.", ["A link that leads somewhere."]),
+    ],
+)
+def test_sentences_are_told_apart(page: str, expected: list[str]) -> None:
+    assert sentences(page) == expected

@@ -72,7 +72,7 @@ def most(world: World, keys: frozenset[PeerId]) -> float:
 
 
 def run_slowly(world: World) -> None:
-    """For a while: without probation, versions beside silent keys come by luck (docs/explanation/verification.md)."""
+    """For a while: without probation, versions beside silent keys come by luck (docs/how-to/strangers.md)."""
     world.run(60 * INTERVAL_SECONDS)
     assert len(certified(world)) > 1
 

@@ -53,7 +53,7 @@ def robust_rda(vectors: Sequence[Tensor], weights: Sequence[float]) -> Aggregate
     """The default, for one tensor: weighted median of norms × direction of `robust_shares` of unit vectors (design §7).
 
     `med‖x‖ · φ(Σ share_i φ(x_i))`. O(n²d). Breaks down at half of the weight in length. In direction it is
-    bounded by the honest spread up to a third (docs/how-to/aggregators.md); with more, fewer than half that send one
+    bounded by the honest spread up to a third (docs/explanation/merging.md); with more, fewer than half that send one
     and the same turn it around where the honest agree little (docs/adr/0046). A member's own length changes nothing but
     the median. Directions that cancel give 0. Embeddings are merged by `robust_embedding` instead.
     """

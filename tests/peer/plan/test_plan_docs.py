@@ -1,4 +1,4 @@
-"""docs/research/results/planner.md shows the tables that the commands print; docs/how-to/plan.md explains them."""
+"""docs/research/results/planner.md shows the tables that commands print; docs/explanation/planner.md explains them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.checkout import ROOT
 
 DOCS = ROOT / "docs"
 TEXT = (DOCS / "research/results/planner.md").read_text(encoding="utf-8")
-EXPLAINED = (DOCS / "how-to/plan.md").read_text(encoding="utf-8")
+EXPLAINED = (DOCS / "explanation/planner.md").read_text(encoding="utf-8")
 CELL = re.compile(r"(\d+) \((\d+)\)")
 NOISE_POINTS = 1.5  # rounding of both, and 30 days there against 5 days here
 

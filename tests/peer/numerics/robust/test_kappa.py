@@ -31,8 +31,8 @@ TABLE = {
     "centered_clip": (0.08, 0.24, 1.20, 0.04, 0.16, 0.38),
     "nnm_trimmed_mean": (0.07, 0.18, 0.65, 0.05, 0.16, 0.34),
 }
-# Where this family finds another worst case than the note's: what it finds. The rules agree with float64 definitions
-# and with byzfl, so it is the note's family that differs here; docs/how-to/aggregators.md says what else was tried.
+# Where this family finds another worst case than the note: what it finds. The rules agree with float64 definitions and
+# with byzfl, so the family differs here; docs/research/experiments/protocol.md says what else was tried.
 OTHERWISE = {
     ("multi_krum", (8, 1)): 0.081,
     ("multi_krum", (8, 2)): 0.488,
