@@ -28,8 +28,10 @@ def check(
     config = arguments.run_config(file, None)
     from peer.learner.memory_estimate import available_bytes
     from peer.model.description import describe
+    from peer.model.sketch import lacks_base, with_shapes
 
-    typer.echo(findings(describe(config, available_bytes("cpu")).config, file, step_seconds))
+    known = with_shapes(config) if lacks_base(config) else describe(config, available_bytes("cpu")).config
+    typer.echo(findings(known, file, step_seconds))
 
 
 def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
@@ -51,15 +53,31 @@ def findings(config: RunConfig, file: Path, step_seconds: float) -> str:
             f"{file}: the run {config.name}, {config.versions} versions of {config.pace.fragments} fragments",
         ),
         ("model", f"{config.model.family}, {quantity.count(terms.parameters(config))} parameters"),
+        *_base_rows(config),
         ("on a GPU", f"{quantity.size(least_bytes(config))} of the card, {quantity.size(host_bytes)} of RAM"),
         ("without", f"{quantity.size(without_gpu)} of RAM"),
         ("disk", quantity.size(terms.disk_bytes(config))),
         *_rate_rows(config),
+        ("pace", f"a version of each fragment every {steps} steps, about {quantity.rough(steps * step_seconds)}"),
         ("traffic", f"{quantity.size(a_day)} a day up and as much down, at {step_seconds:g} s a step"),
         ("line", f"{mbit:.2g} Mbit/s each way, so that no round waits for it"),
         ("next", f"try it here: muster lab {file}; begin it: muster host {file} --listen 0.0.0.0 --port 7400"),
     )
     return "\n".join(f"  {label:<8}  {text}" for label, text in rows)
+
+
+def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    """What an adapter is of; its base may not be here yet."""
+    from coordinator.views import quantity
+    from peer.model.sketch import lacks_base
+
+    adapter = config.adapter
+    if adapter is None:
+        return ()
+    held = f"{quantity.size(adapter.base_bytes)} in {adapter.base_precision}"
+    text = f"{quantity.count(adapter.base_elements)} parameters, {held}; every peer brings it, and nobody sends it"
+    missing = f"{config.model.source} has only its config.json: bring its weights before muster host"
+    return (("base", text), *([("missing", missing)] if lacks_base(config) else []))
 
 
 def _rate_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:

@@ -11,9 +11,10 @@ from coordinator.run.manifest import RunConfig
 from coordinator.run.model_spec import ModelSpec, TensorEntry
 from coordinator.views import quantity
 from dht.errors import UsageError
+from peer.data.hub import HUB
 from peer.model.adapter import sketch_adapter
 from peer.model.families import make_module, shapes_of
-from peer.model.given import read_safetensors
+from peer.model.given import holds_weights, read_safetensors
 from peer.model.source import CONFIG_ONLY, checked, folder_of, settled
 from peer.numerics.fragments import FLOAT_BYTES
 
@@ -36,6 +37,15 @@ def with_shapes(config: RunConfig) -> RunConfig:
         shapes = model_shapes(model, config.data.context_tokens)
     tensors = tuple(TensorEntry(name=name, shape=shape) for name, shape in shapes.items())
     return config.model_copy(update={"model": checked(model, {"tensors": tensors})})
+
+
+def lacks_base(config: RunConfig) -> bool:
+    """Whether only the config of an adapter's base is here: enough to plan with, and too little to train."""
+    source = config.model.source
+    if config.adapter is None or not source or source.startswith(HUB):
+        return False
+    folder = Path(source)
+    return (folder / CONFIG_ONLY[0]).is_file() and not holds_weights(folder)
 
 
 def model_shapes(model: ModelSpec, context_tokens: int) -> Shapes:

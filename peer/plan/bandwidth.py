@@ -1,8 +1,8 @@
 """What link a run needs for a wanted compute utilisation, and what utilisation a given link allows.
 
 Compute utilisation is compute time over compute plus exposed communication time (DiLoCo 2604.21428 App. E.4). Both
-closed forms are ours, found by fitting the paper's Table 13; docs/explanation/planner.md has more. What they leave out:
-lost packets, congestion, other people's traffic, and processors that are busy coding.
+closed forms are ours, found by fitting the paper's Table 13; `docs/how-to/plan.md` shows every cell. What they leave
+out: lost packets, congestion, other people's traffic, and processors that are busy coding.
 """
 
 from __future__ import annotations

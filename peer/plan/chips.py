@@ -62,7 +62,7 @@ ABSENCE = ExponentiatedWeibull.with_mean(ABSENCE_MEAN_SECONDS, ABSENCE_SHAPE, AB
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What takes how long. The paper publishes none of this; defaults fit its Table 1 (docs/explanation/planner.md)."""
+    """What takes how long. The paper publishes none of this; the defaults fit its Table 1 (docs/how-to/plan.md)."""
 
     step_seconds: float = 10.0
     down_seconds: float = 13.0  # a learner's pause to go on without a slice

@@ -31,13 +31,14 @@ Peers = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained, and how it is cut and encoded. `parameters` of the whole model."""
+    """What is trained, and how it is cut and encoded. `parameters` of the whole model, beside a base of an adapter."""
 
     parameters: float
     tokens_per_step: int
     pace: PaceSpec
     outer: OuterSpec
     group_max: int = PEERS_PER_GROUP_MAX
+    base_bytes: float = 0.0
 
     @property
     def elements(self) -> float:

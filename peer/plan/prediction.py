@@ -106,7 +106,7 @@ def predict(
         recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
         captured=capture(n, hostile_share, len(people)),
         cells_captured=capture_cells(there, hostile_share) if uses_cells(work, there) else None,
-        learner_bytes=LEARNER_BYTES * work.parameters,
+        learner_bytes=LEARNER_BYTES * work.parameters + work.base_bytes,
         host_bytes=host_bytes(work),
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )

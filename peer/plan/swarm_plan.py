@@ -92,15 +92,18 @@ class PlanFile(_Strict):
         except ValidationError as error:
             raise UsageError(f"{source}: {_fault(error)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
-        parameters = _parameters(config) if self.parameters is None else self.parameters
-        return Workload(parameters, tokens, config.pace, config.outer, self.group_max)
+        parameters, base_bytes = _sizes(config) if self.parameters is None else (self.parameters, 0.0)
+        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes)
 
 
-def _parameters(config: RunConfig) -> float:
+def _sizes(config: RunConfig) -> tuple[float, float]:
+    """How many parameters are trained, and what the base beside them takes."""
     from peer.model.build import parameter_specs
     from peer.model.sketch import with_shapes
 
-    return float(sum(tensor.elements for tensor in parameter_specs(with_shapes(config).model)))
+    known = with_shapes(config)
+    base = 0.0 if known.adapter is None else float(known.adapter.base_bytes)
+    return float(sum(tensor.elements for tensor in parameter_specs(known.model))), base
 
 
 def _toml(path: Path) -> dict[str, Any]:
