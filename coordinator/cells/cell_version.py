@@ -8,7 +8,7 @@ from coordinator.cells.assignment import brought
 from coordinator.cells.cell import Cell
 from coordinator.cells.cell_rounds import CellRounds
 from coordinator.chain.certificate import Certificate, Contributor
-from coordinator.core.actions import Adopt, RoundKey
+from coordinator.core.actions import Adopt, Included, RoundKey
 from coordinator.wire.messages import CellYield
 from dht.identity import PeerId
 
@@ -26,8 +26,7 @@ def adoption(rounds: CellRounds, certificate: Certificate, own: Adopt | None) ->
         return own
     counted = outcome.included_in(rounds.head or rounds.core.me)
     frozen = tuple(partition is None for partition in outcome.partitions)
-    base = own or Adopt(certificate, applied=None, snapshot=None)
-    return replace(base, snapshot=snapshot, counted=counted, frozen=frozen)
+    return replace(own or Adopt(certificate, applied=None), ours=Included(snapshot, counted), frozen=frozen)
 
 
 def _snapshot_in(rounds: CellRounds, certificate: Certificate) -> RoundKey | None:

@@ -165,11 +165,33 @@ class VoteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NotIncluded:
+    """The version holds nothing of ours: what we made since the one before goes on top of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Included:
+    """The version holds our snapshot of this round: what we made after it goes on top."""
+
+    snapshot: RoundKey
+    counted: tuple[bool, ...]  # per partition: were we included
+
+
+@dataclass(frozen=True, slots=True)
+class IncludedUnseen:
+    """The version holds work of ours and we have no snapshot of it: nothing that we hold may count a second time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
-    """Work of ours that only a branch holds which we leave: it is ours to bring again."""
+    """The state before was of a branch that we leave; it held this work of ours, which is ours to bring again."""
 
     steps: int
     tokens: int
+
+
+OwnPart = NotIncluded | Included | IncludedUnseen | Returned
+"""What of our own work a version holds; exactly one of these is true of every version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +200,13 @@ class Adopt:
 
     certificate: Certificate
     applied: RoundKey | None  # the round whose applied state this is; None: the fetched state
-    snapshot: RoundKey | None  # the round whose snapshot of ours was included; None: we were not in it, rebase
-    counted: tuple[bool, ...] = ()  # per partition: were we included
+    ours: OwnPart = NotIncluded()
     frozen: tuple[bool, ...] = ()  # per partition: void
-    returned: Returned | None = None  # the state held before was of another branch, with this work of ours in it
+
+    @property
+    def snapshot(self) -> RoundKey | None:
+        """The round whose snapshot of ours is in it."""
+        return self.ours.snapshot if isinstance(self.ours, Included) else None
 
 
 @dataclass(frozen=True, slots=True)

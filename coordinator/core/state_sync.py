@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain, beacon_order
-from coordinator.core.actions import Action, Adopt, Discard, FetchState, Returned, Send, Tell
+from coordinator.core.actions import (
+    Action,
+    Adopt,
+    Discard,
+    FetchState,
+    IncludedUnseen,
+    NotIncluded,
+    Returned,
+    Send,
+    Tell,
+)
 from coordinator.core.context import Core
 from coordinator.wire.messages import CertificateNote
 from dht.identity import PeerId
@@ -105,13 +115,12 @@ class StateSync:
 
         `returned` is our work in the branch of the state that we held, where this one is of another.
         """
-        newest, included, unseen = chain.certificates[-1], self.unadopted, self.included_unseen
+        newest, included = chain.certificates[-1], self.unadopted
+        ours = IncludedUnseen() if self.included_unseen else returned or NotIncluded()
         self.unserved.pop(newest.digest, None)
         self._caught_up()
         if included is None:
-            counted = (True,) * len(newest.outcome.partitions) if unseen else ()
-            adopt = Adopt(newest, applied=None, snapshot=None, counted=counted, returned=returned)
-            return [adopt, *_told(newest, returned)]
+            return [Adopt(newest, applied=None, ours=ours), *_told(newest, returned)]
         if included.certificate.digest != newest.digest:  # what was frozen there may have moved since
             included = replace(included, certificate=newest, frozen=(False,) * len(included.frozen))
         return [included, *([] if included.snapshot is None else [Discard(included.snapshot)])]

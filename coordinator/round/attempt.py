@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Action, Adopt
+from coordinator.core.actions import Action, Adopt, Included, IncludedUnseen, NotIncluded, OwnPart
 from coordinator.core.events import Applied, VoteRecorded
 from coordinator.core.lateness import LEADING
 from coordinator.core.timeline import GONE_SHARE, RETRY_SHARE, SECOND_PROPOSE_SHARE
@@ -83,16 +83,19 @@ class Attempt(JointReduction):
         """How to adopt this certificate, if it is this group's and we contributed to it or hold its state."""
         if certificate.outcome.roster_id != self.group.key.roster_id:
             return None
-        counted = certificate.outcome.included_in(self.core.me)
-        if self.brought is not None:  # our own work, if any, is in a cell's
-            counted = (False,) * len(counted)
         return Adopt(
             certificate,
             applied=self.group.key if self.verdict.holds(certificate) else None,
-            snapshot=self.group.key if any(counted) and self.exchange.commit is not None else None,
-            counted=counted,
+            ours=self._own_part(certificate),
             frozen=tuple(partition is None for partition in certificate.outcome.partitions),
         )
+
+    def _own_part(self, certificate: Certificate) -> OwnPart:
+        counted = certificate.outcome.included_in(self.core.me)
+        is_cells = self.brought is not None  # our own work, if any, is in there
+        if is_cells or not any(counted):
+            return NotIncluded()
+        return IncludedUnseen() if self.exchange.commit is None else Included(self.group.key, counted)
 
     # -- events
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from coordinator.chain.certificate import Certificate, Outcome
 from coordinator.chain.newcomer_limits import most_newcomers
 from coordinator.chain.weights import weights_of
-from coordinator.core.actions import Action, Adopt, KeepEvidence, RecordVote, Send, Tell, VoteRecord
+from coordinator.core.actions import Action, Adopt, IncludedUnseen, KeepEvidence, RecordVote, Send, Tell, VoteRecord
 from coordinator.core.own_work import ROUNDS_KEPT
 from coordinator.core.state_sync import UNSERVED_MAX
 from coordinator.core.vote_locks import BASES_MAX
@@ -239,7 +239,7 @@ class Watcher(EventCounter):
             raise InvariantError(f"{peer.me} adopts another state than certified")
         if action.snapshot is not None and action.snapshot not in peer.tensors.snapshots:
             raise InvariantError(f"{peer.me} adopts with a snapshot that it has discarded")
-        if action.snapshot is None and any(action.counted):
+        if isinstance(action.ours, IncludedUnseen):
             self.disturbed.add(peer.me)
 
     def handled(self, peer: VirtualPeer) -> None:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.core.actions import Action, Adopt, Encode, Send
+from coordinator.core.actions import Action, Adopt, Encode, Included, Send
 from coordinator.simulator.observer import EventCounter
 from coordinator.wire.messages import Message, PartNote
 from dht.identity import PeerId, Verifier
@@ -41,7 +41,7 @@ class Meter(EventCounter):
         if isinstance(action, Encode):
             self._shares[action.key.roster_id] = 1 / action.partitions
         elif isinstance(action, Adopt):
-            self.worked[action.certificate.version] += action.snapshot is not None and any(action.counted)
+            self.worked[action.certificate.version] += isinstance(action.ours, Included) and any(action.ours.counted)
         if not isinstance(action, Send):
             return
         size = self._bytes(action.message)

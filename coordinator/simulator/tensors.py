@@ -12,7 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from coordinator.core.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.core.actions import (
+    Adopt,
+    Apply,
+    Appraise,
+    Encode,
+    Included,
+    IncludedUnseen,
+    Inspect,
+    NotIncluded,
+    Open,
+    Reduce,
+    Returned,
+    RoundKey,
+)
 from coordinator.core.events import Applied, Appraised, Encoded, Finding, Inspected, Opened, Reduced
 from coordinator.run.manifest import OuterSpec
 from coordinator.trust.evidence import Court, OpenedLeaf
@@ -282,12 +295,15 @@ class VirtualTensors:
         fragment = action.certificate.fragment
         state = action.certificate.state if action.applied is None else self.applied[action.applied]
         self.states[fragment] = state
-        if action.snapshot is not None:
-            self.learner.counted[fragment] = self.snapshots[action.snapshot]
-        elif any(action.counted):
-            self.learner.counted[fragment] = self.learner.steps(now)
-        elif action.returned is not None:
-            self.learner.counted[fragment] -= action.returned.steps
+        match action.ours:
+            case Included(snapshot=snapshot):
+                self.learner.counted[fragment] = self.snapshots[snapshot]
+            case IncludedUnseen():
+                self.learner.counted[fragment] = self.learner.steps(now)
+            case Returned(steps=steps):
+                self.learner.counted[fragment] -= steps
+            case NotIncluded():
+                pass
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""

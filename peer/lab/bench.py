@@ -42,7 +42,7 @@ class Bench:
         applied = self._work.apply(replace(apply, results=results))
         if applied is None or applied.state != certificate.state:
             raise LocalError(f"the state of version {outcome.version} came out differently")
-        self._work.adopt(Adopt(certificate, applied=key, snapshot=None), None)
+        self._work.adopt(Adopt(certificate, applied=key), None)
         self._work.discard(key)
         self._shop.keep(outcome.fragment, certificate.state, self._anchors.current(outcome.fragment))
 

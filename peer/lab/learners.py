@@ -20,6 +20,7 @@ from dht.errors import LocalError
 from peer.learner.learner import Learner
 from peer.learner.work_counters import Counters
 from peer.model.flat_parameters import parameters_digest
+from peer.rounds.adoption import Adoption
 
 Operation = Callable[[Learner], None]
 """What happens to a learner between two steps."""
@@ -82,9 +83,9 @@ class LazyLearner:
         self._arrived += 1
         heapq.heappush(self._todo, (step, self._arrived, operation))
 
-    def adopt(self, step: int, fragment: int, new: Tensor, reference: Tensor | None, counts: tuple[int, int]) -> None:
-        """`Learner.adopt` once `step` steps are made; `counts` are its steps and tokens."""
-        self.after(step, lambda learner: learner.adopt(fragment, new, reference, *counts))
+    def adopt(self, step: int, adoption: Adoption) -> None:
+        """Take a new anchor over once `step` steps are made."""
+        self.after(step, lambda learner: learner.adopt(adoption.fragment, adoption.new, *adoption.terms()))
 
     def bring(self, step: int) -> None:
         """Begin to make all steps up to this one."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Adopt, Encode, Returned, RoundKey
+from coordinator.core.actions import Adopt, Encode, Included, IncludedUnseen, NotIncluded, OwnPart, Returned, RoundKey
 from coordinator.core.events import Encoded
 from coordinator.run.manifest import Manifest
 from coordinator.simulator.peer import Disk
@@ -194,10 +194,8 @@ class TapePlayer:
         action = Adopt(
             certificate,
             applied=None,
-            snapshot=key if line["included"] else None,
-            counted=tuple(line["counted"]),
+            ours=_own_part(line, key),
             frozen=tuple(line["frozen"]),
-            returned=None if line.get("returned") is None else Returned(*line["returned"]),
         )
         tensors.adopt_at(action, line["step"], line["effective_step"], line.get("dropped"))
         if not self._is_real:
@@ -220,3 +218,12 @@ class TapePlayer:
         if lazy.digest().hex() != line["parameters"]:
             raise LocalError(f"{line['peer']} has other parameters after step {line['step']} than the tape says")
         self.learners.add(PeerId(line["peer"]))
+
+
+def _own_part(line: TapeLine, snapshot: RoundKey) -> OwnPart:
+    """What of a peer's work its tape says is in a version."""
+    if line["included"]:
+        return Included(snapshot, tuple(line["counted"]))
+    if any(line["counted"]):
+        return IncludedUnseen()
+    return NotIncluded() if line.get("returned") is None else Returned(*line["returned"])

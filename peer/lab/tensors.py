@@ -14,7 +14,20 @@ from torch import Tensor
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.passes import lane_of
-from coordinator.core.actions import Adopt, Apply, Appraise, Encode, Inspect, Open, Reduce, RoundKey
+from coordinator.core.actions import (
+    Adopt,
+    Apply,
+    Appraise,
+    Encode,
+    Included,
+    IncludedUnseen,
+    Inspect,
+    NotIncluded,
+    Open,
+    Reduce,
+    Returned,
+    RoundKey,
+)
 from coordinator.core.events import Applied, Appraised, Encoded, Inspected, Opened, Reduced
 from coordinator.simulator.peer import Disk
 from coordinator.simulator.tensors import VirtualLearner
@@ -33,6 +46,7 @@ from peer.learner.learner import make_learner
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.outer_optimizer import OuterState
+from peer.rounds.adoption import Adoption
 from peer.rounds.scoring import sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape import adoption_line, snapshot_line
@@ -186,15 +200,12 @@ class LabTensors:
         self._versions[fragment] = certificate.version
         if fragment == 0 and self._shop.config.data.is_in_passes:
             self._window = lane_of(certificate, (), self.learner.peer).first
-        reference, counted = self._install(action, dropped)
+        adoption = self._install(action, dropped)
         self._count(action, effective_step)
-        self.lazy.adopt(effective_step, fragment, self.anchors.current(fragment).anchor, reference, counted)
+        self.lazy.adopt(effective_step, adoption)
 
-    def _install(self, action: Adopt, dropped: bool) -> tuple[Tensor | None, tuple[int, int]]:
-        """Make the certified state the anchor; returns what the learner measures itself against, and its counted work.
-
-        As `RoundDriver` does for a real learner.
-        """
+    def _install(self, action: Adopt, dropped: bool) -> Adoption:
+        """Make the certified state the anchor; returns what the learner does, as `RoundDriver` has a real one do."""
         fragment, state = action.certificate.fragment, action.certificate.state
         kept = self._shop.states[fragment].get(state)  # equal bytes: memory need not hold them once per peer
         done = self._work.adopt(action if kept is None else replace(action, applied=None), kept)
@@ -202,20 +213,21 @@ class LabTensors:
         self.states[fragment] = state
         if done.counted is not None:
             self._local_work.included(fragment)
-        if self.attack is not None:
-            return None, (0, 0)  # what it sent was not its snapshot, so it begins anew from every anchor
-        reference = None if dropped else done.reference
-        return reference, done.counts(reference)
+        # what an attacker sent was not its snapshot, so it begins anew from every anchor
+        return done if self.attack is None and not dropped else done.dropping()
 
     def _count(self, action: Adopt, effective_step: int) -> None:
         fragment = action.certificate.fragment
-        if action.snapshot is not None:
-            self._shop.delays_steps.append(effective_step - self.snapshots[action.snapshot])
-            self.learner.counted[fragment] = self.snapshots[action.snapshot]
-        elif any(action.counted):
-            self.learner.counted[fragment] = effective_step
-        elif action.returned is not None:
-            self.learner.counted[fragment] -= action.returned.steps
+        match action.ours:
+            case Included(snapshot=snapshot):
+                self._shop.delays_steps.append(effective_step - self.snapshots[snapshot])
+                self.learner.counted[fragment] = self.snapshots[snapshot]
+            case IncludedUnseen():
+                self.learner.counted[fragment] = effective_step
+            case Returned(steps=steps):
+                self.learner.counted[fragment] -= steps
+            case NotIncluded():
+                pass
 
     def follow(self, step: int) -> None:
         """The learning rate follows certified progress: mean version times H (design §8); so may the windows."""

@@ -45,6 +45,7 @@ from peer.learner.client import LearnerClient, LearnerStoppedError
 from peer.machine.fault_points import Fault
 from peer.net.frames import Transfer, decode_header, encode_header
 from peer.net.transport import Payload, Transport
+from peer.rounds.adoption import Adoption
 from peer.rounds.adoption_queue import AdoptionQueue
 from peer.rounds.catch_up import CatchUp
 from peer.rounds.counters import Book
@@ -52,7 +53,7 @@ from peer.rounds.requests import StateRequests
 from peer.rounds.scoring import AppraisalDesk, sides_of
 from peer.rounds.stale_work import StaleWork
 from peer.rounds.tape_recorder import TapeRecorder
-from peer.rounds.tensor_worker import Adoption, TensorWorker
+from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors
 from peer.storage.blobs import BlobStore
 from peer.storage.record_log import VoteLog
@@ -301,11 +302,11 @@ class RoundDriver:
                 self.traces.adopted(fragment, action.certificate.version, self.now)
                 return
             dropped = action.snapshot is None and self.local_work.is_dropped(fragment)
-            reference = None if dropped else done.reference
             counted = done.counted
             if counted is not None:
                 self.local_work.included(fragment)
-            at_step = await self.learner.adopt(fragment, done.new, reference, *done.counts(reference))
+            terms = (done.dropping() if dropped else done).terms()
+            at_step = await self.learner.adopt(fragment, done.new, *terms)
             self.tape.adoption(action, at_step, dropped)
         self.traces.adopted(fragment, action.certificate.version, self.now)
         self.book.adopted(action, None if counted is None else at_step - counted.at_step)

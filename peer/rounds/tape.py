@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Adopt, Encode, Tell
+from coordinator.core.actions import Adopt, Encode, Included, IncludedUnseen, NotIncluded, Returned, Tell
 from dht.errors import LocalError, UsageError
 from dht.identity import PeerId
 
@@ -120,8 +120,18 @@ def adoption_line(peer: PeerId, action: Adopt, step: int, effective_step: int, d
         "digest": action.certificate.digest.hex(),
         "applied": action.applied is not None,
         "included": action.snapshot is not None,
-        "counted": list(action.counted),
+        "counted": _counted(action),
         "frozen": list(action.frozen),
-        "returned": None if action.returned is None else [action.returned.steps, action.returned.tokens],
+        "returned": [action.ours.steps, action.ours.tokens] if isinstance(action.ours, Returned) else None,
         "dropped": dropped,
     }
+
+
+def _counted(action: Adopt) -> list[bool]:
+    match action.ours:
+        case Included(counted=counted):
+            return list(counted)
+        case IncludedUnseen():
+            return [True] * len(action.certificate.outcome.partitions)
+        case NotIncluded() | Returned():
+            return [False] * len(action.frozen)

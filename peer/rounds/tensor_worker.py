@@ -8,7 +8,7 @@ waits behind a large fragment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
+from coordinator.core.actions import Adopt, Apply, Encode, Included, PartitionResult, Reduce, RoundKey
 from coordinator.core.events import Applied, Encoded, Reduced
-from coordinator.run.manifest import OuterSpec, RunConfig
+from coordinator.run.manifest import RunConfig
 from coordinator.trust.evidence import OpenedLeaf
 from coordinator.wire.messages import COEFFICIENTS_MAX, SQUARED_NORM_MAX
 from dht.errors import LocalError, PeerError
@@ -44,6 +44,7 @@ from peer.numerics.reduction import (
     publish,
 )
 from peer.numerics.robust.brought import RuleError
+from peer.rounds.adoption import Adoption, Snapshot, update_of
 from peer.rounds.spot_checks import SpotChecker
 from peer.rounds.tensor_proofs import TensorCourt
 from peer.storage.anchors import Anchors, HeldState
@@ -54,41 +55,12 @@ log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer")
 
 
-CARRIED_WAY = 0.5  # of the way to the losing branch that the anchor goes if everybody carries it
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The learner's fragment as it went into a round; with error feedback, what its encoding leaves to the next one."""
-
-    vector: Tensor
-    counters: Counters
-    residue: Tensor | None
-
-
 @dataclass(frozen=True, slots=True)
 class _Merged:
     """The merged outer gradient of a group or cell by partition, and the step as it is told to others."""
 
     gradients: list[Tensor | None]
     step: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """What the learner has to do (`Learner.adopt`): θ ← new + (θ - reference); without one, replace or blend."""
-
-    fragment: int
-    new: Tensor
-    reference: Tensor | None
-    counted: Counters | None
-    returned: Returned | None = None
-
-    def counts(self, reference: Tensor | None) -> tuple[int, int]:
-        """Steps and tokens that are in a version now; below zero what is in none now. `reference`: as it is used."""
-        if self.counted is not None:
-            return self.counted.steps, self.counted.tokens
-        return (0, 0) if self.returned is None or reference is None else (-self.returned.steps, -self.returned.tokens)
 
 
 class TensorWorker:
@@ -297,45 +269,25 @@ class TensorWorker:
         if state is None:
             raise LocalError(f"the state of fragment {fragment} to adopt is not here")
         old = self._anchors.current(fragment).anchor
-        snapshot = None if action.snapshot is None else self.snapshots.get(action.snapshot)
         self._anchors.install(fragment, action.certificate.digest, state, step)
-        self._leave_residue(action, snapshot)
-        reference = self._reference(action, old, state.anchor, snapshot)
-        counters = None if snapshot is None else snapshot.counters
-        return Adoption(fragment, state.anchor, reference, counters, action.returned)
+        snapshot = None
+        if isinstance(action.ours, Included):
+            snapshot = self.snapshots.get(action.ours.snapshot)
+            self._leave_residue(fragment, action.ours.counted, None if snapshot is None else snapshot.residue)
+        partitioning = self._partitioning(fragment, max(1, len(action.frozen)))
+        update = update_of(action, old, state.anchor, snapshot, self._config.outer, partitioning)
+        return Adoption(fragment, state.anchor, update)
 
-    def _leave_residue(self, action: Adopt, snapshot: Snapshot | None) -> None:
+    def _leave_residue(self, fragment: int, counted: Sequence[bool], left: Tensor | None) -> None:
         """Where we were included, what was cut off our contribution goes into the next one (design §6.2 step 10)."""
-        if snapshot is None or snapshot.residue is None:
+        if left is None:
             return
-        fragment = action.certificate.fragment
-        residue = self.residues.setdefault(fragment, torch.zeros_like(snapshot.residue))
-        partitioning = self._partitioning(fragment, len(action.counted))
-        for partition, counted in enumerate(action.counted):
-            if counted:
+        residue = self.residues.setdefault(fragment, torch.zeros_like(left))
+        partitioning = self._partitioning(fragment, len(counted))
+        for partition, ours in enumerate(counted):
+            if ours:
                 span = partitioning.span(partition)
-                residue[span] = snapshot.residue[span]
-
-    def _reference(self, action: Adopt, old: Tensor, new: Tensor, snapshot: Snapshot | None) -> Tensor | None:
-        """What the learner's fragment is measured against: per partition the snapshot if we are in it, else Θ(v)."""
-        if snapshot is None:
-            if any(action.counted):
-                return None  # work of an earlier life of ours is in there: what we hold of it must not count twice
-            whole = old if action.returned is None else carried(old, new, self._config.outer)
-        elif all(action.counted) and not any(action.frozen):
-            return snapshot.vector if self._config.outer.keeps_later_steps else None
-        else:
-            whole = snapshot.vector.clone()
-        reference = whole.clone() if any(action.frozen) else whole
-        partitioning = self._partitioning(action.certificate.fragment, len(action.frozen)) if action.frozen else None
-        if partitioning is not None:
-            for partition, (counted, frozen) in enumerate(zip(action.counted, action.frozen, strict=True)):
-                span = partitioning.span(partition)
-                if frozen:
-                    reference[span] = new[span]  # θ ← new + (θ - new): the learner keeps its own values there
-                elif snapshot is not None and not counted:
-                    reference[span] = old[span]
-        return reference
+                residue[span] = left[span]
 
     def discard(self, key: RoundKey) -> None:
         """A round is over."""
@@ -373,13 +325,3 @@ def _held(
         return None
     measured = "gone" if data is None else measure(data, partitioning, partition, codec)
     return None if isinstance(measured, str) else AgreedResult(measured, result.included)
-
-
-def carried(lost: Tensor, won: Tensor, outer: OuterSpec) -> Tensor:
-    """What a learner that leaves a branch measures itself against, float32[elements] as both anchors (docs/adr/0027).
-
-    It goes on from won + γ(lost - won) with what it had not brought yet, so γ(won - lost) is in its next outer
-    gradient. Through momentum that takes the anchor η/(1 - μ) times as far in the end: γ makes it half of the way.
-    """
-    share = min(1.0, CARRIED_WAY * (1 - outer.momentum) / outer.learning_rate)
-    return lost + (won - lost) * share

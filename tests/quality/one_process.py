@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from coordinator.chain.weights import contribution_weight
-from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, RoundKey
+from coordinator.core.actions import Adopt, Apply, Encode, Included, PartitionResult, Reduce, RoundKey
 from coordinator.run.manifest import RunConfig
 from coordinator.wire.inputs import ReduceInput
 from peer.data.token_files import TokenData
@@ -80,9 +80,8 @@ def adopt(members: Sequence[Member], key: RoundKey) -> None:
     certificate: Any = SimpleNamespace(fragment=key.fragment, digest=key.roster_id)
     whole = (True,) * len(members)
     for member in members:
-        done = member.work.adopt(Adopt(certificate, key, key, whole, (False,) * len(members)), None)
-        assert done.counted is not None
-        member.learner.adopt(done.fragment, done.new, done.reference, done.counted.steps, done.counted.tokens)
+        done = member.work.adopt(Adopt(certificate, key, Included(key, whole), (False,) * len(members)), None)
+        member.learner.adopt(done.fragment, done.new, *done.terms())
         member.work.discard(key)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.adversary.lies import CHANGES
 from coordinator.chain.certificate import Certificate
-from coordinator.core.actions import Action, Adopt, Send
+from coordinator.core.actions import Action, Adopt, Included, NotIncluded, Send
 from coordinator.core.vote_locks import VoteLocks
 from coordinator.engine.engine import Engine
 from coordinator.engine.version_round import VersionRound
@@ -168,7 +168,7 @@ def broken_adoption(change: Callable[[Attempt, Adopt], Adopt]) -> Callable[[Atte
 
 
 def test_work_that_is_certified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgets = broken_adoption(lambda _, adopt: replace(adopt, snapshot=None, counted=()))
+    forgets = broken_adoption(lambda _, adopt: replace(adopt, ours=NotIncluded()))
     monkeypatch.setattr(Attempt, "adoption", forgets)
     world = swarm(4)
     run_to_version(world, 3)
@@ -178,7 +178,12 @@ def test_work_that_is_certified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_work_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that was left out treats its snapshot as included."""
-    takes_all = broken_adoption(lambda attempt, adopt: replace(adopt, snapshot=attempt.group.key))
+
+    def included(attempt: Attempt, adopt: Adopt) -> Adopt:
+        counted = adopt.certificate.outcome.included_in(attempt.core.me)
+        return replace(adopt, ours=Included(attempt.group.key, counted))
+
+    takes_all = broken_adoption(included)
     monkeypatch.setattr(Attempt, "adoption", takes_all)
     world = swarm(5)
     run_to_version(world, 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.chain.certificate import Contributor, PartitionOutcome
 from coordinator.chain.chain import Chain
 from coordinator.chain.lineage import LINEAGE_DEPTH_MAX
-from coordinator.core.actions import Adopt, Returned, Tell
+from coordinator.core.actions import Adopt, Included, IncludedUnseen, NotIncluded, Returned, Tell
 from coordinator.core.own_work import OwnWork
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.simulator.tensors import VirtualLearner, Work
@@ -111,14 +111,14 @@ def changed_over(machine: FragmentMachine, to: Chain, now: float) -> Adopt:
     machine.switch(to, fork, now)
     adopt, *told = machine.fetched(to.digest, now)
     assert isinstance(adopt, Adopt)
-    assert [one.event for one in told if isinstance(one, Tell)] == ["branch_carried"] * (adopt.returned is not None)
+    assert [one.event for one in told if isinstance(one, Tell)] == ["branch_carried"] * isinstance(adopt.ours, Returned)
     return adopt
 
 
 def test_who_changes_over_brings_its_branch_along() -> None:
     machine = holding(3)
     adopt = changed_over(machine, rival(2), 5.0)
-    assert (adopt.snapshot, adopt.counted, adopt.returned) == (None, (), Returned(3, 3 * TOKENS))
+    assert adopt.ours == Returned(3, 3 * TOKENS)
     assert machine.ledger.brings(5)
 
 
@@ -127,15 +127,14 @@ def test_who_comes_back_to_the_branch_that_it_left_brings_nothing_of_it() -> Non
     machine, later = holding(3), grown(grown(STEM, 3, LOSERS, b"ours"), 4, LOSERS, b"later")
     changed_over(machine, rival(2), 5.0)
     adopt = changed_over(machine, later, 9.0)
-    assert adopt.returned is None
-    assert any(adopt.counted), "with work of ours, and no snapshot of it: the learner begins at this state"
+    assert adopt.ours == IncludedUnseen(), "with work of ours, and no snapshot of it: the learner begins at this state"
 
 
 def test_who_only_passed_by_another_branch_brings_what_it_held() -> None:
     """Two changes before any state has come: what counts is what we hold, and where we end."""
     machine = holding(3)
     machine.switch(rival(2), 2, 5.0)
-    assert changed_over(machine, rival(1, 4, salt=b"other"), 6.0).returned == Returned(4, 4 * TOKENS)
+    assert changed_over(machine, rival(1, 4, salt=b"other"), 6.0).ours == Returned(4, 4 * TOKENS)
 
 
 def test_a_branch_that_cannot_be_had_takes_nothing_with_it() -> None:
@@ -145,13 +144,13 @@ def test_a_branch_that_cannot_be_had_takes_nothing_with_it() -> None:
     machine.fetch_failed(machine.chain.digest, 6.0)
     assert machine.held == 5
     assert not machine.ledger.brings(5), "it is as it was"
-    assert changed_over(machine, rival(2, 3, salt=b"other"), 9.0).returned == Returned(3, 3 * TOKENS)
+    assert changed_over(machine, rival(2, 3, salt=b"other"), 9.0).ours == Returned(3, 3 * TOKENS)
 
 
 def test_a_core_that_does_not_carry_leaves_it_all_behind() -> None:
     machine = holding(3)
     machine.core.carries = False
-    assert changed_over(machine, rival(2), 5.0).returned is None
+    assert changed_over(machine, rival(2), 5.0).ours == NotIncluded()
     assert not machine.ledger.brings(5)
 
 
@@ -235,10 +234,10 @@ class History:
         for action in machine.fetched(machine.chain.digest, 2.0) if at_once else []:
             if not isinstance(action, Adopt):
                 continue
-            if any(action.counted):
+            if isinstance(action.ours, Included | IncludedUnseen):
                 self.life.counted = self.life.steps
-            elif action.returned is not None:
-                self.life.counted -= action.returned.steps
+            elif isinstance(action.ours, Returned):
+                self.life.counted -= action.ours.steps
                 self.carried += 1
 
 

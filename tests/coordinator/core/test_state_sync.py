@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.actions import Adopt, Discard, FetchState, RoundKey
+from coordinator.core.actions import Adopt, Discard, FetchState, Included, IncludedUnseen, RoundKey
 from coordinator.core.state_sync import (
     FETCH_RETRY_SECONDS,
     HOLDERS_MAX,
@@ -84,15 +84,15 @@ def test_holders_are_bounded():
 
 def test_a_fetched_state_is_adopted():
     custody = behind()
-    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None)]
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None)]
     assert custody.complete
 
 
 def test_a_fetched_version_with_our_snapshot_is_adopted_with_it():
     custody = behind()
-    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    custody.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
     assert custody.fetched(CHAIN) == [
-        Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,)),
+        Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,)),
         Discard(KEY),
     ]
 
@@ -100,15 +100,15 @@ def test_a_fetched_version_with_our_snapshot_is_adopted_with_it():
 def test_a_snapshot_of_an_earlier_version_counts_into_the_newest():
     custody = behind()
     middle = CHAIN.certificates[1]
-    custody.unadopted = Adopt(middle, applied=None, snapshot=KEY, counted=(True,), frozen=(True,))
+    custody.unadopted = Adopt(middle, applied=None, ours=Included(KEY, (True,)), frozen=(True,))
     adopt, _ = custody.fetched(CHAIN)
-    assert adopt == Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    assert adopt == Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
 
 
 def test_work_of_which_no_snapshot_is_left_is_counted_whole():
     custody = behind()
     custody.included_unseen = True
-    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, snapshot=None, counted=(True,))]
+    assert custody.fetched(CHAIN) == [Adopt(NEWEST, applied=None, ours=IncludedUnseen())]
     assert not custody.included_unseen
 
 
@@ -137,7 +137,7 @@ def test_each_time_that_a_version_is_not_served_it_does_not_exist_for_twice_as_l
 
 def test_turning_back_gives_what_is_held_and_frees_the_work():
     custody = behind()
-    custody.unadopted = Adopt(NEWEST, applied=None, snapshot=KEY, counted=(True,), frozen=(False,))
+    custody.unadopted = Adopt(NEWEST, applied=None, ours=Included(KEY, (True,)), frozen=(False,))
     held, actions = custody.turn_back(NOW)
     assert (held.digest, actions) == (OLD.digest, [Discard(KEY)])
     assert custody.complete

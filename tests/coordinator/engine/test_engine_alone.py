@@ -14,6 +14,7 @@ from coordinator.core.actions import (
     Apply,
     Discard,
     Encode,
+    Included,
     RecordVote,
     Reduce,
     RoundVoided,
@@ -85,7 +86,7 @@ def test_a_version_step_by_step():
     # 10. Adopt: one vote of one voter is a certificate.
     actions = engine.handle(VoteRecorded(apply.key), NOW + 1.4)
     adopt = only(actions, Adopt)
-    assert (adopt.applied, adopt.snapshot, adopt.counted, adopt.frozen) == (apply.key, apply.key, (True,), (False,))
+    assert (adopt.applied, adopt.ours, adopt.frozen) == (apply.key, Included(apply.key, (True,)), (False,))
     assert only(actions, VersionCertified).certificate is adopt.certificate
     told = only(actions, Tell).details
     assert told.items() >= {"group": 1, "roster": 1, "tokens": 800, "minor": False, "steps": 4}.items()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.actions import Adopt, Discard, FetchState, VoteRecord
+from coordinator.core.actions import Adopt, Discard, FetchState, Included, VoteRecord
 from coordinator.core.own_work import ROUNDS_KEPT, OwnWork
 from coordinator.core.state_sync import (
     FETCH_RETRY_SECONDS,
@@ -111,7 +111,7 @@ def test_a_fetched_state_is_adopted_and_an_outdated_one_is_not() -> None:
     assert machine.fetched(machine.chain.digest_at(3) or b"", 1.0) == []
     assert not machine.ready
     (action,) = machine.fetched(machine.chain.digest, 1.0)
-    assert action == Adopt(machine.chain.certificates[-1], applied=None, snapshot=None)
+    assert action == Adopt(machine.chain.certificates[-1], applied=None)
     assert machine.ready
     assert machine.held == 4
 
@@ -148,7 +148,7 @@ def test_unserved_versions_are_bounded() -> None:
 def contributed(machine: FragmentMachine, version: int) -> Adopt:
     """As if work of ours were in this version, of which we still have the snapshot."""
     outcome = machine.chain.certificates[version - 1]
-    return Adopt(outcome, None, key_of(machine.chain, b"snapshot"), counted=(True, False), frozen=(False, True))
+    return Adopt(outcome, None, Included(key_of(machine.chain, b"snapshot"), (True, False)), frozen=(False, True))
 
 
 def test_work_in_a_version_that_came_late_counts_when_its_state_is_adopted() -> None:
@@ -166,7 +166,8 @@ def test_what_was_frozen_then_may_have_moved_by_the_version_that_is_fetched() ->
     adopt, _ = machine.fetched(machine.chain.digest, 1.0)
     assert isinstance(adopt, Adopt)
     assert adopt.certificate.version == 4
-    assert (adopt.counted, adopt.frozen) == ((True, False), (False, False))
+    assert adopt.ours == Included(key_of(machine.chain, b"snapshot"), (True, False))
+    assert adopt.frozen == (False, False)
 
 
 @pytest.mark.parametrize(("fork", "kept"), [(2, False), (3, True)])

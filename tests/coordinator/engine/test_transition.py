@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.actions import Adopt, VersionCertified
+from coordinator.core.actions import Adopt, Included, NotIncluded, VersionCertified
 from coordinator.engine.fragment import FragmentMachine
 from coordinator.engine.transition import Transition, transition
 from coordinator.wire.messages import CertificateNote
@@ -55,7 +55,7 @@ def test_work_of_an_earlier_life_in_a_version_is_not_brought_again() -> None:
 def test_who_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -> None:
     machine = machine_of(5)
     key, found = key_of(machine.chain), next_of(machine)
-    adopt = Adopt(found.certificate, applied=key, snapshot=key if included else None)
+    adopt = Adopt(found.certificate, applied=key, ours=Included(key, (True,)) if included else NotIncluded())
     actions = machine.apply(replace(found, adopt=adopt, customers=(PeerId("ward"),)), NOW)
     assert [one for one in actions if isinstance(one, Adopt)] == [adopt]
     assert [
@@ -67,6 +67,6 @@ def test_who_holds_the_state_adopts_it_and_tells_its_customers(included: bool) -
 def test_whose_snapshot_is_in_it_keeps_that_until_the_state_comes() -> None:
     machine = machine_of(5)
     found = next_of(machine)
-    adopt = Adopt(found.certificate, applied=None, snapshot=key_of(machine.chain))
+    adopt = Adopt(found.certificate, applied=None, ours=Included(key_of(machine.chain), (True,)))
     machine.apply(replace(found, adopt=adopt), NOW)
     assert (machine.held, machine.custody.unadopted) == (2, adopt)

@@ -14,7 +14,19 @@ import torch
 from torch import Tensor
 
 from coordinator.chain.weights import contribution_weight
-from coordinator.core.actions import Adopt, Apply, Encode, PartitionResult, Reduce, Returned, RoundKey
+from coordinator.core.actions import (
+    Adopt,
+    Apply,
+    Encode,
+    Included,
+    IncludedUnseen,
+    NotIncluded,
+    OwnPart,
+    PartitionResult,
+    Reduce,
+    Returned,
+    RoundKey,
+)
 from coordinator.core.events import Applied, Encoded, Reduced
 from coordinator.run.manifest import OuterSpec, PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
@@ -28,6 +40,7 @@ from peer.numerics.codec import CODECS
 from peer.numerics.fragments import Partitioning
 from peer.numerics.merge import MERGES
 from peer.numerics.outer_optimizer import OuterState, momentum_leaves
+from peer.rounds.adoption import BringAgain, Carry, Overwrite, Rebase, Restart
 from peer.rounds.replay_steps import missed_versions
 from peer.rounds.tensor_worker import TensorWorker
 from peer.storage.anchors import Anchors, HeldState, genesis_states, layouts_of
@@ -181,10 +194,10 @@ def test_who_claims_more_gives_no_merge_its_length_where_others_are_left_out() -
 
 def adopt_action(**fields: Any) -> Adopt:
     certificate: Any = SimpleNamespace(fragment=0, digest=digest_of(b"certificate"))
-    return Adopt(certificate, **{"applied": KEY, "snapshot": KEY, **fields})
+    return Adopt(certificate, **{"applied": KEY, "ours": Included(KEY, (True, True)), **fields})
 
 
-def adopted(counted: tuple[bool, ...], frozen: tuple[bool, ...], adoption: str = "carry", **fields: Any) -> Any:
+def adopted(ours: OwnPart, frozen: tuple[bool, ...], adoption: str = "carry") -> Any:
     config = config_of(adoption=adoption)
     anchor, vectors, _ = stepped(config, 3)
     world = Round(config, vectors, 2)
@@ -192,32 +205,37 @@ def adopted(counted: tuple[bool, ...], frozen: tuple[bool, ...], adoption: str =
     world.apply(0, reduced)
     work = world.members[0]
     span = [work._partitioning(0, 2).span(j) for j in range(2)]
-    result = work.adopt(adopt_action(counted=counted, frozen=frozen, **fields), None)
+    result = work.adopt(adopt_action(ours=ours, frozen=frozen), None)
     return SimpleNamespace(anchor=anchor, snapshot=vectors[0], span=span, result=result, work=work)
 
 
 def test_an_included_member_carries_what_it_made_since_its_snapshot() -> None:
-    case = adopted((True, True), (False, False))
-    assert case.result.reference is case.snapshot
-    assert case.result.counted == Counters(2, 32, 0, 2)
+    case = adopted(Included(KEY, (True, True)), (False, False))
+    assert case.result.update == Carry(case.snapshot, Counters(2, 32, 0, 2))
+    assert case.result.terms()[0] is case.snapshot
     assert torch.equal(case.work._anchors.current(0).anchor, case.result.new)
 
 
 @pytest.mark.parametrize("adoption", ["overwrite", "blend"])
 def test_overwrite_and_blend_have_no_reference(adoption: str) -> None:
-    result = adopted((True, True), (False, False), adoption).result
-    assert result.reference is None
-    assert result.counted == Counters(2, 32, 0, 2)  # by which the learner knows that its own work is in there
+    result = adopted(Included(KEY, (True, True)), (False, False), adoption).result
+    assert result.update == Restart(Counters(2, 32, 0, 2))  # by which the learner knows that its own work is in there
 
 
 def test_a_member_outside_rebases_on_the_old_anchor() -> None:
-    case = adopted((False, False), (False, False), snapshot=None)
-    assert torch.equal(case.result.reference, case.anchor)
+    case = adopted(NotIncluded(), (False, False))
+    assert isinstance(case.result.update, Rebase)
+    assert torch.equal(case.result.update.reference, case.anchor)
     assert case.result.counted is None
 
 
 def test_a_version_with_work_of_an_earlier_life_replaces_what_we_hold() -> None:
-    assert adopted((True, True), (False, False), snapshot=None).result.reference is None
+    assert adopted(IncludedUnseen(), (False, False)).result.update == Overwrite()
+
+
+def test_a_version_with_a_snapshot_of_a_process_that_is_gone_replaces_what_we_hold() -> None:
+    gone = Included(RoundKey(0, 0, b"gone"), (True, True))
+    assert adopted(gone, (False, False)).result.update == Overwrite()
 
 
 @pytest.mark.parametrize(("rate", "momentum", "share"), [(0.5, 0.8, 0.2), (1.0, 0.0, 0.5), (0.1, 0.0, 1.0)])
@@ -227,37 +245,37 @@ def test_who_leaves_a_branch_keeps_a_share_of_its_way(rate: float, momentum: flo
     lost, (theta, *_), _ = stepped(config, 2)
     work = Round(config, [theta, theta], 1).members[0]
     won = OuterState(torch.linspace(-1, 1, len(lost)), torch.zeros(len(lost)))
-    action = adopt_action(applied=None, snapshot=None, returned=Returned(3, 48))
+    action = adopt_action(applied=None, ours=Returned(3, 48))
     done = work.adopt(action, won)
-    assert done.reference is not None
-    kept = won.anchor + (theta - done.reference)
+    assert isinstance(done.update, BringAgain)
+    kept = won.anchor + (theta - done.update.reference)
     torch.testing.assert_close(kept, won.anchor + share * (lost - won.anchor) + (theta - lost), rtol=0, atol=1e-6)
-    assert done.counts(done.reference) == (-3, -48)
-    assert done.counts(None) == (0, 0), "it was dropped, so it is not brought either"
+    assert done.terms() == (done.update.reference, -3, -48)
+    assert done.dropping().terms() == (None, 0, 0), "it was dropped, so it is not brought either"
 
 
 def test_a_partition_without_us_is_rebased_alone() -> None:
-    case = adopted((True, False), (False, False))
-    assert torch.equal(case.result.reference[case.span[0]], case.snapshot[case.span[0]])
-    assert torch.equal(case.result.reference[case.span[1]], case.anchor[case.span[1]])
+    case = adopted(Included(KEY, (True, False)), (False, False))
+    assert torch.equal(case.result.update.reference[case.span[0]], case.snapshot[case.span[0]])
+    assert torch.equal(case.result.update.reference[case.span[1]], case.anchor[case.span[1]])
 
 
 def test_a_frozen_partition_keeps_the_learners_own_values() -> None:
-    case = adopted((True, False), (False, True))
+    case = adopted(Included(KEY, (True, False)), (False, True))
     new = case.result.new
     assert torch.equal(new[case.span[1]], case.anchor[case.span[1]])  # the anchor stands still there
-    assert torch.equal(case.result.reference[case.span[1]], new[case.span[1]])
+    assert torch.equal(case.result.update.reference[case.span[1]], new[case.span[1]])
 
 
 def test_a_fetched_state_counts_what_was_included() -> None:
     config = config_of()
     world = Round(config, stepped(config, 2)[1], 1)
     fetched = OuterState(torch.ones_like(world.members[0]._anchors.current(0).anchor), torch.zeros(1))
-    result = world.members[0].adopt(adopt_action(applied=None, counted=(True,), frozen=(False,)), fetched)
+    result = world.members[0].adopt(adopt_action(applied=None, ours=Included(KEY, (True,)), frozen=(False,)), fetched)
     assert result.new is fetched.anchor
     assert result.counted == Counters(2, 32, 0, 2)
     with pytest.raises(LocalError):
-        world.members[0].adopt(adopt_action(applied=RoundKey(0, 0, b"unknown"), snapshot=None), None)
+        world.members[0].adopt(adopt_action(applied=RoundKey(0, 0, b"unknown"), ours=NotIncluded()), None)
 
 
 class TestErrorFeedback:
@@ -283,7 +301,7 @@ class TestErrorFeedback:
             meant, decoded = self.encode(world, key, vectors[0])
             sent.append(decoded)
             state = OuterState(anchor, torch.zeros_like(anchor))  # it stands still, so the gradient stays the same
-            action = adopt_action(applied=None, snapshot=key, counted=counted, frozen=(False,) * len(counted))
+            action = adopt_action(applied=None, ours=Included(key, counted), frozen=(False,) * len(counted))
             world.members[0].adopt(action, state)
             world.members[0].discard(key)
         return SimpleNamespace(meant=meant, sent=sent, cut=world.members[0]._partitioning(0, len(counted)))
@@ -309,7 +327,7 @@ class TestErrorFeedback:
         first = self.encode(world, KEY, vector)[1]
         world.members[0].discard(KEY)
         assert torch.equal(self.encode(world, KEY, vector)[1], first)
-        missed = adopt_action(applied=None, snapshot=None, counted=(False,), frozen=(False,))
+        missed = adopt_action(applied=None, ours=NotIncluded(), frozen=(False,))
         world.members[0].adopt(missed, world.members[0]._anchors.current(0))
         assert torch.equal(self.encode(world, KEY, vector)[1], first)
 
@@ -332,7 +350,7 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     world = Round(config, vectors, 2)
     applied = world.apply(0, [None if void else world.reduce(j) for j, void in enumerate(frozen)])
     donor, outsider = world.members[0], world.members[2]
-    donor.adopt(adopt_action(counted=(True, True), frozen=frozen), None)
+    donor.adopt(adopt_action(ours=Included(KEY, (True, True)), frozen=frozen), None)
     step = donor._anchors.step(0, digest_of(b"certificate"))
     parent = digest_of(b"parent")
     partitions = tuple(None if void else object() for void in frozen)
@@ -356,7 +374,7 @@ def test_who_missed_a_version_takes_the_step_that_it_is_told(merge: str, codec: 
     lie[3 * len(lie) // 4] ^= 0xFF
     assert outsider.follow(certificate, bytes(lie), held) is None
     assert outsider.follow(certificate, b"\xff" * len(step), held) is None
-    outsider.adopt(adopt_action(applied=None, snapshot=None), state)
+    outsider.adopt(adopt_action(applied=None, ours=NotIncluded()), state)
     assert outsider._anchors.step(0, certificate.digest) == step  # whoever followed can be followed
 
 
