@@ -14,6 +14,7 @@ from torch import Tensor
 from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError, MusterError, UsageError
 from peer.data.tally import Tell, tell_nobody
+from peer.learner.devices import cpu_name
 from peer.learner.messages import (
     LENGTH_BYTES,
     AdoptFragment,
@@ -30,6 +31,7 @@ from peer.learner.messages import (
     Save,
     SetPace,
     SnapshotTaken,
+    Start,
     Steps,
     Stop,
     TakeSnapshot,
@@ -39,11 +41,11 @@ from peer.learner.messages import (
     frame_length,
 )
 from peer.learner.shared_memory import FreeSlots, SharedSlots
-from peer.learner.spawn import LearnerEnd, LearnerOptions, LearnerSpawn
-from peer.learner.work_counters import Counters
+from peer.learner.spawn import LearnerEnd
+from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.silence import Silence, work_done
 from peer.model.build import parameter_specs
-from peer.numerics.fragments import FragmentLayout, split_fragments
+from peer.numerics.fragments import split_fragments
 
 STARTUP_SILENCE_SECONDS = 120.0  # a machine that swaps; a large model or corpus takes as long as it takes
 LOOK_SECONDS = 1.0
@@ -51,6 +53,7 @@ STOP_SECONDS_MAX = 5.0  # what it would still save was asked for before
 UNSENT_BYTES_MAX = 1 << 20
 
 OnSteps = Callable[[Steps], None]
+Answer = tuple[SnapshotTaken | Done, Tensor | None]
 
 
 class LearnerStoppedError(LocalError):
@@ -68,9 +71,58 @@ def _ignore(_: Obeyed) -> None:
 class _Pending:
     """A command without an answer. Its slots are its own, even if nobody waits for it any more."""
 
-    answer: asyncio.Future[tuple[SnapshotTaken | Done, Tensor | None]]
+    answer: asyncio.Future[Answer]
     slots: tuple[int, ...]
     fragment: int | None = None
+
+
+class _PendingCommands:
+    """All commands without an answer, by ticket, and the shared memory in which they bring and get tensors."""
+
+    def __init__(self, slots: SharedSlots) -> None:
+        self.slots = slots
+        self.free = FreeSlots(slots.count)
+        self._tickets = itertools.count()
+        self._pending: dict[int, _Pending] = {}
+
+    def ticket(self) -> int:
+        """For one more command."""
+        return next(self._tickets)
+
+    def add(self, command: Command, slots: tuple[int, ...]) -> asyncio.Future[Answer]:
+        """The command is about to be sent; what it will be answered."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        fragment = command.fragment if isinstance(command, TakeSnapshot) else None
+        self._pending[command.ticket] = _Pending(answer, slots, fragment)
+        return answer
+
+    def drop(self, command: Command) -> None:
+        """It could not be sent."""
+        self.free.give_back(self._pending.pop(command.ticket).slots)
+
+    def settle(self, message: SnapshotTaken | Done | Refused) -> None:
+        """The learner has answered."""
+        pending = self._pending.pop(message.ticket)
+        if not pending.answer.done():
+            if isinstance(message, Refused):
+                pending.answer.set_exception(LocalError(f"the learner refused: {message.reason}"))
+            else:
+                pending.answer.set_result((message, self._taken(pending)))
+        self.free.give_back(pending.slots)
+
+    def _taken(self, pending: _Pending) -> Tensor | None:
+        """The snapshot that was asked for; others may have its slot next."""
+        if pending.fragment is None:
+            return None
+        return self.slots.slot(pending.slots[0], pending.fragment).clone()
+
+    def release(self, reason: MusterError) -> None:
+        """Nothing will be answered any more."""
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(reason)
+            self.free.give_back(pending.slots)
+        self._pending.clear()
 
 
 class LearnerClient:
@@ -81,10 +133,16 @@ class LearnerClient:
     Commands queue at the learner, which looks at them between steps; an answer therefore takes up to one step.
     """
 
-    def __init__(self, spawned: LearnerEnd, slots: SharedSlots, on_steps: OnSteps) -> None:
+    def __init__(
+        self, start: Start, spawned: LearnerEnd, slots: SharedSlots, on_steps: OnSteps, progress: LearnerProgress
+    ) -> None:
+        self.settings = start.settings  # in force
+        self.paused = start.paused
+        self.progress = progress
+        self._pace = start.config.pace
+        self._told: tuple[int, int | None] = (-1, None)  # certified steps, and where to read on
         self._spawned = spawned
-        self._slots = slots
-        self._free = FreeSlots(slots.count)
+        self._commands = _PendingCommands(slots)
         self._on_steps = on_steps
         self.on_obeyed: Callable[[Obeyed], None] = _ignore  # called with the step at which progress or threads changed
         self._writer: asyncio.StreamWriter | None = None
@@ -94,36 +152,33 @@ class LearnerClient:
         self._failure: MusterError | None = None
         self._stopping = False
         self.heard = 0  # messages of the learner
-        self._tickets = itertools.count()
-        self._pending: dict[int, _Pending] = {}
 
     @classmethod
     async def start(
         cls,
-        config: RunConfig,
-        run_key: bytes,
-        peer_id: str,
-        options: LearnerOptions,
+        start: Start,
+        spawned: LearnerEnd,
         on_steps: OnSteps,
-        learner: LearnerEnd | None = None,
+        progress: LearnerProgress | None = None,
+        tell: Tell = tell_nobody,
     ) -> Self:
-        """Spawn a learner for this run, or take one that is there; wait until it is ready.
+        """Have a process that is there train as `start` says; wait until it is ready.
 
-        `on_steps` is called with every report. Raises UsageError if the run does not fit this machine, LocalError if
-        the process fails; then the learner is gone.
+        `on_steps` is called with every report. `progress` goes on with this process, where an earlier one has ended;
+        `tell` hears what is done before the first step. Raises UsageError if the run does not fit this machine,
+        LocalError if the process fails; then the learner is gone.
         """
-        layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
-        spawned = learner or LearnerSpawn.begin(options.program)
-        client = cls(spawned, _slots_of(spawned, layout, config.pace.overlap), on_steps)
-        client._tell = options.tell
+        client = cls(start, spawned, _slots_of(spawned, start.config), on_steps, progress or LearnerProgress())
+        client._tell = tell
         try:
             reader, client._writer = await asyncio.open_unix_connection(sock=spawned.connection)
             client._reading = asyncio.create_task(client._read(reader))
-            client._send(options.start_message(config, run_key, peer_id))
+            client._send(start)
             await _until(client._ready, lambda: (client.heard, *work_done(client.pid)))
         except BaseException:
             await client.kill()
             raise
+        client.progress.begin(client.ready.step, client.ready.device, client.ready.use)
         return client
 
     @property
@@ -143,8 +198,8 @@ class LearnerClient:
 
     async def snapshot(self, fragment: int) -> tuple[Tensor, Counters]:
         """A copy of the learner's fragment at its next step boundary, float32[elements], and what went into it."""
-        (slot,) = slots = await self._free.take(1)
-        command = TakeSnapshot(ticket=next(self._tickets), fragment=fragment, slot=slot)
+        (slot,) = slots = await self._commands.free.take(1)
+        command = TakeSnapshot(ticket=self._commands.ticket(), fragment=fragment, slot=slot)
         answer, vector = await self._ask(command, slots)
         if not isinstance(answer, SnapshotTaken) or vector is None:
             raise LocalError("the learner answered a snapshot with something else")
@@ -159,14 +214,15 @@ class LearnerClient:
         The tensors are float32[elements] and have been copied when this first waits for the learner's answer.
         """
         tensors = [new] if reference is None else [new, reference]
-        shape = self._slots.slot(0, fragment).shape
+        shared = self._commands.slots
+        shape = shared.slot(0, fragment).shape
         if any(tensor.shape != shape for tensor in tensors):
             raise ValueError(f"fragment {fragment} has another size")
-        slots = await self._free.take(len(tensors))
+        slots = await self._commands.free.take(len(tensors))
         for slot, tensor in zip(slots, tensors, strict=True):
-            self._slots.slot(slot, fragment).copy_(tensor)
+            shared.slot(slot, fragment).copy_(tensor)
         command = AdoptFragment(
-            ticket=next(self._tickets),
+            ticket=self._commands.ticket(),
             fragment=fragment,
             slot=slots[0],
             reference=slots[1] if reference is not None else None,
@@ -182,34 +238,50 @@ class LearnerClient:
 
     def lay_out(self, anchors: Sequence[Tensor]) -> None:
         """Leave the newest anchors for a session that ends; raises LocalError."""
-        self._slots.lay_out(anchors)
+        self._commands.slots.lay_out(anchors)
 
     async def save(self, path: Path) -> Done:
         """Have the learner write its state to `path` (safetensors); says how many steps it holds, and what it took."""
-        answer, _ = await self._ask(Save(ticket=next(self._tickets), path=str(path)), ())
+        answer, _ = await self._ask(Save(ticket=self._commands.ticket(), path=str(path)), ())
         if not isinstance(answer, Done):
             raise LocalError("the learner answered that it should save with something else")
         return answer
 
-    def set_progress(self, steps: int, window: int | None = None) -> None:
-        """Tell the run's certified progress, which the learning rate follows, and where to read on (`Learner`)."""
-        self._send(CertifiedProgress(steps=steps, window=window))
+    @property
+    def step_seconds(self) -> float | None:
+        """How far apart steps come as a rule, the owner's pace included; None while that is not known."""
+        busy_seconds, settings = self.progress.step_seconds, self.settings
+        return None if busy_seconds is None else max(settings.step_seconds, busy_seconds / settings.compute_share)
 
-    def set_pace(self, step_seconds: float, compute_share: float = 1.0) -> None:
-        """Have steps come this far apart or further, and take so much of the time at most."""
-        self._send(SetPace(step_seconds=step_seconds, compute_share=compute_share))
+    def follow(self, versions: int, window: int | None = None) -> None:
+        """Learning rate and warm-up follow certified progress: mean version times H (design §8); so may the windows."""
+        told = versions * self._pace.steps_per_version // self._pace.fragments, window
+        if told != self._told:
+            self._told = told
+            self._send(CertifiedProgress(steps=told[0], window=window))
 
-    def set_threads(self, threads: int) -> None:
-        """Compute with so many threads."""
-        self._send(Threads(threads=threads))
+    def change(self, threads: int, compute_share: float) -> None:
+        """Compute with so many threads, and so much of the time at most, from now on."""
+        before = self.settings
+        self.settings = before.model_copy(update={"threads": threads, "compute_share": compute_share})
+        if compute_share != before.compute_share:
+            self._send(SetPace(step_seconds=before.step_seconds, compute_share=compute_share))
+        if threads != before.threads:
+            self._send(Threads(threads=threads))
+            self.progress.change_threads(cpu_name(before.threads), cpu_name(threads))
 
     def pause(self) -> None:
         """Make no further steps; snapshots and adoptions go on."""
-        self._send(PauseSteps(paused=True))
+        if not self.paused:
+            self._send(PauseSteps(paused=True))
+            self.progress.rest()
+            self.paused = True
 
     def resume(self) -> None:
         """Make steps again."""
-        self._send(PauseSteps(paused=False))
+        if self.paused:
+            self._send(PauseSteps(paused=False))
+            self.paused = False
 
     async def stop(self) -> None:
         """End after the current step, with a last report; kills the process if that takes too long. Never raises."""
@@ -237,16 +309,12 @@ class LearnerClient:
         if self._failure is not None:
             raise self._failure
 
-    async def _ask(self, command: Command, slots: tuple[int, ...]) -> tuple[SnapshotTaken | Done, Tensor | None]:
-        answer: asyncio.Future[tuple[SnapshotTaken | Done, Tensor | None]]
-        answer = asyncio.get_running_loop().create_future()
-        fragment = command.fragment if isinstance(command, TakeSnapshot) else None
-        self._pending[command.ticket] = _Pending(answer, slots, fragment)
+    async def _ask(self, command: Command, slots: tuple[int, ...]) -> Answer:
+        answer = self._commands.add(command, slots)
         try:
             self._send(command)
         except MusterError:
-            self._pending.pop(command.ticket)
-            self._free.give_back(slots)
+            self._commands.drop(command)
             raise
         return await answer
 
@@ -290,27 +358,11 @@ class LearnerClient:
         elif isinstance(message, Ready):
             self._ready.set_result(message)
         elif isinstance(message, SnapshotTaken | Done | Refused):
-            pending = self._pending.pop(message.ticket)
-            if not pending.answer.done():
-                if isinstance(message, Refused):
-                    pending.answer.set_exception(LocalError(f"the learner refused: {message.reason}"))
-                else:
-                    pending.answer.set_result((message, self._taken(pending)))
-            self._free.give_back(pending.slots)
-
-    def _taken(self, pending: _Pending) -> Tensor | None:
-        """The snapshot that was asked for; others may have its slot next."""
-        if pending.fragment is None:
-            return None
-        return self._slots.slot(pending.slots[0], pending.fragment).clone()
+            self._commands.settle(message)
 
     def _release(self, reason: MusterError) -> None:
         """Nothing will be answered any more."""
-        for pending in self._pending.values():
-            if not pending.answer.done():
-                pending.answer.set_exception(reason)
-            self._free.give_back(pending.slots)
-        self._pending.clear()
+        self._commands.release(reason)
         if not self._ready.done():
             self._ready.set_exception(reason)
             self._ready.exception()  # `start` may have given up on it already
@@ -331,11 +383,12 @@ async def _until(ready: asyncio.Future[Ready], sign: Callable[[], Hashable]) -> 
     ready.result()
 
 
-def _slots_of(learner: LearnerEnd, layout: Sequence[FragmentLayout], overlap: int) -> SharedSlots:
+def _slots_of(learner: LearnerEnd, config: RunConfig) -> SharedSlots:
     """The memory shared with a learner; raises LocalError, and the learner is gone, if there is not enough."""
     try:
-        return SharedSlots.behind(learner.slots_descriptor, layout, overlap)
-    except LocalError:
+        layout = split_fragments(parameter_specs(config.model), config.pace.fragments)
+        return SharedSlots.behind(learner.slots_descriptor, layout, config.pace.overlap)
+    except BaseException:
         learner.kill()
         learner.reap()
         learner.close()

@@ -59,8 +59,8 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
     start, *early = messages
     if not isinstance(start, Start):
         raise LocalError("a learner is told first what to train")
-    os.nice(start.niceness)
-    torch.set_num_threads(start.threads)
+    os.nice(start.settings.niceness)
+    torch.set_num_threads(start.settings.threads)
     torch.set_num_interop_threads(1)
     settled = settle(start, attack_named, Pulse(channel).tell)
     learner = settled.learner
@@ -81,9 +81,9 @@ def serve(channel: Channel, slots_descriptor: int, attack_named: AttackNamed | N
             parameters=sum(layout.elements for layout in learner.fragments),
             data_digest=settled.data_digest,
             step=learner.step_count,
-            device=devices_name(settled.placement.devices, start.threads),
+            device=devices_name(settled.placement.devices, start.settings.threads),
             use=settled.words,
-            threads=start.threads,
+            threads=start.settings.threads,
             sequences=settled.placement.sequences,
             recompute=settled.placement.recompute,
             data_note=settled.data_note[:TEXT_MAX],
@@ -124,8 +124,8 @@ class CommandLoop:
     def __init__(self, learner: Replica, commands: LearnerCommands, channel: Channel, start: Start) -> None:
         self.paused = start.paused
         self.stopped = False
-        self.step_seconds = start.step_seconds
-        self.compute_share = start.compute_share
+        self.step_seconds = start.settings.step_seconds
+        self.compute_share = start.settings.compute_share
         self._learner = learner
         self._channel = channel
         self._commands = commands

@@ -15,27 +15,33 @@ STEPS_PER_REPORT_MAX = 1024
 TEXT_MAX = 2000
 
 
+class LearnerSettings(Wire):
+    """How this machine runs the learner; none of it changes what the run computes."""
+
+    device: str = Field("cpu", max_length=256)  # or `auto`, or `cuda:1`
+    threads: int = Field(1, ge=1, le=1024)
+    niceness: int = Field(0, ge=0, le=19)  # above 0 the network goes first
+    step_seconds: float = Field(0.0, ge=0)
+    compute_share: float = Field(1.0, gt=0, le=1)
+    gpu_memory_share: float = Field(1.0, gt=0, le=1)
+    memory_bytes: int = Field(0, ge=0)  # most RAM of its process, 0 for all that is free
+    compiled: bool | None = None  # None: on a GPU
+    corpus: str = Field("", max_length=4096)  # as `LocalFiles` has it, likewise the next two
+    tokenizer: str = Field("", max_length=4096)
+    cache: str = Field("", max_length=4096)
+    loading_threads: int = Field(1, ge=1, le=1024)  # that make tokens of text before the first step
+
+
 class Start(Wire):
     """First frame to the learner: what to train, and how."""
 
     config: RunConfig
     run_key: bytes = Field(max_length=64)
     peer_id: str = Field(max_length=64)
-    device: str = Field("cpu", max_length=256)
-    threads: int = Field(1, ge=1, le=1024)
-    niceness: int = Field(0, ge=0, le=19)
-    step_seconds: float = Field(0.0, ge=0)
+    settings: LearnerSettings = LearnerSettings()
     paused: bool = False
     state_path: str | None = None
-    gpu_memory_share: float = Field(1.0, gt=0, le=1)
     attack: str | None = Field(None, max_length=TEXT_MAX)
-    corpus: str = Field("", max_length=4096)
-    tokenizer: str = Field("", max_length=4096)
-    memory_bytes: int = Field(0, ge=0)
-    compiled: bool | None = None
-    compute_share: float = Field(1.0, gt=0, le=1)
-    cache: str = Field("", max_length=4096)
-    loading_threads: int = Field(1, ge=1, le=1024)
 
 
 class SessionStart(Wire):

@@ -19,7 +19,7 @@ from peer.learner.gradient.batch_ahead import Batches
 from peer.learner.imports import allow_compiling
 from peer.learner.learner import Learner, make_learner
 from peer.learner.memory_estimate import available_bytes, check_memory, least_bytes, optimizer_bytes
-from peer.learner.messages import Start
+from peer.learner.messages import LearnerSettings, Start
 from peer.learner.microbatch import Fit, bytes_in_use, fit_sequences, measured_peak
 from peer.machine.heap import limit_memory
 from peer.machine.local_files import LocalFiles
@@ -66,22 +66,23 @@ class Settled:
 
 def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
     """Raises UsageError if the run does not fit this machine or what its owner allows; `tell` hears how far it is."""
-    config, least = start.config, least_bytes(start.config)
-    (device, *others), note = choose_devices(start.device, least, start.gpu_memory_share)
-    allowed = _allowed_bytes(start, device)
+    config, settings, least = start.config, start.settings, least_bytes(start.config)
+    (device, *others), note = choose_devices(settings.device, least, settings.gpu_memory_share)
+    allowed = _allowed_bytes(settings, device)
     check_memory(least, allowed)
     on_gpu = torch.device(device).type == "cuda"
-    if start.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
-        limit_memory(start.memory_bytes)
+    if settings.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
+        limit_memory(settings.memory_bytes)
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32, for the products that stay in float32
         torch.cuda.set_device(device)  # whatever asks torch about "the" GPU means this one
         for one in (device, *others):
-            torch.cuda.set_per_process_memory_fraction(start.gpu_memory_share, one)
-    compiled = on_gpu if start.compiled is None else start.compiled
+            torch.cuda.set_per_process_memory_fraction(settings.gpu_memory_share, one)
+    compiled = on_gpu if settings.compiled is None else settings.compiled
     if compiled:
         allow_compiling()
-    files, loading = LocalFiles(start.corpus, start.tokenizer, start.cache), Loading(tell, start.loading_threads)
+    files = LocalFiles(settings.corpus, settings.tokenizer, settings.cache)
+    loading = Loading(tell, settings.loading_threads)
     tokens = load_tokens(config.data, config.model.vocabulary, files, loading=loading)
     tell("building the model", None)
     windows = training_windows(tokens.train, config, start.run_key, start.peer_id)
@@ -111,12 +112,12 @@ def compile_steps(learner: Learner) -> str:
     return f"compiled in {time.monotonic() - began:.0f} s"
 
 
-def _allowed_bytes(start: Start, device: str) -> int:
+def _allowed_bytes(settings: LearnerSettings, device: str) -> int:
     """What the learner may still take of its device."""
     free = available_bytes(device)
     if torch.device(device).type == "cuda":
-        return min(free, int(start.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
-    return min(free, start.memory_bytes - bytes_in_use(device)) if start.memory_bytes else free
+        return min(free, int(settings.gpu_memory_share * torch.cuda.mem_get_info(device)[1]))
+    return min(free, settings.memory_bytes - bytes_in_use(device)) if settings.memory_bytes else free
 
 
 def _make(start: Start, windows: Batches, placement: Placement, attack_named: AttackNamed | None) -> Learner:

@@ -11,65 +11,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Protocol, Self
 
-from coordinator.run.manifest import RunConfig
 from dht.errors import LocalError
-from peer.data.tally import Tell, tell_nobody
-from peer.learner.messages import Start
-from peer.machine.local_files import NO_FILES, LocalFiles
-from peer.model.located import located
 
 AUTO = "auto"  # the device: CUDA if that works and has room
 
 LEARNER_PROGRAM = "peer.learner.process"
 EXIT_SECONDS_MAX = 5.0
 COMPLAINT_BYTES = 2000  # of what the process wrote before it ended, to say why
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerOptions:
-    """How this machine runs the learner; none of it changes what the run computes."""
-
-    device: str = "cpu"  # or `auto`, or `cuda:1`
-    threads: int = 1
-    niceness: int = 0  # above 0 the network goes first
-    step_seconds: float = 0.0
-    compute_share: float = 1.0
-    loading_threads: int = 1  # that make tokens of text before the first step
-    gpu_memory_share: float = 1.0
-    memory_bytes: int = 0  # most RAM of its process, 0 for all that is free
-    compiled: bool | None = None  # None: on a GPU
-    paused: bool = False
-    state_path: Path | None = None
-    attack: str | None = None
-    program: str = LEARNER_PROGRAM
-    files: LocalFiles = NO_FILES
-    tell: Tell = tell_nobody  # what the learner does before its first step
-
-    def start_message(self, config: RunConfig, run_key: bytes, peer_id: str) -> Start:
-        """What the learner is told first."""
-        return Start(
-            config=located(config, self.files.base),
-            run_key=run_key,
-            peer_id=peer_id,
-            device=self.device,
-            threads=self.threads,
-            niceness=self.niceness,
-            step_seconds=self.step_seconds,
-            compute_share=self.compute_share,
-            gpu_memory_share=self.gpu_memory_share,
-            memory_bytes=self.memory_bytes,
-            compiled=self.compiled,
-            paused=self.paused,
-            state_path=None if self.state_path is None else str(self.state_path),
-            attack=self.attack,
-            corpus=self.files.corpus,
-            tokenizer=self.files.tokenizer,
-            cache=self.files.cache,
-            loading_threads=self.loading_threads,
-        )
 
 
 class LearnerEnd(Protocol):

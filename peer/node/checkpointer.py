@@ -13,10 +13,9 @@ from coordinator.chain.chain import Chain
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
 from dht.errors import LocalError, MusterError
-from peer.learner.client import LearnerStoppedError
+from peer.learner.client import LearnerClient, LearnerStoppedError
 from peer.machine.heap import give_back_freed
 from peer.machine.limits import GIGABYTE_BYTES, Limits
-from peer.node.learner_control import LearnerControl
 from peer.rounds.driver import RoundDriver
 from peer.storage.credit_book import CreditBook
 from peer.storage.run_directory import Captured, RunDirectory
@@ -72,7 +71,7 @@ class Checkpointer:
         self._credit = CreditBook(directory.path, manifest.run_id, len(manifest.genesis))
         self._turn = asyncio.Lock()
         self._capturing: asyncio.Task[_All] | None = None
-        self.training: LearnerControl | None = None
+        self.learner: LearnerClient | None = None
         self._learner_seconds: float | None = None  # in which it has to answer, or to have written more
 
     @property
@@ -99,11 +98,11 @@ class Checkpointer:
 
         So is what it had saved before: in a long run, its optimizer's state is worth more than the last steps.
         """
-        training = self.training
-        step_seconds = 0.0 if training is None else training.progress.step_seconds or 0.0
+        learner = self.learner
+        step_seconds = 0.0 if learner is None else learner.progress.step_seconds or 0.0
         self._learner_seconds = min(LEARNER_SECONDS + step_seconds, LEARNER_SECONDS_MAX)
         await self.save_now()
-        if training is not self.training:
+        if learner is not self.learner:
             raise LocalError(
                 f"the learner did not answer within {self._learner_seconds:.0f} s, so it was ended and what it had not "
                 "contributed is lost; all else is saved, and another one goes on from what it had saved before"
@@ -158,23 +157,23 @@ class Checkpointer:
         give_back_freed()
 
     async def _capture_all(self) -> _All:
-        if self.training is not None:
+        if self.learner is not None:
             await asyncio.to_thread(self._directory.make_room)
         captured = await self.capture()
-        if self.training is None:  # a host, or one whose learner is not ready yet
+        if self.learner is None:  # a host, or one whose learner is not ready yet
             return replace(captured, learner_behind=True), None
         learner_file = self._directory.learner_file
         # nothing was awaited since `capture`: the learner gets this before any later adoption
-        done = await self.training.client.save(learner_file)
+        done = await self.learner.save(learner_file)
         self._held_seconds = done.seconds
         await self._driver.tape.checkpoint(done.at_step, learner_file)
         return captured, learner_file
 
     async def _capture_rest(self) -> Captured:
         """End the learner, for whose answers adoptions wait."""
-        training, self.training, self._driver.learner = self.training, None, None
-        if training is not None:
-            await training.client.kill()
+        learner, self.learner, self._driver.learner = self.learner, None, None
+        if learner is not None:
+            await learner.kill()
         return await self.capture()
 
     async def credit(self) -> CreditReport:

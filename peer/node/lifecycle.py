@@ -15,9 +15,9 @@ from coordinator.chain.weights import most_hostile
 from coordinator.engine.engine import Engine
 from coordinator.wire.presence import Presence, State
 from dht.identity import PeerId
+from peer.learner.client import LearnerClient
 from peer.machine.pause_policy import Pause
 from peer.net.presence_loop import PresenceLoop
-from peer.node.learner_control import LearnerControl
 from peer.rounds.driver import RoundDriver
 
 log = structlog.get_logger(__name__)
@@ -109,11 +109,11 @@ def certified_progress(engine: Engine) -> tuple[int, int | None]:
 
 
 class Lifecycle:
-    """One peer's stage. `training` is None on a host, and on a learner until its process is ready."""
+    """One peer's stage. `learner` is None on a host, and on a learner until its process is ready."""
 
     def __init__(self, driver: RoundDriver, presence: PresenceLoop, first: State) -> None:
         self.state: State = first
-        self.training: LearnerControl | None = None
+        self.learner: LearnerClient | None = None
         self.wanted_paused = False  # by a person
         self._manners: Pause | None = None
         self._driver = driver
@@ -138,7 +138,7 @@ class Lifecycle:
 
     def begin_anew(self) -> None:
         """The learner's process is to be replaced."""
-        self.training = None
+        self.learner = None
         self._enter("starting")
 
     def leave(self) -> None:
@@ -163,8 +163,8 @@ class Lifecycle:
         late = now >= self._leaves_by
         if engine.in_flight and not late:
             return False
-        if self.training is not None:
-            self.training.pause()
+        if self.learner is not None:
+            self.learner.pause()
         self._drained_at = self._drained_at or now
         self._enter("draining")
         return late or self._has_agreed(engine, self._drained_at, now)
@@ -177,10 +177,10 @@ class Lifecycle:
         return everyone_agrees(engine, now) or now > since + patience
 
     def _advance_training(self, now: float) -> None:
-        if self.training is None:
+        if self.learner is None:
             return
         if self.wanted_paused or self._manners is not None:
-            self.training.pause()
+            self.learner.pause()
             self._looks_since = None
             self._enter("paused")
         elif self.state == "training":
@@ -192,7 +192,7 @@ class Lifecycle:
                 self._enter("catching up")
             else:
                 self._looks_since = None
-                self.training.resume()
+                self.learner.resume()
                 self._enter("training")
 
     def _lagging(self, now: float) -> set[int]:

@@ -16,6 +16,7 @@ from coordinator.wire.presence import Presence, PresenceTable
 from dht.addresses import PeerAddress
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
+from peer.learner.work_counters import LearnerProgress
 from peer.machine.sensors import MachineSensors
 from peer.net.addresses import OwnAddresses
 from peer.net.network import Network
@@ -28,7 +29,6 @@ from peer.node.live_limits import LiveLimits
 from peer.node.options import NodeOptions
 from peer.node.pause_loop import PauseLoop
 from peer.node.presence import OwnPresence
-from peer.rounds.counters import LearnerProgress
 from peer.rounds.driver import RoundDriver
 from peer.storage.run_directory import RunDirectory, RunState
 

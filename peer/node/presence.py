@@ -13,10 +13,10 @@ from coordinator.wire.presence import (
     Presence,
     State,
 )
+from peer.learner.work_counters import LearnerProgress
 from peer.machine.version import DISTRIBUTION, release
 from peer.net.addresses import OwnAddresses
 from peer.node.options import NodeOptions
-from peer.rounds.counters import LearnerProgress
 from peer.rounds.driver import RoundDriver
 
 

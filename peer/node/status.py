@@ -17,13 +17,13 @@ from coordinator.views import quantity
 from coordinator.views.network_view import CertificateView
 from coordinator.views.snapshot import FragmentStatus, PeerSnapshot, Phase
 from coordinator.wire.presence import PresenceTable
+from peer.learner.work_counters import LearnerProgress
 from peer.machine.pause_policy import Conditions
 from peer.node.clock_check import ADVICE_WRONG_CLOCK, clock_words, is_wrong
 from peer.node.hang_detector import hang_advice
 from peer.node.lifecycle import versions_certified
 from peer.node.slow_steps import slow_advice
 from peer.observer.view import ban_view
-from peer.rounds.counters import LearnerProgress
 from peer.rounds.driver import RoundDriver
 from peer.rounds.evaluation_loop import Mark
 from peer.rounds.public_status import PublicStatus, public_status

@@ -1,11 +1,10 @@
-"""Sums that people look at: the learner's progress, certified work, events. Nothing here decides anything."""
+"""Sums that people look at: certified work, and events. Nothing here decides anything."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 import structlog
@@ -18,7 +17,6 @@ from coordinator.engine.fragment import FragmentMachine
 from coordinator.views.credit import Credit
 from coordinator.views.network_view import AuditView, ScoreView
 from coordinator.views.snapshot import CertifiedWork
-from peer.learner.messages import Steps
 from peer.rounds.audit_views import AUDITS_TOLD_MAX, SCORES_TOLD_MAX, audit_views, score_view
 
 log = structlog.get_logger(__name__)
@@ -28,77 +26,7 @@ _REFUSALS: dict[Kept, str] = {
     "checkpoint": "checkpoint_failed",
     "vote": "vote_not_written",
 }  # as events and logs name it
-RATE_WEIGHT = 0.2  # of a new report in the moving averages of rate and loss
 DELAYS_KEPT = 4096
-STEPS_TIMED_MIN = 5  # reports before anything is said of how long a step takes: the first one prepares much
-
-
-class LearnerProgress:
-    """What the learner's reports add up to."""
-
-    def __init__(self) -> None:
-        self.device = self.use = ""  # in words: what the learner trains on, and how
-        self.steps = 0
-        self.tokens = 0
-        self.loss: float | None = None
-        self.steps_per_second = 0.0
-        self.cpu_seconds = 0.0
-        self.skipped = 0  # steps of this process that changed nothing
-        self.first_at: float | None = None
-        self.last_at = 0.0
-        self._window: deque[tuple[float, int]] = deque(maxlen=20)
-        self._busy_seconds = 0.0  # inside steps, as reported last
-        self._cpu_seconds_before = 0.0  # of processes that have ended
-        self._step_seconds: deque[float] = deque(maxlen=20)
-
-    def begin(self, step: int, device: str, use: str) -> None:
-        """A process is ready that has made so many steps, perhaps in place of one that has ended."""
-        self.steps, self.device, self.use = step, device, use
-        self._cpu_seconds_before, self._busy_seconds, self.skipped = self.cpu_seconds, 0.0, 0
-        self.rest()
-        self.forget_timing()
-
-    def report(self, steps: Steps, now: float) -> None:
-        """Include one report of the learner."""
-        self.cpu_seconds = self._cpu_seconds_before + steps.cpu_seconds
-        if not steps.entries:
-            return
-        if self.first_at is None:
-            self.first_at = now
-        self.last_at = now
-        self.skipped = steps.skipped
-        steps_before = self.steps
-        for entry in steps.entries:
-            self.steps = entry.step
-            self.tokens += entry.tokens
-            if entry.loss is not None:
-                self.loss = entry.loss if self.loss is None else self.loss + RATE_WEIGHT * (entry.loss - self.loss)
-        if self.steps > steps_before:
-            self._step_seconds.append((steps.busy_seconds - self._busy_seconds) / (self.steps - steps_before))
-        self._busy_seconds = steps.busy_seconds
-        self._window.append((now, self.steps))
-        since, steps_then = self._window[0]
-        if now > since:
-            self.steps_per_second = (self.steps - steps_then) / (now - since)
-
-    @property
-    def training_seconds(self) -> float:
-        """Wall time between the first and the last step reported."""
-        return 0.0 if self.first_at is None else self.last_at - self.first_at
-
-    @property
-    def step_seconds(self) -> float | None:
-        """How long a step has lately kept the learner from anything else, as a median; None while that is not known."""
-        return median(self._step_seconds) if len(self._step_seconds) >= STEPS_TIMED_MIN else None
-
-    def rest(self) -> None:
-        """The learner was told to make no steps."""
-        self.steps_per_second = 0.0
-        self._window.clear()
-
-    def forget_timing(self) -> None:
-        """Steps take another time from now on."""
-        self._step_seconds.clear()
 
 
 @dataclass(frozen=True, slots=True)

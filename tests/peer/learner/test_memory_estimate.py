@@ -24,10 +24,10 @@ from peer.learner.memory_estimate import (
     optimizer_bytes,
     sequences_per_pass,
 )
-from peer.learner.spawn import LearnerOptions
+from peer.learner.messages import LearnerSettings
 from peer.machine.limits import Limits
 from peer.model.build import parameter_specs
-from peer.node.learner_control import learner_bytes
+from peer.node.learner_start import learner_bytes
 from peer.plan import prediction
 from peer.plan.cost import Workload
 from peer.storage.generations import KEPT
@@ -104,7 +104,7 @@ def test_a_model_that_does_not_fit_is_refused_in_words() -> None:
 
 
 def test_the_owners_limit_is_shared_between_learner_and_peer() -> None:
-    assert learner_bytes(SMALL, Limits()) == LearnerOptions().memory_bytes == 0
+    assert learner_bytes(SMALL, Limits()) == LearnerSettings().memory_bytes == 0
     left = learner_bytes(SMALL, Limits(memory_gigabytes=4))
     assert 3e9 < left < 4e9 - footprint(SMALL).bytes_in("host")
     with pytest.raises(UsageError, match="allow at least 1"):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from coordinator.run.inner_spec import InnerSpec
 from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, NetworkError, PeerError, UsageError
-from peer.data.tally import Loading
+from peer.data.tally import Loading, Tell, tell_nobody
 from peer.data.windows import TrainingWindows, load_tokens
 from peer.learner.channel import UNSENT_BYTES_MAX, Channel, PeerGoneError
 from peer.learner.client import STOP_SECONDS_MAX, LearnerClient, LearnerStoppedError
@@ -34,6 +35,7 @@ from peer.learner.messages import (
     CertifiedProgress,
     Done,
     Failed,
+    LearnerSettings,
     Message,
     Obeyed,
     PauseSteps,
@@ -50,16 +52,15 @@ from peer.learner.messages import (
     frame_length,
 )
 from peer.learner.shared_memory import FreeSlots, SharedSlots
-from peer.learner.spawn import LearnerOptions, LearnerSpawn, learner_ahead
-from peer.learner.work_counters import Counters
+from peer.learner.spawn import LEARNER_PROGRAM, LearnerSpawn, learner_ahead
+from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.local_files import LocalFiles
 from peer.machine.tasks import Tasks
 from peer.model.build import parameter_specs
 from peer.node.checkpointer import LEARNER_SECONDS_MAX
-from peer.node.learner_control import LearnerControl
+from peer.node.learner_start import start_learner
 from peer.node.options import NodeOptions
 from peer.numerics.fragments import fragment_views, split_fragments
-from peer.rounds.counters import LearnerProgress
 from peer.service import process as service
 from peer.service.retry import come_back
 from tests.peer.homely import ORGANISER, manifest
@@ -74,6 +75,7 @@ TOKENS_PER_STEP = 32
 LANE = ReadingLane(1, 0, 2).first  # where a run that reads in passes may have it begin
 FRAGMENTS = split_fragments(parameter_specs(CONFIG.model), 3)
 ENDING_SECONDS = 30.0
+PLAIN = LearnerSettings()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -89,8 +91,12 @@ def ignore(steps: Steps) -> None:
     del steps
 
 
-async def started(options: LearnerOptions, config: RunConfig = CONFIG) -> LearnerClient:
-    return await LearnerClient.start(config, b"run", "peer", options, ignore)
+def start_of(settings: LearnerSettings = PLAIN, config: RunConfig = CONFIG, **fields: Any) -> Start:
+    return Start(config=config, run_key=b"run", peer_id="peer", settings=settings, paused=True, **fields)
+
+
+async def started(start: Start, tell: Tell = tell_nobody, program: str = LEARNER_PROGRAM) -> LearnerClient:
+    return await LearnerClient.start(start, LearnerSpawn.begin(program), ignore, tell=tell)
 
 
 def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path: Path):
@@ -102,8 +108,8 @@ def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path:
     config = CONFIG.model_copy(update={"data": data})
 
     async def start() -> Ready:
-        options = LearnerOptions(paused=True, files=files, tell=lambda doing, _: told.append(doing), loading_threads=2)
-        learner = await started(options, config)
+        settings = LearnerSettings(corpus=files.corpus, cache=files.cache, loading_threads=2)
+        learner = await started(start_of(settings, config), lambda doing, _: told.append(doing))
         await learner.stop()
         return learner.ready
 
@@ -117,9 +123,9 @@ def test_a_learner_tells_of_its_text_and_leaves_the_tokens_to_the_next(tmp_path:
 
 
 def test_a_learner_that_takes_more_than_its_owner_allows_ends_in_a_sentence():
-    options = LearnerOptions(memory_bytes=1 << 30, attack="greedy", program="tests.peer.learner.greedy")
+    start = start_of(LearnerSettings(memory_bytes=1 << 30), attack="greedy")
     with pytest.raises(UsageError, match=r"the learner needs more memory .* raise the limit"):
-        asyncio.run(started(options))
+        asyncio.run(started(start, program="tests.peer.learner.greedy"))
 
 
 def test_a_conversation_with_a_learner(tmp_path: Path):
@@ -135,12 +141,12 @@ def test_a_conversation_with_a_learner(tmp_path: Path):
             entries.extend(steps.entries)
             heard.set()
 
-        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True, niceness=1), on_steps)
+        learner = await LearnerClient.start(start_of(LearnerSettings(niceness=1)), LearnerSpawn.begin(), on_steps)
         assert learner.ready.data_digest == load_tokens(CONFIG.data).digest
         assert learner.ready.parameters == sum(layout.elements for layout in FRAGMENTS)
         assert await learner.snapshot(1) == (pytest.approx(twin_fragment(1)), Counters(0, 0, 0, 0))
 
-        learner.set_progress(4, LANE)
+        learner.follow(2, LANE)  # four steps
         learner.resume()
         await asyncio.wait_for(heard.wait(), ENDING_SECONDS)
         vector, counters = await learner.snapshot(0)
@@ -186,7 +192,7 @@ def test_a_conversation_with_a_learner(tmp_path: Path):
 
 def test_a_learner_that_dies_is_noticed_by_whoever_waits():
     async def lose() -> None:
-        learner = await started(LearnerOptions(paused=True))
+        learner = await started(start_of())
         os.kill(learner.pid, signal.SIGSTOP)
         waiting = [asyncio.ensure_future(learner.snapshot(0)) for _ in range(2)]
         await asyncio.sleep(0)
@@ -205,7 +211,7 @@ def test_a_learner_that_hangs_does_not_keep_its_peer_from_ending(monkeypatch: py
     monkeypatch.setattr("peer.learner.client.STOP_SECONDS_MAX", 0.5)
 
     async def stop() -> None:
-        learner = await started(LearnerOptions(paused=True))
+        learner = await started(start_of())
         os.kill(learner.pid, signal.SIGSTOP)
         waiting = [asyncio.ensure_future(work) for work in (learner.snapshot(0), learner.save(Path("nowhere")))]
         await asyncio.wait_for(learner.stop(), ENDING_SECONDS)
@@ -234,9 +240,9 @@ def test_a_run_that_does_not_fit_says_so():
 
     async def fail() -> None:
         with pytest.raises(UsageError, match="shorter sequences"):
-            await started(LearnerOptions(), huge)
+            await started(start_of(config=huge))
         with pytest.raises(UsageError, match="and only 0 MiB"):
-            await started(LearnerOptions(memory_bytes=1 << 20))
+            await started(start_of(LearnerSettings(memory_bytes=1 << 20)))
 
     asyncio.run(fail())
 
@@ -250,7 +256,7 @@ def test_a_learner_that_ended_before_it_was_told_what_to_train_says_why(
 
     async def fail(spawned: LearnerSpawn) -> None:
         with pytest.raises(LocalError, match="these are broken"):
-            await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(), ignore, spawned)
+            await LearnerClient.start(start_of(), spawned, ignore)
 
     with learner_ahead() as spawned:
         assert spawned.process.wait(ENDING_SECONDS) == 1
@@ -279,7 +285,7 @@ def test_a_learner_that_was_started_ahead_is_gone_in_the_end():
     open_before = len(os.listdir("/proc/self/fd"))
 
     async def use(spawned: LearnerSpawn) -> None:
-        learner = await LearnerClient.start(CONFIG, b"run", "peer", LearnerOptions(paused=True), ignore, spawned)
+        learner = await LearnerClient.start(start_of(), spawned, ignore)
         assert learner.pid == spawned.pid
         await learner.stop()
 
@@ -308,10 +314,12 @@ import asyncio, sys
 from coordinator.run.manifest import RunConfig
 from peer.learner.client import LearnerClient
 from peer.learner.loop import read_state
-from peer.learner.spawn import LearnerOptions
+from peer.learner.messages import Start
+from peer.learner.spawn import LearnerSpawn
 async def main():
     config = RunConfig.from_wire(bytes.fromhex("{CONFIG.to_wire().hex()}"))
-    learner = await LearnerClient.start(config, b"run", "peer", LearnerOptions(paused=True), lambda steps: None)
+    start = Start(config=config, run_key=b"run", peer_id="peer", paused=True)
+    learner = await LearnerClient.start(start, LearnerSpawn.begin(), lambda steps: None)
     sys.stdout.write(f"{{learner.pid}}\\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
@@ -394,7 +402,7 @@ def test_commands_are_obeyed_while_the_pace_rests(pace: dict[str, float]):
     learner = make_learner(CONFIG, TrainingWindows(load_tokens(CONFIG.data).train, CONFIG.data, b"run", "peer"))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", **pace)
+        start = Start(config=CONFIG, run_key=b"run", peer_id="peer", settings=LearnerSettings(**pace))
         theirs_end = Channel(theirs)
         obedience = CommandLoop(
             learner, LearnerCommands(learner, SharedSlots.create(FRAGMENTS, 1), theirs_end), theirs_end, start
@@ -516,15 +524,15 @@ print(scipy.__name__)
 def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try ends the process that was started ahead."""
     monkeypatch.setattr("peer.service.retry.PAUSES_SECONDS", (0.1,))
-    begun: list[asyncio.Task[LearnerControl]] = []
+    begun: list[asyncio.Task[LearnerClient]] = []
 
     async def main(spawned: LearnerSpawn) -> None:
         options = NodeOptions(tmp_path, device="cpu", spawned=spawned)
 
-        async def join() -> LearnerControl:
+        async def join() -> LearnerClient:
             tasks = Tasks(lambda error: None)
             begun.append(
-                tasks.begin(LearnerControl.start(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
+                tasks.begin(start_learner(manifest(CONFIG), ORGANISER, options, None, LearnerProgress(), ignore))
             )
             if len(begun) > 1:
                 return await begun[-1]
@@ -532,8 +540,8 @@ def test_whoever_comes_back_at_the_second_try_has_a_learner(tmp_path: Path, monk
             await tasks.end()
             raise NetworkError("ask for a fresh invite")
 
-        training = await come_back(join, print)
-        await training.client.stop()
+        learner = await come_back(join, print)
+        await learner.stop()
 
     with learner_ahead() as spawned:
         asyncio.run(main(spawned))

@@ -20,10 +20,10 @@ from dht.identity import Identity, KeyVerifier
 from dht.node import DhtNode as DhtNode
 from dht.validation import RecordRules
 from peer.learner.messages import StepEntry, Steps
+from peer.learner.work_counters import LearnerProgress
 from peer.net.addresses import LOOK_SECONDS, OwnAddresses
 from peer.node.options import NodeOptions
 from peer.node.presence import OwnPresence
-from peer.rounds.counters import LearnerProgress
 from peer.sync.introduction import fresh_invite
 from tests.coordinator.rigs import core
 from tests.peer.rounds.test_driver import Peer, Swarm, config_of

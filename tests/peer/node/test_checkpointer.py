@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from dht.errors import LocalError
+from peer.learner.client import LearnerClient
 from peer.learner.messages import Done
 from peer.machine.limits import GIGABYTE_BYTES, Limits
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import CHECKPOINT_SECONDS, HELD_SECONDS, LEARNER_SECONDS, Checkpointer, rest_seconds
-from peer.node.learner_control import LearnerControl
 from peer.node.status import advice_of
 from peer.storage.run_directory import RunDirectory
 from tests.peer.rounds.test_driver import Swarm, config_of
@@ -93,7 +93,7 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
-        checkpointer.training = cast(LearnerControl, SimpleNamespace(client=SimpleNamespace(save=save)))
+        checkpointer.learner = cast(LearnerClient, SimpleNamespace(save=save))
         for _ in range(2):
             await checkpointer.save_now()
         assert found == [[], []]
@@ -104,13 +104,12 @@ def test_what_a_learner_that_was_ended_leaves_is_removed_before_the_next_one_sav
     run_virtual(main())
 
 
-def training_with(save: Callable[[Path], Coroutine[Any, Any, Done]]) -> LearnerControl:
+def learner_with(save: Callable[[Path], Coroutine[Any, Any, Done]]) -> LearnerClient:
     """A learner that does nothing but save."""
 
     async def kill() -> None: ...
 
-    client = SimpleNamespace(save=save, kill=kill)
-    return cast(LearnerControl, SimpleNamespace(client=client, progress=SimpleNamespace(step_seconds=None)))
+    return cast(LearnerClient, SimpleNamespace(save=save, kill=kill, progress=SimpleNamespace(step_seconds=None)))
 
 
 @pytest.mark.usefixtures("_no_threads")
@@ -124,7 +123,7 @@ def test_the_last_save_waits_for_a_learner_for_as_long_as_it_writes(tmp_path: Pa
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
-        checkpointer.training = training_with(save)
+        checkpointer.learner = learner_with(save)
         await checkpointer.save_last()
         core = swarm.peers[0].driver.engine.core
         held = directory.load(core.manifest, core.rules)
@@ -155,7 +154,7 @@ def test_the_last_save_waits_for_a_learner_that_still_writes_what_nobody_waits_f
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
-        checkpointer.training = training_with(save)
+        checkpointer.learner = learner_with(save)
         tasks = Tasks(lambda error: None)
         tasks.spawn(checkpointer.save())
         await begun.wait()
@@ -175,7 +174,7 @@ def test_the_last_save_does_without_a_learner_that_cannot_save(tmp_path: Path) -
 
     async def main() -> None:
         swarm, directory, checkpointer = await one_peer(tmp_path)
-        checkpointer.training = training_with(save)
+        checkpointer.learner = learner_with(save)
         with pytest.raises(LocalError, match="all else is saved"):
             await checkpointer.save_last()
         core = swarm.peers[0].driver.engine.core

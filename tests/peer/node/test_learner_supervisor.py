@@ -18,18 +18,17 @@ from dht.errors import LocalError
 from peer.learner.client import LearnerClient, LearnerStoppedError
 from peer.learner.learner import parameters_of
 from peer.learner.messages import Done, Ready, StepEntry, Steps
-from peer.learner.work_counters import Counters
+from peer.learner.spawn import LearnerSpawn
+from peer.learner.work_counters import Counters, LearnerProgress
 from peer.machine.limits import Limits
 from peer.machine.tasks import Tasks
 from peer.node.checkpointer import LEARNER_SECONDS, Checkpointer
 from peer.node.hang_detector import HANGS_MAX, PATIENCE_SECONDS
-from peer.node.learner_control import LearnerControl
 from peer.node.learner_supervisor import Around, LearnerSupervisor
 from peer.node.lifecycle import Lifecycle, certified_progress, versions_certified
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import slow_advice, step_seconds_max
 from peer.node.status import advice_of
-from peer.rounds.counters import LearnerProgress
 from peer.storage.run_directory import RunDirectory
 from tests.peer.memory_transport import LinkPolicy, MemoryNetwork
 from tests.peer.node.test_lifecycle import stage_of
@@ -42,7 +41,7 @@ class Reporter:
 
     ready = Ready(startup_cpu_seconds=0.0, parameters=1, data_digest=bytes(32), step=0)
 
-    def __init__(self, peer: Peer, on_steps: Callable[[Steps], None]) -> None:
+    def __init__(self, peer: Peer, on_steps: Callable[[Steps], None], progress: LearnerProgress) -> None:
         self.told: list[tuple[int, int | None]] = []
         self.heard = 0
         self.loaded: list[Tensor] = []
@@ -53,6 +52,7 @@ class Reporter:
         self._within = peer.learner
         self._anchors = peer.driver.anchors
         self._on_steps = on_steps
+        self.progress = progress
         self._busy_seconds = 0.0
 
     async def make(self, count: int, seconds_each: float) -> None:
@@ -83,11 +83,13 @@ class Reporter:
 
     # -- as `LearnerClient`
 
-    def set_progress(self, steps: int, window: int | None) -> None:
-        self.told.append((steps, window))
+    def follow(self, versions: int, window: int | None) -> None:
+        self.told.append((versions, window))
 
-    def set_pace(self, step_seconds: float, compute_share: float) -> None: ...
-    def set_threads(self, threads: int) -> None: ...
+    @property
+    def step_seconds(self) -> float | None:
+        return self.progress.step_seconds
+
     def resume(self) -> None: ...
     def pause(self) -> None: ...
 
@@ -123,11 +125,11 @@ class Reporter:
 class Desk:
     """Limits that nobody changes."""
 
-    training: LearnerControl | None = None
+    learner: LearnerClient | None = None
     in_force = Limits()
 
-    def begin_training(self, training: LearnerControl) -> None:
-        self.training = training
+    def begin_learner(self, learner: LearnerClient) -> None:
+        self.learner = learner
 
 
 @dataclass
@@ -165,10 +167,11 @@ class House:
         """Processes start at once from here on."""
 
         async def start(*settings: Any) -> Reporter:
-            self.learners.append(Reporter(self.peer, settings[4]))
+            self.learners.append(Reporter(self.peer, *settings[2:4]))
             return self.learners[-1]
 
         patch.setattr(LearnerClient, "start", start)
+        patch.setattr(LearnerSpawn, "begin", lambda program: program)
 
     async def train(self, steps: int) -> None:
         """The others make so many steps, and our learner if it can."""
@@ -218,8 +221,8 @@ def test_every_report_reaches_the_rounds_the_owner_and_the_learner_again(tmp_pat
         assert slow_advice(engine.core.pace, book) == ""
         assert versions_certified(engine) > 0, "rounds open at these steps"
         progress, _ = certified_progress(engine)
-        assert learner.told[-1] == (progress * engine.core.pace.steps_per_version // engine.core.pace.fragments, None)
-        assert learner.told == sorted(set(learner.told))
+        assert learner.told[-1] == (progress, None)
+        assert learner.told == sorted(learner.told)
 
         await learner.make(24, 2 * longest)
         assert "a step takes 3.2 s here" in slow_advice(engine.core.pace, book)
@@ -306,8 +309,8 @@ def test_nothing_is_measured_against_what_an_earlier_learner_brought(
         training = asyncio.get_running_loop().create_task(house.train(32))
         while not work.snapshots or versions_certified(house.peer.driver.engine) < 6:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        assert house.learning.training is not None
-        await house.learning._replace(house.learning.training)
+        assert house.learning.learner is not None
+        await house.learning._replace(house.learning.learner)
         await training
         assert house.learners[-1].references, "rounds went on"
         held = torch.cat(parameters_of(house.peer.learner.learner))

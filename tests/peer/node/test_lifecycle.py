@@ -34,7 +34,7 @@ def stage_of(peer: Peer) -> Lifecycle:
     return Lifecycle(peer.driver, PresenceLoop(nobody, daemon, digest_of(b"run"), peer.presence, nobody), "training")
 
 
-def a_training() -> Any:
+def a_learner() -> Any:
     return SimpleNamespace(pause=lambda: None, resume=lambda: None)
 
 
@@ -70,7 +70,7 @@ def starting_among(versions: Mapping[int, int], known: int, seconds: float) -> s
     driver: Any = SimpleNamespace(engine=engine, local_work=StaleWork(2, 4), now=0.0)
     looks: Any = SimpleNamespace(rounds=ROUNDS_OF_PRESENCE_MIN, hurry=lambda: None)
     stage = Lifecycle(driver, looks, "starting")
-    stage.training = a_training()
+    stage.learner = a_learner()
     now = 0.0
     while now <= seconds and stage.state != "training":
         for number, version in versions.items():

@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 from coordinator.run.manifest import PaceSpec
 from coordinator.views.snapshot import PeerSnapshot
 from peer.learner.messages import StepEntry, Steps
+from peer.learner.work_counters import STEPS_TIMED_MIN, LearnerProgress
 from peer.machine.pause_policy import Conditions
 from peer.node.slow_steps import STEADY_SHARE, slow_advice, step_seconds_max, step_words, watch_steps
 from peer.node.status import peer_snapshot
-from peer.rounds.counters import STEPS_TIMED_MIN, Book, LearnerProgress
+from peer.rounds.counters import Book
 from tests.peer.rounds.test_driver import Swarm, config_of
 from tests.peer.virtual_loop import run_virtual
 

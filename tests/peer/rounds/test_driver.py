@@ -204,7 +204,7 @@ class Swarm:
             for peer in self.peers:
                 peer.learner.learner.set_progress(
                     0, window_to_read(peer.driver.engine)
-                )  # as `LearnerControl.follow` does
+                )  # as `LearnerClient.follow` does
                 peer.learner.learner.step()
                 peer.learner.steps_at.append(loop.time())
                 peer.driver.feed(Progress(peer.learner.learner.step_count, 1 / STEP_SECONDS))
