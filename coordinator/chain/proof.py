@@ -1,9 +1,10 @@
 """What stands behind exported weights, checked without a network (design §9, a checkpoint proves itself). Pure.
 
-A proof holds, for each fragment, the certificates that lead to its version and the momentum's Merkle root: with the
-root of the weights that gives the state digest which the newest certificate signs. Certificates that go back to
-version 1 begin with the founders whom the manifest names. Of a longer run only those are kept that say who was active
-before the newest one; whether these belong to the run is then for others to say.
+A proof holds, for each fragment, certificates that lead to its version and the momentum's Merkle root: with the root
+of the weights that gives the state digest which the newest certificate signs. Certificates that go back to version 1
+begin with the founders whom the manifest names; of a long run a few stand for all (`coordinator.chain.skipping`). Where
+a peer came later, it has only those that say who was active before the newest one; whether these belong to the run is
+then for others to say.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydantic import Field
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT, Chain, Rules, linked
 from coordinator.chain.packed_history import PackedHistory
+from coordinator.chain.skipping import skipping, vouches_for
 from coordinator.run.manifest import FRAGMENTS_MAX, Manifest
 from dht.errors import LocalError, PeerError
 from dht.identity import PeerId, Verifier
@@ -82,6 +84,7 @@ class ProvenFragment:
     minor_versions: tuple[int, ...]
     head_voters: frozenset[PeerId]
     signed: Counter[PeerId]  # versions that each key has signed, of those shown
+    shown: int  # certificates
 
     @property
     def from_founders(self) -> bool:
@@ -89,11 +92,15 @@ class ProvenFragment:
         return self.first_version == 1 and not self.minor_versions
 
 
-def proving(certificates: Sequence[Certificate], memory: int) -> tuple[Certificate, ...]:
+def proving(passed: Sequence[Certificate], certificates: Sequence[Certificate], memory: int) -> tuple[Certificate, ...]:
     """Those of a fragment's certificates, oldest first, that an export carries; raises LocalError if they do not do.
 
-    `memory` is how many decide about the one after them (`Rules.memory`).
+    `passed` stand for those before `certificates`; `memory` is how many decide about the one after them
+    (`Rules.memory`).
     """
+    few = skipping(passed, certificates)
+    if few and certificates and few[-1].digest == certificates[-1].digest:
+        return tuple(few)
     if certificates and certificates[0].version == 1:
         return tuple(certificates)
     if len(certificates) <= memory:
@@ -121,19 +128,30 @@ def check_fragment(
         minor_versions=tuple(one.version for one in certificates if one.outcome.minor),
         head_voters=certificates[-1].voters,
         signed=signed,
+        shown=len(certificates),
     )
 
 
 def _check_chain(manifest: Manifest, fragment: int, certificates: Sequence[Certificate], verifier: Verifier) -> None:
     rules = Rules.of(manifest, verifier)
-    known = 0 if certificates[0].version == 1 else rules.memory
+    from_founders = certificates[0].version == 1
+    skips = from_founders and certificates[-1].version > len(certificates)
+    known = 0 if from_founders else rules.memory
     if len(certificates) <= known:
         raise PeerError(f"the certificates of fragment {fragment} are too few to check the newest")
-    chain = Chain(
-        rules, fragment, manifest.genesis[fragment], PackedHistory(linked(rules, fragment, certificates[:known]))
-    )
-    for certificate in certificates[known:]:
-        reason = chain.refusal(certificate)
+    start = PackedHistory(linked(rules, fragment, certificates[:known]))
+    chain = Chain(rules, fragment, manifest.genesis[fragment], start)
+    for place, certificate in enumerate(certificates[known:], known):
+        if skips and place:
+            reason = _unvouched(certificates[place - 1], certificate) or rules.refusal(certificate)
+        else:
+            reason = chain.refusal(certificate)
+            chain.append(certificate)
         if reason is not None:
             raise PeerError(f"the certificate of version {certificate.version} of fragment {fragment} {reason}")
-        chain.append(certificate)
+
+
+def _unvouched(older: Certificate, newer: Certificate) -> str | None:
+    if vouches_for(older, newer):
+        return None
+    return f"is not signed by most of the group of version {older.version}"

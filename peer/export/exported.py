@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coordinator.chain.certificate import Certificate
 from coordinator.run.manifest import Manifest
 from coordinator.views.credit import CreditReport
 from coordinator.views.evaluation import Evaluation
@@ -21,6 +23,7 @@ class Exported:
     loss: float | None = None  # of exactly this model on held-out text, nats per token
     licence: str = ""
     tokenizer: bytes | None = None  # the run's tokenizer.json; None for a run over bytes or numbered tokens
+    passed: tuple[Sequence[Certificate], ...] = ()  # by fragment what stands for older certificates
 
     @property
     def versions(self) -> int:

@@ -26,7 +26,7 @@ CONFIG_IN_PART = (
 def in_words(found: Verified, folder: Path) -> str:
     """Several lines for people."""
     manifest, fragments = found.manifest, found.fragments
-    shown = sum(one.version - one.first_version + 1 for one in fragments)
+    shown = sum(one.shown for one in fragments)
     written = datetime.fromtimestamp(found.written_unix_seconds, UTC)
     lines = [
         f"{folder} is whole",

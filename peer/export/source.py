@@ -51,8 +51,9 @@ def saved_state(
     directory = RunDirectory(data_directory, manifest.run_id)
     captured = directory.read_certified(manifest, rules)
     content = exported_tokenizer(directory.path, manifest.config.data, tokenizer)
+    passed = directory.passed(captured.chains)
     credit = _credit(directory.path, manifest, rules, captured)
-    return Exported(manifest, captured, credit, evaluations, licence=licence, tokenizer=content)
+    return Exported(manifest, captured, credit, evaluations, licence=licence, tokenizer=content, passed=passed)
 
 
 def _credit(folder: Path, manifest: Manifest, rules: Rules, captured: Captured) -> CreditReport:

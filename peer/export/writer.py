@@ -72,11 +72,12 @@ def prove(exported: Exported) -> Proof:
     captured = exported.captured
     if not all(captured.held):
         raise UsageError("not every fragment has a certified version yet; wait a little and export again")
+    passed = exported.passed or ((),) * len(captured.chains)
     memory = Rules.of(exported.manifest, KeyVerifier()).memory
     return Proof(
         fragments=tuple(
-            FragmentProof(momentum=momentum_root(state.momentum), certificates=proving(certificates, memory))
-            for state, certificates in zip(captured.states, captured.chains, strict=True)
+            FragmentProof(momentum=momentum_root(state.momentum), certificates=proving(old, certificates, memory))
+            for state, old, certificates in zip(captured.states, passed, captured.chains, strict=True)
         )
     )
 

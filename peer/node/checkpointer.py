@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain
 from coordinator.views.credit import CreditReport
 from coordinator.wire.presence import Presence
@@ -187,6 +188,10 @@ class Checkpointer:
         others = ((peer, sighting.presence) for peer, sighting in engine.core.presence.sightings.items())
         self._credit.hear([(engine.core.me, self._own_presence()), *others])
         return [machine.chain.truncated(machine.chain.version) for machine in engine.machines]
+
+    async def passed(self, captured: Captured) -> tuple[list[Certificate], ...]:
+        """By fragment what stands for the certificates before these."""
+        return await asyncio.to_thread(self._directory.passed, captured.chains)
 
     async def capture(self) -> Captured:
         """States and certificates of the moment at which this returns."""

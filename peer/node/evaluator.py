@@ -72,10 +72,11 @@ class HostEvaluator:
     async def _gather(self, licence: str) -> Exported:
         credit = await self._checkpointer.credit()
         captured = await self._checkpointer.capture()
+        passed = await self._checkpointer.passed(captured)
         loss = await self._evaluations.loss([state.anchor for state in captured.states])
         manifest = self._driver.engine.core.manifest
         tokenizer = exported_tokenizer(self._checkpointer.folder, manifest.config.data)
-        return Exported(manifest, captured, credit, self.found, loss, licence, tokenizer)
+        return Exported(manifest, captured, credit, self.found, loss, licence, tokenizer, passed)
 
     def close(self) -> None:
         """End the thread that evaluates."""

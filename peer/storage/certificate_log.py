@@ -1,17 +1,19 @@
 """The certificates of one fragment on disk, bounded however long the run is (design §8: checkpoints carry them).
 
 New ones are added before the checkpoint that they prove is written, and whatever branch they are on, so at every moment
-the log holds those of the newest whole checkpoint; it is cut back only before something is added.
+the log holds those of the newest whole checkpoint; it is cut back only before something is added. Of what is cut, a few
+stay in a file of their own that stand for the rest (`coordinator.chain.skipping`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import CHAIN_KEPT
 from coordinator.chain.packed_history import PackedHistory
+from coordinator.chain.skipping import skipping
 from dht.errors import LocalError
 from peer.storage.record_log import VoteLog
 
@@ -24,6 +26,7 @@ class CertificateLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._log = VoteLog(path)
+        self._passed = VoteLog(path.with_name(f"{path.name}-passed"))
         self._records: int | None = None  # in the file, once we know
         self._newest: frozenset[bytes] = frozenset()  # digests of what was read or added last
 
@@ -62,9 +65,36 @@ class CertificateLog:
     def cut(self) -> None:
         """The newest are those of a checkpoint that is on disk: of too many, only these stay. Raises LocalError."""
         if (self._records or 0) > RECORDS_MAX:
-            kept = self._log.read()[-CHAIN_KEPT:]
+            records = self._log.read()
+            kept = records[-CHAIN_KEPT:]
+            dropped = {Certificate.from_wire(data).digest for data in records[:-CHAIN_KEPT]}
+            branch = _branch(records, Certificate.from_wire(records[-1]).digest)
+            passed = skipping(self._read_passed(), (one for one in branch if one.digest in dropped))
+            self._passed.replace([one.to_wire() for one in passed])
             self._log.replace(kept)
             self._records = len(kept)
 
+    def passed(self, head: bytes) -> list[Certificate]:
+        """A few that stand for all from version 1 up to the one with this digest; none where they do not go back so far.
+
+        Raises LocalError.
+        """
+        return skipping(self._read_passed(), _branch(self._log.read(), head))
+
+    def _read_passed(self) -> list[Certificate]:
+        return [Certificate.from_wire(data) for data in self._passed.read()]
+
     def _remember(self, records: int, newest: Iterable[bytes]) -> None:
         self._records, self._newest = records, frozenset(newest)
+
+
+def _branch(records: Sequence[bytes], head: bytes) -> list[Certificate]:
+    """The one with this digest and those that it follows from, oldest first."""
+    branch: list[Certificate] = []
+    for data in reversed(records):
+        one = Certificate.from_wire(data)
+        if one.digest == head:
+            branch.append(one)
+            head = one.outcome.parent
+    branch.reverse()
+    return branch

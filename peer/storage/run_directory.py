@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import structlog
 from safetensors import SafetensorError
 from torch import Tensor
 
+from coordinator.chain.certificate import Certificate
 from coordinator.chain.chain import Chain, Rules
 from coordinator.chain.packed_history import PackedHistory
 from coordinator.core.actions import VoteRecord
@@ -278,6 +279,13 @@ class RunDirectory:
         for log in self._logs.values():
             log.cut()
         return written_bytes
+
+    def passed(self, chains: Sequence[Sequence[Certificate]]) -> tuple[list[Certificate], ...]:
+        """By fragment a few certificates that stand for all before these; raises LocalError."""
+        return tuple(
+            self._log(fragment).passed(chain[0].outcome.parent) if chain and chain[0].version > 1 else []
+            for fragment, chain in enumerate(chains)
+        )
 
     def _log(self, fragment: int) -> CertificateLog:
         if fragment not in self._logs:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.chain.chain import Chain
 from coordinator.chain.packed_history import PackedHistory
+from coordinator.chain.skipping import skipping
 from dht.errors import LocalError
 from peer.storage import certificate_log as module
 from peer.storage.certificate_log import CertificateLog
@@ -95,3 +96,22 @@ def test_a_long_run_takes_no_more_room(tmp_path: Path, monkeypatch: pytest.Monke
         sizes.append((tmp_path / "log").stat().st_size)
     assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
     assert CertificateLog(tmp_path / "log").read(300, chain.digest, 20) == chain.certificates[-20:]
+
+
+def test_of_what_is_cut_a_few_stay_that_stand_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHAIN_KEPT", 6)
+    monkeypatch.setattr(module, "RECORDS_MAX", 16)
+    chain, log = CLUB.chain(), CertificateLog(tmp_path / "log")
+    for _ in range(30):
+        other = CLUB.grow(chain.truncated(chain.version), EVERYONE, EVERYONE)
+        log.add(other.certificates)  # a branch that is left again
+        chain = CLUB.grow(chain, EVERYONE, (1, 2, 0))
+        log.add(chain.certificates)
+        log.cut()
+    again = CertificateLog(tmp_path / "log")
+    kept = again.read(60, chain.digest, 6)
+    passed = again.passed(kept[0].outcome.parent)
+    assert [one.version for one in passed] == [1, kept[0].version - 1]
+    assert passed[-1].digest == kept[0].outcome.parent
+    assert [one.version for one in skipping(passed, kept)] == [1, 60]
+    assert again.passed(bytes(32)) == skipping(again.passed(bytes(32)), ())
