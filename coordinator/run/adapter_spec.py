@@ -14,7 +14,8 @@ TARGETS_MAX = 256
 # 4 bits; a byte for the scale of 64 numbers, and a float32 for that of 256 such scales (QLoRA 2305.14314)
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
-BasePrecision = Literal["float32", "bfloat16", "nf4"]
+HeldPrecision = Literal["float32", "bfloat16", "nf4"]
+BasePrecision = Literal["float32", "bfloat16", "nf4", "any"]
 
 
 class BaseTensor(Wire):
@@ -44,7 +45,9 @@ class AdapterSpec(Wire):
     )
     dropout: float = Field(0.0, ge=0, le=0, description="none: a step is a function of its window alone")
     base_precision: BasePrecision = Field(
-        "nf4", description="how a peer holds the base: `nf4` takes about half a byte for each of its numbers"
+        "nf4",
+        description="how a peer holds the base: `nf4` takes about half a byte for each of its numbers; `any`: as its "
+        "owner says with `--base-precision`, else in `nf4`",
     )
     base: tuple[BaseTensor, ...] = Field(
         (), max_length=TENSORS_MAX, description="what the base has to be", json_schema_extra=BY_HOST
@@ -76,11 +79,16 @@ class AdapterSpec(Wire):
         return self
 
     @property
+    def held(self) -> HeldPrecision:
+        """How a machine holds the base whose owner has not said otherwise."""
+        return "nf4" if self.base_precision == "any" else self.base_precision
+
+    @property
     def base_bytes(self) -> int:
         """What the base takes of the device that it is on."""
-        if self.base_precision == "float32":
+        if self.held == "float32":
             return 4 * self.base_elements
-        shortened = self.linear_elements if self.base_precision == "nf4" else 0
+        shortened = self.linear_elements if self.held == "nf4" else 0
         return int(NF4_BYTES * shortened) + 2 * (self.base_elements - shortened)
 
     @property

@@ -74,7 +74,7 @@ def _base_rows(config: RunConfig) -> tuple[tuple[str, str], ...]:
     adapter = config.adapter
     if adapter is None:
         return ()
-    held = f"{quantity.size(adapter.base_bytes)} in {adapter.base_precision}"
+    held = f"{quantity.size(adapter.base_bytes)} in {adapter.held}"
     text = f"{quantity.count(adapter.base_elements)} parameters, {held}; every peer brings it, and nobody sends it"
     missing = f"{config.model.source} has only its config.json: bring its weights before muster host"
     return (("base", text), *([("missing", missing)] if lacks_base(config) else []))

@@ -27,6 +27,9 @@ ServeRelay = Annotated[
 UseRelay = Annotated[
     bool, typer.Option("--relay", help="Let others call this peer through the host, if that has --relay too.")
 ]
+BasePrecision = Annotated[
+    str, typer.Option(help="Hold the base in nf4, bfloat16 or float32, where the run leaves it to you; default: nf4.")
+]
 Base = Annotated[str, typer.Option(help="Folder of the base model, where the run trains an adapter of one.")]
 Name = Annotated[str, typer.Option(help="What people call this peer.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Go on serving after the run is over, until stopped.")]

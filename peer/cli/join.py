@@ -18,6 +18,7 @@ from peer.cli import arguments
 from peer.cli.common import (
     Announce,
     Base,
+    BasePrecision,
     ChainKept,
     Compiled,
     Data,
@@ -74,6 +75,7 @@ def join(
     corpus: Corpus = "",
     tokenizer: Annotated[str, typer.Option(help="Your copy of the run's tokenizer.json, where the run has one.")] = "",
     base: Base = "",
+    base_precision: BasePrecision = "",
     stay: Stay = False,
     metrics_port: Metrics = None,
     metrics_listen: MetricsListen = "127.0.0.1",
@@ -107,7 +109,7 @@ def join(
         name=name,
         team=team,
         limits=PeerSettings.load(folder, limit or ()).limits,
-        files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base),
+        files=LocalFiles(corpus, tokenizer, str(paths.token_cache()), base, base_precision),
         tell=ProgressBar(),
         trial=TrialOptions(fault and str(Fault.parse(fault)), chain_kept, attack, trial_network, tape, skew_file),
     )

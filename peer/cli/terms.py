@@ -13,6 +13,7 @@ from coordinator.views import quantity
 from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, least_bytes
 from peer.machine.text import printable, quoted
 from peer.model.build import parameter_specs
+from peer.model.located import held_as
 from peer.node.options import NodeOptions
 from peer.node.slow_steps import TOO_LATE, step_seconds_max, step_words
 from peer.numerics.codec import CODECS
@@ -93,7 +94,7 @@ def upload_bytes_per_day(config: RunConfig, flops: float, step_seconds: float) -
 
 def describe(manifest: Manifest, options: NodeOptions, machine: Machine) -> str:
     """Several lines: whose run, which model and data, what it takes from this machine, what others see of it."""
-    config = manifest.config
+    config = held_as(manifest.config, options.files.base_precision)
     upload = upload_bytes_per_day(config, machine.flops, options.step_seconds)
     name = f"the name {options.name!r}, " if options.name else ""
     limits = options.limits
@@ -167,9 +168,12 @@ def _base_row(config: RunConfig) -> list[tuple[str, str]]:
     adapter, source = config.adapter, config.model.source
     if adapter is None:
         return []
-    fetched = f"from the Hugging Face Hub ({quoted(source, TEXT_CHARACTERS_MAX)}) unless you name a copy with --base"
+    download = f"about {quantity.size(2 * adapter.base_elements)} in 16 bits"
+    hub = f"the Hugging Face Hub ({quoted(source, TEXT_CHARACTERS_MAX)})"
+    fetched = f"from {hub}, {download}, unless you name a copy with --base"
+    owner = ", or as you say with --base-precision" if adapter.base_precision == "any" else ""
     where = fetched if source else "of your own, which you name with --base"
-    held = f"{quantity.size(adapter.base_bytes)} in {adapter.base_precision}"
+    held = f"{quantity.size(adapter.base_bytes)} in {adapter.held}{owner}"
     return [("base", f"{quantity.count(adapter.base_elements)} parameters {where}; {held}; it stays as it is")]
 
 

@@ -20,7 +20,7 @@ EVALUATIONS_SHOWN = 16
 
 CARD = """---
 library_name: {library}
-pipeline_tag: text-generation
+{base}pipeline_tag: text-generation
 tags:
 - muster
 ---
@@ -110,6 +110,7 @@ def model_card(exported: Exported) -> str:
     return CARD.format(
         name=config.name,
         library="transformers" if config.adapter is None else "peft",
+        base=_base_line(config),
         what="A causal language model" if config.adapter is None else _adapter_of(config),
         run_id=manifest.run_id.hex(),
         organiser=manifest.organiser,
@@ -132,6 +133,12 @@ def model_card(exported: Exported) -> str:
         manifest=MANIFEST,
         proof=PROOF,
     )
+
+
+def _base_line(config: RunConfig) -> str:
+    """What the Hub calls the base of an adapter, by which it shows the one beside the other."""
+    name = config.model.source.removeprefix(HUB).partition("@")[0]
+    return "" if config.adapter is None or not name else f"base_model: {name}\n"
 
 
 def _adapter_of(config: RunConfig) -> str:

@@ -119,7 +119,7 @@ def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:
 def _base_needs(config: RunConfig) -> tuple[Need, ...]:
     """What an adapter run has beside: nothing of it is exchanged, trained or kept."""
     adapter = config.adapter
-    return () if adapter is None else (Need("device", f"the base in {adapter.base_precision}", adapter.base_bytes),)
+    return () if adapter is None else (Need("device", f"the base in {adapter.held}", adapter.base_bytes),)
 
 
 def _elements(config: RunConfig) -> int:

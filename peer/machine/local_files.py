@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class LocalFiles:
     """File patterns separated by commas, a `tokenizer.json`, and the folder of a base; empty where not needed.
 
+    `base_precision` is how the base is held here, where the run leaves that to owners.
     `cache` is the folder that keeps tokens for the next time; without one they are made anew each time.
     """
 
@@ -16,6 +17,7 @@ class LocalFiles:
     tokenizer: str = ""
     cache: str = ""
     base: str = ""
+    base_precision: str = ""
 
 
 NO_FILES = LocalFiles()

@@ -40,8 +40,8 @@ def build_run_model(config: RunConfig) -> nn.Module:
     folder = base_folder(config.model.source)
     _check_shapes(config, config.adapter)
     check_base(config.adapter, folder)
-    precision = config.adapter.base_precision
-    module = _adapted(load_weights(config.model, config.data.context_tokens, folder, precision), config.adapter)
+    base = load_weights(config.model, config.data.context_tokens, folder, config.adapter.held)
+    module = _adapted(base, config.adapter)
     initial = initial_parameters(config.model, config.seed)
     with torch.no_grad():
         for name, parameter in trained_parameters(module).items():
@@ -65,7 +65,7 @@ def describe_adapter(config: RunConfig, base: str, room_bytes: int | None) -> tu
     assert spec is not None
     _check_room(spec, room_bytes)
     context_tokens = config.data.context_tokens
-    module = load_weights(model, context_tokens, folder, spec.base_precision)
+    module = load_weights(model, context_tokens, folder, spec.held)
     try_family(module, model, context_tokens, config.data.is_marked)
     is_public = source.startswith(HUB)
     model = model.model_copy(update={"source": source if is_public else ""})
@@ -151,6 +151,6 @@ def _check_room(spec: AdapterSpec, room_bytes: int | None) -> None:
     need = spec.base_bytes
     if room_bytes is not None and need > room_bytes:
         raise UsageError(
-            f"this base takes {quantity.size(need)} in {spec.base_precision}, and {quantity.size(room_bytes)} are free "
+            f"this base takes {quantity.size(need)} in {spec.held}, and {quantity.size(room_bytes)} are free "
             "here; choose a smaller one, or another adapter.base_precision"
         )

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from coordinator.run.adapter_spec import BasePrecision
+from coordinator.run.adapter_spec import HeldPrecision
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import UsageError
 from peer.machine.text import first_line
@@ -61,7 +61,7 @@ def _found(folder: Path, patterns: Iterable[str]) -> list[str]:
     return [name for name in found if name not in ("training_args.bin", "optimizer.pt", "scheduler.pt")]
 
 
-def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: BasePrecision = "float32") -> nn.Module:
+def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: HeldPrecision = "float32") -> nn.Module:
     """The model with the folder's weights, every one of them finite; raises UsageError."""
     from transformers import AutoModelForCausalLM
 
@@ -86,7 +86,7 @@ def load_weights(spec: ModelSpec, context_tokens: int, folder: Path, precision: 
     return cast(nn.Module, module)
 
 
-def _held_as(precision: BasePrecision) -> dict[str, Any]:
+def _held_as(precision: HeldPrecision) -> dict[str, Any]:
     """What `from_pretrained` is told; with NF4 only matrices of layers are shortened, tensor after tensor."""
     if precision != "nf4":
         return {"dtype": getattr(torch, precision)}

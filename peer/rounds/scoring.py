@@ -123,8 +123,9 @@ class AppraisalDesk:
             return None
 
     def _make(self) -> Appraiser:
-        config, run_key = located(self._manifest.config, self._files.base), self._manifest.run_id
-        data = load_tokens(config.data, config.model.vocabulary, self._files)
+        files, run_key = self._files, self._manifest.run_id
+        config = located(self._manifest.config, files.base, files.base_precision)
+        data = load_tokens(config.data, config.model.vocabulary, files)
         if data.digest != self._manifest.data_digest:
             raise UsageError("this machine's text is not the run's")
         return Appraiser(config, lambda peer: training_windows(data.train, config, run_key, peer), self._closed)

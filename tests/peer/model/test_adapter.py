@@ -169,6 +169,27 @@ def test_only_the_adapter_learns(base: Path, precision: str):
     assert learner.export_state()["theta"].dtype == torch.float32
 
 
+def test_a_run_may_leave_the_base_s_precision_to_owners(base: Path):
+    run = describe(adapter_run(base, base_precision="any")).config
+    assert run.adapter is not None
+    held = {}
+    for owner in ("", "nf4", "bfloat16", "float32"):
+        here = located(run, str(base), owner)
+        module = build_run_model(here)
+        held[owner] = sum(one.numel() * one.element_size() for one in module.parameters() if not one.requires_grad)
+        assert held[owner] == pytest.approx(here.adapter.base_bytes, rel=0.05)  # type: ignore[union-attr]
+        assert {name for name, one in module.named_parameters() if one.requires_grad} == {
+            one.name for one in run.model.tensors
+        }
+    assert held[""] == held["nf4"] < held["bfloat16"] < held["float32"]
+    with pytest.raises(UsageError, match="'int3' is none of them"):
+        located(run, str(base), "int3")
+    fixed = describe(adapter_run(base, base_precision="nf4")).config
+    assert located(fixed, str(base), "nf4") == located(fixed, str(base))
+    with pytest.raises(UsageError, match="holds its base in nf4 everywhere; leave out --base-precision"):
+        located(fixed, str(base), "float32")
+
+
 def test_nf4_starts_near_the_base_and_takes_a_fifth_of_its_memory(base: Path):
     full, short = (describe(adapter_run(base, base_precision=one)).config for one in ("float32", "nf4"))
     values = [loss(build_run_model(located(run, str(base))).train(), TOKENS).item() for run in (full, short)]
