@@ -33,7 +33,7 @@ async def start_learner(
     # before the memory that is shared with the learner is taken
     check_memory(_beside_bytes(manifest.config), available_bytes("cpu"))
     start = Start(
-        config=located(manifest.config, options.files.base),
+        config=located(manifest.config, options.files.base, options.files.base_precision),
         run_key=manifest.run_id,
         peer_id=peer,
         settings=learner_settings(manifest.config, options, options.limits),
