@@ -75,7 +75,7 @@ class CertificateLog:
             self._records = len(kept)
 
     def passed(self, head: bytes) -> list[Certificate]:
-        """A few that stand for all from version 1 up to the one with this digest; none where they do not go back so far.
+        """A few that stand for all from version 1 up to the one with this digest; none if they do not go back so far.
 
         Raises LocalError.
         """
