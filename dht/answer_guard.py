@@ -15,7 +15,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
 from dht.errors import PeerError
-from dht.guard import KEYS_PER_SEARCH_MAX, node_id_of
+from dht.guard import KEYS_PER_SEARCH_MAX, node_id_of, show_pass
 from dht.hivemind_storage import entries_in
 from dht.records import RECORD_BYTES_MAX
 from dht.table import ENTRIES_PER_KEY_MAX
@@ -25,23 +25,28 @@ PEER_ID_BYTES_MAX = 64  # ours have 38
 VALUE_BYTES_MAX = ENTRIES_PER_KEY_MAX * RECORD_BYTES_MAX * 5 // 4  # a full place, and what hivemind packs around it
 
 
-def guard_answers(protocol: Any) -> None:
-    """Have calls of hivemind's protocol fail when they are answered wrongly: it takes that for silence."""
+def guard_answers(protocol: Any, shown: bytes = b"") -> None:
+    """Have calls of hivemind's protocol fail when they are answered wrongly: it takes that for silence.
+
+    With each of them our pass is `shown`.
+    """
     stub_of = protocol.get_stub
-    protocol.get_stub = lambda peer: _CheckedStub(stub_of(peer), peer)
+    protocol.get_stub = lambda peer: _CheckedStub(stub_of(peer), peer, shown)
 
 
 class _CheckedStub:
     """Calls one peer and checks its answers, inside hivemind's own `try`."""
 
-    def __init__(self, stub: Any, peer: Any) -> None:
+    def __init__(self, stub: Any, peer: Any, shown: bytes) -> None:
         self._stub = stub
         self._peer = peer
+        self._shown = shown
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         call = getattr(self._stub, name)
 
         async def checked(request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - hivemind gives it
+            show_pass(request, self._shown)
             answer = await call(request, timeout=timeout)
             check_answer(self._peer, answer)
             return answer

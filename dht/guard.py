@@ -20,13 +20,15 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
-from dht.allowance import Allowances, StrangersShare
+from dht.admission import PASS_BYTES_MAX
+from dht.allowance import Allowances, StrangersShare, Turns
+from dht.door import Door
 from dht.errors import PeerError
 from dht.hivemind_storage import HANDOVER_RECORDS_MAX, entries_in
 from dht.table import ENTRIES_PER_KEY_MAX
 
 STORE_BYTES_MAX = 2 << 20  # a handover (`dht.hivemind_storage.HANDOVER_BYTES_MAX`) and what hivemind packs around it
-CALL_BYTES_MAX = 512  # a ping, or a search
+CALL_BYTES_MAX = 512 + PASS_BYTES_MAX  # a ping, or a search
 KEYS_PER_SEARCH_MAX = 1  # as many as `dht.hivemind_store` looks for at once, and so hivemind on its way to the nearest
 CALLS_AT_ONCE = 512
 CALLS_PER_SECOND = 32.0  # an honest peer makes a few, and some dozen while it joins
@@ -35,6 +37,8 @@ BYTES_PER_SECOND = float(64 << 10)
 ANSWER_BYTES_AT_ONCE = 16 << 20  # who joins a full swarm reads 230 kB of presence from us, four times a second
 ANSWER_BYTES_PER_SECOND = float(256 << 10)
 CALLERS_KEPT = 1024
+NEW_CALLS_PER_SECOND = 4.0  # of one who has shown no pass yet: it shows it with its first
+ALL_NEW_CALLS_PER_SECOND = 256.0
 
 PING = "DHTProtocol.rpc_ping"
 STORE = "DHTProtocol.rpc_store"
@@ -54,6 +58,18 @@ REQUESTS: Mapping[str, tuple[Any, int]] = MappingProxyType(
 def node_id_of(peer: str) -> Any:
     """Where a peer stands in the DHT: tied to its key, so that nobody can choose it."""
     return DHTID.generate(source=peer)
+
+
+def show_pass(request: Any, shown: bytes) -> None:
+    """Put a pass into one of hivemind's calls, in a field that it has for tokens and that nobody here uses."""
+    if shown:
+        request.auth.client_access_token.signature = shown
+
+
+def pass_in(request: Any) -> bytes:
+    """What its caller shows."""
+    shown: bytes = request.auth.client_access_token.signature
+    return shown
 
 
 class Calls(dict[Any, "asyncio.Task[Any]"]):
@@ -83,21 +99,25 @@ class Questions(dict[Any, "asyncio.Future[Any]"]):
 class CallGuard:
     """Says which calls are answered. Forgets whoever was silent longest."""
 
-    def __init__(self) -> None:
+    def __init__(self, door: Door | None = None) -> None:
+        self._door = door or Door()
         self._calls = Allowances(CALLS_PER_SECOND, CALLS_AT_ONCE, CALLERS_KEPT)
         self._volumes = Allowances(BYTES_PER_SECOND, BYTES_AT_ONCE, CALLERS_KEPT)
         self._answers = Allowances(ANSWER_BYTES_PER_SECOND, ANSWER_BYTES_AT_ONCE, CALLERS_KEPT)
+        self._newcomers = Turns(NEW_CALLS_PER_SECOND, CALLS_AT_ONCE, ALL_NEW_CALLS_PER_SECOND, CALLERS_KEPT)
         self.strangers = StrangersShare()
         self.answered_bytes = 0
 
     def check(self, caller: Any, handler: str, request: bytes, now: float) -> None:
-        """Raises PeerError for a call that costs too much, or that is made under a node id of another key."""
+        """Raises PeerError for a call that costs too much, of who has no pass, or under a node id of another key."""
         model, bytes_max = REQUESTS[handler]
         if len(request) > bytes_max:
             raise PeerError(f"a call of {len(request)} bytes is over the limit of {bytes_max}")
         name = caller.to_bytes()
         if handler != PING and self.strangers.is_shut_out(caller.to_base58()):
             raise PeerError("whoever was shown out is not answered")
+        if not self._door.knows(caller.to_base58()) and not self._newcomers.take(name, now):
+            raise PeerError("too many calls of strangers")
         calls, volume = self._calls.of(name), self._volumes.of(name)
         if calls.wait_seconds(now) or volume.wait_seconds(now):
             raise PeerError("too many calls")
@@ -114,6 +134,9 @@ class CallGuard:
             asked = model.FromString(request)
         except DecodeError:
             raise PeerError("a call that cannot be read") from None
+        refused = self._door.refusal(caller.to_base58(), pass_in(asked))
+        if refused is not None:
+            raise PeerError(f"not let in: {refused}")
         claimed: bytes = asked.peer.node_id
         if claimed and claimed != node_id_of(caller.to_base58()).to_bytes():
             raise PeerError("a node id that does not follow from the caller's key")

@@ -18,6 +18,7 @@ from hivemind.dht.validation import RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.timed_storage import ValueWithExpiration
 
+from dht.door import Door
 from dht.errors import PeerError
 from dht.records import Record, RecordKey, parse_record
 from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
@@ -59,9 +60,10 @@ def _acceptable(place: bytes, subkey: bytes, value: bytes, expires_unix_seconds:
 class TableStorage:
     """Stands in for the two storages of hivemind's DHT node, over one bounded `RecordTable`."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], door: Door | None = None) -> None:
         self.table = RecordTable()
         self._clock = clock
+        self._door = door or Door()
 
     def store(self, *_: object) -> bool:
         """Values without a subkey are no records."""
@@ -72,6 +74,8 @@ class TableStorage:
         now = self._clock()
         record = parse_record(value)
         if check_place(record, subkey, expiration_time) or check_time(record, now):
+            return False
+        if self._door.refusal(record.sender, record.body.admission or b""):
             return False
         return self.table.put(key.to_bytes(), record, now)
 

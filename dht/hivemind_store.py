@@ -20,12 +20,13 @@ from dht.addresses import PeerAddress
 from dht.allowance import StrangersShare
 from dht.answer_guard import guard_answers
 from dht.daemon.process import Daemon
-from dht.errors import NetworkError
+from dht.errors import NetworkError, UsageError
 from dht.guard import CallGuard, guard_handlers, node_id_of
 from dht.hivemind_storage import SignedRecordValidator, TableStorage, place_of
 from dht.identity import PeerId, Signer
 from dht.meeting import GRACE_SECONDS, any_answers
 from dht.records import Record, RecordKey, parse_record
+from dht.refusal import ADVICE
 from dht.store import RecordWriter, StoredRecord, stored
 from dht.table import ENTRIES_PER_KEY_MAX, RecordTable
 from dht.validation import RecordRules, check_time
@@ -53,20 +54,30 @@ class HivemindStore:
     def __init__(self, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> None:
         self._daemon = daemon
         self._peer_id = signer.peer_id
-        self._writer = RecordWriter(signer)
+        self._door = daemon.door
+        self._shown = self._door.show(signer.peer_id)
+        self._writer = RecordWriter(signer, self._shown)
         self._validator = SignedRecordValidator(rules)
-        self._storage = TableStorage(clock)
-        self._guard = CallGuard()
+        self._storage = TableStorage(clock, self._door)
+        self._guard = CallGuard(self._door)
         self._clock = clock
         self._joined: Any = None
         self._searches = count()
 
     @classmethod
     async def start(cls, daemon: Daemon, signer: Signer, rules: RecordRules, clock: Clock) -> HivemindStore:
-        """Join the DHT over `daemon`; raises NetworkError if it has initial peers and none of them answers."""
+        """Join the DHT over `daemon`; raises NetworkError if it has initial peers and none of them answers.
+
+        Raises UsageError if they do not let us in.
+        """
         store = cls(daemon, signer, rules, clock)
         try:
             await store.rebuild()
+        except NetworkError:
+            await store.close()
+            if daemon.door.told is None:
+                raise
+            raise UsageError(ADVICE[daemon.door.told]) from None
         except BaseException:
             await store.close()
             raise
@@ -104,7 +115,9 @@ class HivemindStore:
         for answer in answers:
             for record in _records_in(answer, place):
                 # signature, key and subkey: hivemind asked our validator before it returned the answer
-                if check_time(record, now) is None:
+                if check_time(record, now) is None and not self._door.refusal(
+                    record.sender, record.body.admission or b""
+                ):
                     merged.put(b"", record, now)
         return [stored(record) for record in merged.get(b"", now)[:ENTRIES_PER_KEY_MAX]]
 
@@ -144,7 +157,7 @@ class HivemindStore:
             guard_handlers(
                 self._daemon.p2p._client.control.unary_handlers, self._guard, asyncio.get_running_loop().time
             )
-            guard_answers(self._protocol)
+            guard_answers(self._protocol, self._shown)
             await self._bootstrap()
 
     async def close(self) -> None:
@@ -197,7 +210,11 @@ class HivemindStore:
     async def _meet(self, address: PeerAddress) -> bool:
         with suppress(NetworkError):  # it may be connected by another address, or find its own way to us
             await self._daemon.dial(address)
+            if self._shown and await self._daemon.knock(address.peer_id) is not None:
+                return False
         met = await self._protocol.call_ping(PeerID.from_base58(address.peer_id), validate=True, strict=False)
+        if met is None and not self._shown:
+            await self._daemon.knock(address.peer_id)  # which says why
         return met is not None
 
     async def _ask(self, what: str, place: Any, call: Call) -> list[Any]:

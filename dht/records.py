@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import ClassVar
 
 from pydantic import Field
 
+from dht.admission import PASS_BYTES_MAX
 from dht.errors import PeerError
 from dht.identity import PeerId, Signer
 from dht.statement import Context, Statement, digest_of, make_statement
@@ -73,10 +75,13 @@ def evidence_key(run_id: bytes) -> RecordKey:
 class RecordBody(Wire):
     """What is signed. The lifetime is in milliseconds so that every reader computes the same expiry."""
 
+    OMITS_NONE: ClassVar[bool] = True
+
     payload: bytes = Field(max_length=RECORD_BYTES_MAX)
     issued_unix_milliseconds: int = Field(ge=0, le=2**53)
     lifetime_milliseconds: int = Field(gt=0, le=LIFETIME_SECONDS_MAX * 1000)
     work: int = Field(0, ge=0, lt=2**63)  # nothing reads it; a field that was sent once stays
+    admission: bytes | None = Field(None, max_length=PASS_BYTES_MAX)  # its sender's `Pass`, where the run asks for one
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,9 @@ class RecordStore(Protocol):
 class RecordWriter:
     """Makes this peer's records, strictly later each time."""
 
-    def __init__(self, signer: Signer) -> None:
+    def __init__(self, signer: Signer, shown: bytes = b"") -> None:
         self._signer = signer
+        self._shown = shown  # our pass
         self._issued_unix_milliseconds = 0
 
     def write(self, key: RecordKey, payload: bytes, lifetime_seconds: float, now_unix_seconds: float) -> Record:
@@ -61,6 +62,7 @@ class RecordWriter:
             payload=payload,
             issued_unix_milliseconds=self._next_issue(int(now_unix_seconds * 1000)),
             lifetime_milliseconds=round(lifetime_seconds * 1000),
+            admission=self._shown or None,
         )
         return make_record(self._signer, key, body)
 

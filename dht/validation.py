@@ -6,8 +6,9 @@ so a record at the edge of two clocks must not decide there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dht.door import Door
 from dht.identity import Verifier
 from dht.records import RECORD_KINDS, Record
 
@@ -16,10 +17,11 @@ CLOCK_TOLERANCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What a store believes: records of one run whose signatures verify."""
+    """What a store believes: records of one run, of peers with a pass if it asks for one, whose signatures verify."""
 
     run_id: bytes
     verifier: Verifier
+    door: Door = field(default_factory=Door)
 
 
 def check_place(record: Record, subkey: object, expires_unix_seconds: float) -> str | None:
@@ -42,6 +44,8 @@ def check_form(record: Record, rules: RecordRules) -> str | None:
         return f"payload of {len(record.body.payload)} bytes is over the limit of {limits.payload_bytes_max}"
     if record.body.lifetime_milliseconds > limits.lifetime_seconds_max * 1000:
         return f"lifetime is over the limit of {limits.lifetime_seconds_max} seconds"
+    if not rules.door.proves(record.sender, record.body.admission or b""):
+        return "its sender has no pass"
     return None if record.statement.verify(rules.verifier) else "signature does not verify"
 
 

@@ -82,6 +82,12 @@ async def _refuse(_: Any, __: asyncio.StreamReader, writer: asyncio.StreamWriter
     writer.transport.abort()
 
 
+async def disconnect(p2p: Any, peer: PeerId, seconds: float) -> None:
+    """Close all connections to a peer."""
+    wanted = p2pd_pb2.DisconnectRequest(peer=PeerID.from_base58(peer).to_bytes())
+    await _ask(p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted), seconds)
+
+
 async def remove_handler(p2p: Any, name: str, seconds: float) -> None:
     """Take no more streams under this name."""
     control = p2p._client.control

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from dht.addresses import PeerAddress, check_endpoint, port_of
+from dht.door import Door
 from dht.errors import UsageError
 
 GRACE_SECONDS = 20  # of a new connection, before it may be closed for being one too many; libp2p's own are 120
@@ -40,6 +41,7 @@ class DaemonConfig:
     client_only: bool = False
     runtime_parent: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     address_book: Path | None = None  # where addresses outlive the process
+    door: Door = field(default_factory=Door)  # what is shown to others, and who is let in
     port_file: Path | None = None  # where the ports do that the system chose: others look for us there
 
     def __post_init__(self) -> None:

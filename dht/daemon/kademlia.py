@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from hivemind.p2p import PeerID
 
 from dht.allowance import Turns
+from dht.door import Door
 from dht.identity import PeerId
 
 PROTOCOL = "/ipfs/kad/1.0.0"
@@ -103,8 +104,9 @@ def answer(request: bytes, caller: PeerId, places: Mapping[PeerId, tuple[bytes, 
 class Kademlia:
     """Answers every stream of the protocol; refuses, by closing it, whoever opens too many or asks too often."""
 
-    def __init__(self, neighbours: Neighbours, clock: Callable[[], float]) -> None:
+    def __init__(self, neighbours: Neighbours, clock: Callable[[], float], door: Door) -> None:
         self._neighbours = neighbours
+        self._door = door
         self._clock = clock
         self._turns = Turns(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, ALL_ANSWERS_PER_SECOND, CALLERS_KEPT)
         self._open: Counter[PeerId] = Counter()
@@ -130,7 +132,9 @@ class Kademlia:
             request = await _read(reader)
         if not self._turns.take(caller, self._clock()):
             return False
-        told = answer(request, caller, await self._neighbours.places(_asked(request)))
+        # not refused: libp2p would not ask again, and whoever comes shows its pass a moment after it has connected
+        places = await self._neighbours.places(_asked(request)) if self._door.knows(caller) else {}
+        told = answer(request, caller, places)
         if told is None:
             return False
         writer.write(_varint(len(told)) + told)

@@ -28,14 +28,17 @@ from dht.daemon.config import (
 )
 from dht.daemon.kademlia import PROTOCOL as KADEMLIA_PROTOCOL
 from dht.daemon.kademlia import Kademlia
+from dht.daemon.knocking import knock
 from dht.daemon.neighbours import ConnectedPeers
 from dht.daemon.p2pd import DaemonProcess
 from dht.daemon.ports import check_ports_free, keep_ports, with_chosen_ports, with_last_ports
+from dht.door import KNOCK, Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.guard import Calls, Questions
 from dht.identity import Identity, PeerId
 from dht.locks import IdentityLock, RuntimeDirectory
 from dht.meeting import any_answers
+from dht.refusal import Refusal
 
 __all__ = ["Daemon", "DaemonConfig", "Relay"]
 
@@ -95,6 +98,11 @@ class Daemon:
     @property
     def peer_id(self) -> PeerId:
         return self._peer_id
+
+    @property
+    def door(self) -> Door:
+        """What we show others, and whom we let in."""
+        return self._config.door
 
     @property
     def initial_peers(self) -> tuple[PeerAddress, ...]:
@@ -163,6 +171,10 @@ class Daemon:
                     found.setdefault(peer, str(value))
         return found
 
+    async def knock(self, peer: PeerId) -> Refusal | None:
+        """Show a connected peer our pass; why it does not let us in."""
+        return await knock(self.door, self.p2p, self._peer_id, peer, DIAL_SECONDS_MAX)
+
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on
@@ -194,12 +206,13 @@ class Daemon:
     async def _close_to_strangers(self, p2p: Any) -> None:
         """Take from the daemon what it does for anybody without a bound (docs/adr/0057); raises LocalError."""
         clock = asyncio.get_running_loop().time
-        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock)
+        kademlia = Kademlia(ConnectedPeers(p2p, self._peer_id, clock), clock, self.door)
         try:
             if self._config.relay is not Relay.SERVE:
                 await calls.close_protocol(p2p, RELAY_PROTOCOL, CONTROL_SECONDS_MAX)
             if not self._config.client_only:
                 await calls.add_handler(p2p, KADEMLIA_PROTOCOL, kademlia.serve, CONTROL_SECONDS_MAX)
+                await calls.add_handler(p2p, KNOCK, self.door.answer, CONTROL_SECONDS_MAX)
         except DAEMON_ERRORS as error:
             raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
 
@@ -257,6 +270,14 @@ async def _dial(p2p: Any, address: PeerAddress) -> bool:
     return True
 
 
+async def _introduce(p2p: Any, me: PeerId, address: PeerAddress, door: Door) -> bool:
+    """Connect and show a pass, so that questions are answered; False if nobody answers."""
+    if not await _dial(p2p, address):
+        return False
+    await knock(door, p2p, me, address.peer_id, DIAL_SECONDS_MAX)
+    return True
+
+
 async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[PeerAddress, ...]) -> bool:
     """True if those we know can lead a nameless daemon to a live peer with this id; NetworkError if none answers."""
     directory = RuntimeDirectory(config.runtime_parent)
@@ -265,7 +286,8 @@ async def _in_use_elsewhere(peer_id: PeerId, config: DaemonConfig, known: tuple[
     try:
         process = await DaemonProcess.start(nameless_arguments(directory.path), STARTUP_SECONDS)
         p2p = await _attach(directory.path)
-        if not await any_answers(_dial(p2p, address) for address in known):
+        nameless = PeerId(p2p.peer_id.to_base58())
+        if not await any_answers(_introduce(p2p, nameless, address, config.door) for address in known):
             raise NetworkError("none of the initial peers answered; check the addresses and this machine's connection")
         with suppress(TimeoutError):
             async with asyncio.timeout(DUPLICATE_CHECK_SECONDS_MAX):

@@ -79,7 +79,7 @@ def test_calls_of_honest_peers_pass() -> None:
 
 def test_a_call_for_more_than_anybody_needs_is_refused() -> None:
     guard = CallGuard()
-    with pytest.raises(PeerError, match="over the limit of 512"):
+    with pytest.raises(PeerError, match=f"over the limit of {CALL_BYTES_MAX}"):
         guard.check(caller(), FIND, find(CALL_BYTES_MAX // 20), 0.0)
     with pytest.raises(PeerError, match="a search for 2 keys at once"):
         guard.check(caller(), FIND, find(2), 0.0)
