@@ -52,6 +52,16 @@ class Doorkeeper:
             return Refusal.FALSE_PASS if shown else Refusal.NO_PASS
         return self._standing(peer, welcome, now + self.unix_offset_seconds)
 
+    def proves(self, peer: PeerId, shown: bytes) -> bool:
+        """Whether this was a pass of the peer's at any time: what all peers say alike, whatever they have heard."""
+        if not self.is_closed or peer in self.keyholders:
+            return True
+        try:
+            self.read(peer, shown)
+        except PeerError:
+            return False
+        return True
+
     def seat_refusal(self, peer: PeerId, shown: bytes, contributes: bool, now: float) -> Refusal | None:
         """Why it has no seat in a group."""
         refused = self.refusal(peer, shown, now)

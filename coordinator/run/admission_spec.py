@@ -1,4 +1,4 @@
-"""Who may take part in a run: the table `[admission]` of a run file (docs/adr/0061)."""
+"""Who may take part in a run: the table `[admission]` of a run file (docs/how-to/invites.md)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,22 @@ class RunMember(BaseModel):
     live: bool
     tokens: int = 0  # certified, as far as this peer holds certificates
     out: str = ""
+    invite: str = ""  # the key of the invite by which it came, where this peer has seen its pass
+
+
+class InviteView(BaseModel):
+    """An invite that this peer has given out. `used` is counted only where there are limits."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    note: str = ""
+    role: str
+    uses: int | None = None
+    used: int | None = None
+    expires_unix_seconds: int | None = None
+    made_unix_seconds: int
+    revoked: bool = False
 
 
 class MemberList(BaseModel):
@@ -29,3 +45,4 @@ class MemberList(BaseModel):
 
     run_id: str
     members: tuple[RunMember, ...]
+    invites: tuple[InviteView, ...] = ()

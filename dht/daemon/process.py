@@ -175,6 +175,10 @@ class Daemon:
         """Show a connected peer our pass; why it does not let us in."""
         return await knock(self.door, self.p2p, self._peer_id, peer, DIAL_SECONDS_MAX)
 
+    async def hang_up(self, peer: PeerId) -> None:
+        """Close all connections to a peer; raises what calls of the daemon raise."""
+        await calls.disconnect(self.p2p, peer, CONTROL_SECONDS_MAX)
+
     async def dial(self, address: PeerAddress) -> None:
         """Connect to a peer at this address, if not connected already; raises NetworkError."""
         if self._p2p is None:  # the watchdog replaces the daemon while others go on
@@ -212,7 +216,7 @@ class Daemon:
                 await calls.close_protocol(p2p, RELAY_PROTOCOL, CONTROL_SECONDS_MAX)
             if not self._config.client_only:
                 await calls.add_handler(p2p, KADEMLIA_PROTOCOL, kademlia.serve, CONTROL_SECONDS_MAX)
-                await calls.add_handler(p2p, KNOCK, self.door.answer, CONTROL_SECONDS_MAX)
+            await calls.add_handler(p2p, KNOCK, self.door.answer, CONTROL_SECONDS_MAX)
         except DAEMON_ERRORS as error:
             raise LocalError(f"the libp2p daemon runs but does not answer: {type(error).__name__}") from None
 

@@ -226,10 +226,24 @@ def host(
     serve(prepare, served, verbose)
 
 
-@app.command("invite", epilog="Example: muster invite")
-def invite_command(data: Data = None) -> None:
-    """Print the invite of the run of the peer here."""
-    typer.echo(ask(paths.data_directory(data), "invite")["invite"])
+@app.command("invite", epilog='Example: muster invite --uses 5 --expires 7d --note "for Ann"')
+def invite_command(
+    uses: Annotated[int | None, typer.Option(min=1, max=256, help="How many peers may come by it.")] = None,
+    expires: Annotated[str | None, typer.Option(help="How long others may come by it: 12h, 7d, 2w.")] = None,
+    role: Annotated[str | None, typer.Option(help="`trainer`, `witness` (a host) or `observer` (looks only).")] = None,
+    peer: Annotated[str | None, typer.Option(help="Peer id that alone may use it (`muster id` prints it).")] = None,
+    note: Annotated[str | None, typer.Option(help="For you, in `muster members`; nobody else sees it.")] = None,
+    data: Data = None,
+) -> None:
+    """Print an invite of the run of the peer here.
+
+    The organiser's may have limits.
+    """
+    if peer is not None:
+        arguments.founders([peer])
+    given = {"uses": uses, "expires": expires, "role": role, "peer": peer, "note": note}
+    words = [f"{name}={value}" for name, value in given.items() if value is not None]
+    typer.echo(ask(paths.data_directory(data), "invite", changes=words)["invite"])
 
 
 @app.command(epilog="Example: muster status --json")

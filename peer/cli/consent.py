@@ -35,7 +35,7 @@ def consents(invite: Invite, options: NodeOptions, ask: Callable[[str], bool]) -
     """
     if known_manifest(options.data_directory, invite.run_id) is not None:
         return True
-    return agrees(asyncio.run(fetch_manifest(invite)), options, ask)
+    return agrees(asyncio.run(fetch_manifest(invite, options)), options, ask)
 
 
 def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool]) -> bool:
@@ -44,9 +44,9 @@ def agrees(manifest: Manifest, options: NodeOptions, ask: Callable[[str], bool])
     return ask(describe(manifest, options, this_machine(options)))
 
 
-async def fetch_manifest(invite: Invite) -> Manifest:
+async def fetch_manifest(invite: Invite, options: NodeOptions) -> Manifest:
     """The run's manifest from those whom the invite names, and nothing else."""
-    async with visit(invite) as (_, manifest):
+    async with visit(invite, options.identity_path) as (_, manifest):
         return manifest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from coordinator.views import quantity
 from coordinator.views.control import NobodyRunsError, ask, members_of
 from coordinator.views.credit import CreditReport, team_tokens
-from coordinator.views.members import MemberList
+from coordinator.views.members import InviteView, MemberList
 from dht.errors import LocalError
 from peer.machine import paths
 from peer.machine.text import printable
@@ -23,7 +24,7 @@ ID_CHARACTERS = 12
 app = typer.Typer()
 
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of the peer on this machine.")]
-Peer = Annotated[str, typer.Argument(help="Its id, or the end of it, as `muster members` shows it.")]
+Peer = Annotated[str, typer.Argument(help="Its id or an invite's, or the end of it, as `muster members` shows it.")]
 
 
 def credit(
@@ -103,13 +104,14 @@ def members(
 def revoke(
     peer: Peer,
     reason: Annotated[str, typer.Option(help="Told to everybody, and to that peer.")] = "",
+    everybody: Annotated[bool, typer.Option("--everybody", help="With an invite: whoever came by it, too.")] = False,
     data: Data = None,
 ) -> None:
-    """Show a peer out of the run that you organise.
+    """Show a peer out of your run, or withdraw an invite.
 
     It has no seat and no vote any more. Its work stays.
     """
-    told = ask(paths.data_directory(data), "revoke", changes=(peer, reason))
+    told = ask(paths.data_directory(data), "revoke", changes=(peer, reason, *(("everybody",) if everybody else ())))
     typer.echo(f"{told['peer']} has no part in the run any more; let it in again with: muster readmit {told['peer']}")
 
 
@@ -125,4 +127,21 @@ def _member_rows(found: MemberList) -> Iterator[str]:
     for one in found.members:
         state = f"out: {one.out}" if one.out else "live" if one.live else "away"
         name = one.name[:20]
-        yield f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<10} {quantity.count(one.tokens):>8}  {state}"
+        by = f"  by …{one.invite[-ID_CHARACTERS:]}" if one.invite else ""
+        row = f"…{one.peer_id[-ID_CHARACTERS:]:<13} {name:<20} {one.role:<10} {quantity.count(one.tokens):>8}"
+        yield f"{row}  {state}{by}"
+    if found.invites:
+        yield ""
+        yield f"{'invite':<14} {'for':<20} {'role':<10} {'used':>8}"
+        yield from map(_invite_row, found.invites)
+
+
+def _invite_row(one: InviteView) -> str:
+    used = "" if one.used is None else f"{one.used} of {one.uses}" if one.uses else str(one.used)
+    until = (
+        ""
+        if one.expires_unix_seconds is None
+        else f"until {datetime.fromtimestamp(one.expires_unix_seconds, UTC).astimezone():%F %R}"
+    )
+    state = "withdrawn" if one.revoked else until
+    return f"…{one.key[-ID_CHARACTERS:]:<13} {one.note[:20]:<20} {one.role:<10} {used:>8}  {state}".rstrip()

@@ -89,7 +89,7 @@ class Probe:
 
     async def run(self) -> tuple[Manifest, Probed, int]:
         """The manifest, what peers say, and the port that they called; raises NetworkError if nobody answers."""
-        async with visit(self._invite, _endpoint(self._options)) as (network, manifest):
+        async with visit(self._invite, self._options.identity_path, _endpoint(self._options)) as (network, manifest):
             await network.start(self._on_frame, lambda _: None)
             port = (await network.dht.daemon.visible_addresses())[0].port
             return manifest, await self._probe(network, port), port

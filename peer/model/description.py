@@ -67,7 +67,9 @@ def is_same_run(known: RunConfig, described: RunConfig) -> bool:
     """Whether a run file that was described anew is that of a run that we know: a `transformers` may lie between."""
     settings, model = known.model.settings, described.model
     data = described.data.model_copy(update={"revision": known.data.revision})  # the Hub's of today may be another
-    same = described.model_copy(update={"data": data, "model": model.model_copy(update={"settings": settings})})
+    admission = known.admission if described.admission is None else described.admission  # a file need not say it
+    settings_as_known = model.model_copy(update={"settings": settings})
+    same = described.model_copy(update={"data": data, "model": settings_as_known, "admission": admission})
     return known == same and agree(known.model.settings_table, model.settings_table)
 
 

@@ -24,6 +24,8 @@ from multiaddr.exceptions import Error as MultiaddrError
 from dht.allowance import Allowance
 from dht.daemon import calls
 from dht.daemon.calls import DAEMON_ERRORS, ByteStream
+from dht.daemon.knocking import knock
+from dht.door import Door
 from dht.errors import LocalError, NetworkError, PeerError
 from dht.identity import PeerId
 from dht.wire import PROTOCOL_MAJOR
@@ -62,11 +64,13 @@ class HivemindTransport:
         addresses: Addresses,
         config: TransportConfig | None = None,
         throttle: Throttle | None = None,
+        door: Door | None = None,
     ) -> None:
         self.config = config or TransportConfig()
         self.throttle = throttle or Throttle()
         self.peer_id = PeerId(p2p.peer_id.to_base58())
         self._p2p = p2p
+        self._door = door or Door()
         self._run_id = run_id
         self._addresses = addresses
         self._remotes: OrderedDict[PeerId, _Remote] = OrderedDict()
@@ -192,7 +196,8 @@ class HivemindTransport:
         self, lane: Lane, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """hivemind calls this in a task of its own for every stream that a remote opens."""
-        remote = self._remote(PeerId(info.peer_id.to_base58()), ours=False) if self._open else None
+        peer = PeerId(info.peer_id.to_base58())
+        remote = self._remote(peer, ours=False) if self._open and self._door.knows(peer) else None
         if remote is None or not remote.may_open():
             writer.transport.abort()
             return
@@ -217,6 +222,8 @@ class HivemindTransport:
             async with asyncio.timeout(seconds):  # for both together
                 if addresses := _multiaddrs(self._addresses(peer), peer):
                     await calls.connect(self._p2p, peer, addresses, seconds)
+                if self._door.show(self.peer_id):  # each time: it may have begun anew, and know nobody
+                    await knock(self._door, self._p2p, self.peer_id, peer, seconds)
                 return await calls.open_stream(self._p2p, peer, handler, seconds)
         except (*DAEMON_ERRORS, ValueError) as error:  # a peer id that came from elsewhere may be anything
             raise NetworkError(f"cannot reach {peer}: {error}") from None

@@ -55,7 +55,7 @@ class Network:
         clock: Clock = unix_seconds,
     ) -> Network:
         """Start daemon, record store and transport; raises UsageError, NetworkError or LocalError."""
-        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier()), clock)
+        dht = await DhtNode.start(config, RecordRules(run_id, KeyVerifier(), config.door), clock)
         network = cls(dht, run_id, addresses, throttle)
         try:
             await network._transport.start(network._frame, network._gone)
@@ -128,7 +128,12 @@ class Network:
 
     def _new_transport(self) -> HivemindTransport:
         return HivemindTransport(
-            self.dht.daemon.p2p, self._run_id, self._addresses, self._transport_config(), self.throttle
+            self.dht.daemon.p2p,
+            self._run_id,
+            self._addresses,
+            self._transport_config(),
+            self.throttle,
+            self.dht.daemon.door,
         )
 
     async def _reattach(self) -> None:

@@ -15,8 +15,9 @@ from coordinator.chain.waypoint import knows
 from coordinator.core.context import Core
 from coordinator.engine.audit import ROUNDS_KEPT
 from coordinator.engine.engine import Engine
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import Manifest, RunConfig
-from dht.addresses import PeerAddress
+from dht.door import Door
 from dht.errors import LocalError, NetworkError, UsageError
 from dht.identity import Identity, PeerId, Signer
 from dht.invite import Invite
@@ -141,7 +142,7 @@ def make_manifest(described: Description, data_digest: bytes, options: NodeOptio
             return known
     check_founders(config, set(options.founders) - {me})
     manifest = Manifest(
-        config=config,
+        config=config if config.admission is not None else config.model_copy(update={"admission": AdmissionSpec()}),
         organiser=me,
         founders=options.founders or (me,),
         data_digest=data_digest,
@@ -290,10 +291,12 @@ def give_within(limits: Limits, driver: RoundDriver) -> None:
 
 
 async def open_network(
-    options: NodeOptions, run_id: bytes, met: tuple[PeerAddress, ...], addresses: Callable[[PeerId], list[str]]
+    options: NodeOptions, run_id: bytes, invite: Invite | None, addresses: Callable[[PeerId], list[str]]
 ) -> Network:
-    """This peer's place in a run's network, to which `met` lead; raises UsageError, NetworkError or LocalError."""
-    daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book)
+    """This peer's place in a run's network, to which an invite leads; raises UsageError, NetworkError or LocalError."""
+    door = Door() if invite is None else Door(invite.pass_for)
+    met = () if invite is None else invite.addresses
+    daemon = daemon_config(options, met, RunDirectory(options.data_directory, run_id).address_book, door)
     return await Network.open(daemon, run_id, addresses, throttle_of(options), options.clock)
 
 

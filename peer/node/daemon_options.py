@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dht.addresses import PeerAddress, tcp_endpoint
 from dht.daemon.config import DaemonConfig, Relay
+from dht.door import Door
 from dht.errors import UsageError
 from peer.machine.paths import runtime_directory
 from peer.node.options import NodeOptions
@@ -14,7 +15,10 @@ PORT_FILE = "port"  # in the data folder
 
 
 def daemon_config(
-    options: NodeOptions, initial_peers: tuple[PeerAddress, ...], address_book: Path | None = None
+    options: NodeOptions,
+    initial_peers: tuple[PeerAddress, ...],
+    address_book: Path | None = None,
+    door: Door | None = None,
 ) -> DaemonConfig:
     """Listen on one TCP port; raises UsageError for what is no address."""
     if options.port is not None and not 0 < options.port < 65536:
@@ -27,6 +31,7 @@ def daemon_config(
         relays=initial_peers if options.relay is Relay.USE else (),
         initial_peers=initial_peers,
         address_book=address_book,
+        door=door or Door(),
         runtime_parent=runtime_directory(),
         port_file=options.data_directory / PORT_FILE if options.port is None else None,
     )

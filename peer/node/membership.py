@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator.chain.chain import active_sets
+from coordinator.core.context import Core
 from coordinator.core.events import Received
 from coordinator.engine.engine import Engine
 from coordinator.trust.evidence import order_evidence
@@ -14,6 +15,7 @@ from coordinator.wire.messages import EvidenceNote
 from dht.errors import UsageError
 from dht.identity import PeerId, Signer
 from peer.machine.text import plain
+from peer.node.invitations import Invitations
 from peer.rounds.driver import RoundDriver
 
 ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
@@ -22,9 +24,10 @@ ENDING_CHARACTERS_MIN = 6  # of a peer id, as `muster members` shows it
 class Membership:
     """Of one peer."""
 
-    def __init__(self, driver: RoundDriver, signer: Signer) -> None:
+    def __init__(self, driver: RoundDriver, signer: Signer, invitations: Invitations) -> None:
         self._driver = driver
         self._signer = signer
+        self._invitations = invitations
 
     @property
     def shown_out(self) -> str:
@@ -35,12 +38,21 @@ class Membership:
             return ""
         return f"this peer was {ban.guilt.reason}; ask the run's organiser, whose key is {engine.core.rules.organiser}"
 
-    def order(self, subject: str, reason: str, *, revoked: bool) -> PeerId:
-        """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say."""
+    def order(self, subject: str, reason: str, everybody: bool = False, *, revoked: bool) -> PeerId:
+        """Show this key out, or let it in again; returns it. Raises UsageError if that is not ours to say.
+
+        Of an invite that is revoked the peers stay, each named by an order of its own, unless `everybody` goes.
+        """
         engine = self._driver.engine
         rules, bans = engine.core.rules, engine.core.bans
         if self._signer.peer_id != rules.organiser:
             raise UsageError(f"only the organiser of the run can do that, and its key is {rules.organiser}")
+        invite = self._invitations.find(subject.removeprefix("…"))
+        if invite is not None:
+            self._give(invite, reason, revoked)
+            for guest in self._guests(invite) if revoked else ():
+                self._give(guest, reason if everybody else "", everybody)
+            return invite
         peer = self._named(subject)
         if peer == rules.organiser:
             raise UsageError("an organiser cannot show itself out; end the run, or leave it with: muster drain")
@@ -48,22 +60,37 @@ class Membership:
             raise UsageError(f"{peer} has lost its place already: it {bans.held[peer].guilt.reason}")
         if not revoked and peer not in bans.orders.revoked():
             raise UsageError(f"{peer} was not shown out by an order, so it cannot be let in again")
-        known = bans.orders.latest.get((self._signer.peer_id, peer))
-        now = int(1000 * engine.core.unix_seconds(self._driver.now))
-        serial = max(now, 0 if known is None else known.order.serial + 1)
-        order = Order(subject=peer, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
-        evidence = order_evidence(sign_order(self._signer, rules.run_id, order))
-        self._driver.feed(Received(engine.core.me, EvidenceNote(evidence=evidence.to_wire())))
+        self._give(peer, reason, revoked)
         return peer
+
+    def _give(self, subject: PeerId, reason: str, revoked: bool) -> None:
+        core = self._driver.engine.core
+        known = core.bans.orders.latest.get((self._signer.peer_id, subject))
+        now = int(1000 * core.unix_seconds(self._driver.now))
+        serial = max(now, 0 if known is None else known.order.serial + 1)
+        order = Order(subject=subject, revoked=revoked, serial=serial, reason=plain(reason, REASON_CHARACTERS_MAX))
+        evidence = order_evidence(sign_order(self._signer, core.rules.run_id, order))
+        self._driver.feed(Received(core.me, EvidenceNote(evidence=evidence.to_wire())))
+
+    def _guests(self, invite: PeerId) -> list[PeerId]:
+        """Who came by this invite and was not shown out, of those with a certified share in the run or here now."""
+        core, engine = self._driver.engine.core, self._driver.engine
+        here = {*core.presence.sightings, *_active(engine)}
+        shown = core.door.shown.items()
+        came = [peer for peer, (_, welcome) in shown if welcome.grant.key == invite]
+        return [peer for peer in came if peer in here and peer not in core.bans]
 
     def view(self, tokens: Mapping[str, int]) -> MemberList:
         """Everybody whom we know; `tokens` are those certified, by peer."""
         engine, now = self._driver.engine, self._driver.now
         keys = {engine.core.me, engine.core.rules.organiser, *engine.core.rules.founders, *_active(engine), *tokens}
-        keys |= {*engine.core.presence.sightings, *engine.core.bans.held}
+        invites = {PeerId(one.key) for one in self._invitations.views()}
+        keys |= {*engine.core.presence.sightings, *engine.core.bans.held} - invites
         found = [self._member(PeerId(peer), tokens.get(peer, 0), now) for peer in sorted(keys)]
         found.sort(key=lambda one: (bool(one.out), not one.live, -one.tokens))
-        return MemberList(run_id=engine.core.rules.run_id.hex(), members=tuple(found))
+        return MemberList(
+            run_id=engine.core.rules.run_id.hex(), members=tuple(found), invites=self._invitations.views()
+        )
 
     def _member(self, peer: PeerId, tokens: int, now: float) -> RunMember:
         core = self._driver.engine.core
@@ -75,6 +102,7 @@ class Membership:
             live=peer == core.me or core.presence.is_live(peer, now),
             tokens=tokens,
             out="" if ban is None else plain(ban.guilt.reason),
+            invite=_invite_of(core, peer),
         )
 
     def _named(self, text: str) -> PeerId:
@@ -88,6 +116,11 @@ class Membership:
         if not known:
             raise UsageError(f"nobody here knows a peer whose id ends in {ending}; see: muster members")
         return PeerId(known[0])
+
+
+def _invite_of(core: Core, peer: PeerId) -> str:
+    held = core.door.shown.get(peer)
+    return "" if held is None or held[1].invite is None else held[1].invite
 
 
 def _active(engine: Engine) -> frozenset[PeerId]:

@@ -7,7 +7,7 @@ builds what every peer has; this module has it run, and says what state the peer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,6 +25,8 @@ from peer.node.checkpointer import Checkpointer
 from peer.node.clock_check import watch_clock
 from peer.node.evaluator import HostEvaluator
 from peer.node.evidence_exchange import EvidenceExchange
+from peer.node.gate import Usher
+from peer.node.invitations import Invitations
 from peer.node.learner_supervisor import Around, LearnerSupervisor, Starting
 from peer.node.live_limits import LiveLimits
 from peer.node.membership import Membership
@@ -54,7 +56,9 @@ class Node:
         self._parts = parts
         self._driver = parts.driver
         self._life = parts.entered.life
-        self.membership = Membership(parts.driver, parts.entered.identity)
+        core, entered = parts.driver.engine.core, parts.entered
+        self.invitations = Invitations(core, entered.identity, parts.directory.path, entered.ticket)
+        self.membership = Membership(parts.driver, entered.identity, self.invitations)
 
     # -- starting
 
@@ -66,7 +70,7 @@ class Node:
         role: Role = "host" if options.session is None else "learner"
         identity = prepare(options)
         manifest, data = await asyncio.to_thread(make_run, described, options, identity.peer_id)
-        entered = await enter(options, identity, role, manifest.run_id, () if invite is None else invite.addresses)
+        entered = await enter(options, identity, role, manifest.run_id, invite)
         try:
             return await cls._begin(entered, manifest, data, invite)
         except BaseException:
@@ -78,7 +82,7 @@ class Node:
         """Take part in the run of this invite; raises MusterError with nothing left behind."""
         invite = read_invite(invite_text, options)
         directory = RunDirectory(options.data_directory, invite.run_id)
-        entered = await enter(options, prepare(options), "learner", invite.run_id, invite.addresses)
+        entered = await enter(options, prepare(options), "learner", invite.run_id, invite)
         try:
             network = entered.network
             manifest = directory.known_manifest() or await fetch_manifest(network, invite.run_id, invite.peers)
@@ -134,6 +138,8 @@ class Node:
             spawn(self.evaluator.run())
         spawn(self._watch())
         spawn(parts.checkpointer.run())
+        if driver.engine.core.door.is_closed:
+            spawn(Usher(network.dht.daemon).run())
 
     async def _watch(self) -> None:
         stage = self._parts.stage
@@ -167,10 +173,14 @@ class Node:
         """What its owner allows."""
         return self._parts.limits
 
-    def invite(self) -> str:
-        """One line of text with which others join, at this peer's addresses and from the versions that it holds."""
+    def invite(self, words: Sequence[str] = ()) -> str:
+        """One line of text with which others join, at this peer's addresses and from the versions that it holds.
+
+        With `words`, a new one with these limits; raises UsageError if that is not ours to give.
+        """
         chains = [one.held_chain for one in self._driver.engine.machines]
-        return str(fresh_invite(self.manifest, self._parts.addresses.texts, chains))
+        ticket = self.invitations.ticket(words, self._driver.now)
+        return str(fresh_invite(self.manifest, self._parts.addresses.texts, chains, ticket))
 
     def snapshot(self) -> PeerSnapshot:
         """This peer as it is now."""

@@ -13,7 +13,7 @@ from coordinator.core.context import Core
 from coordinator.core.events import PresenceSeen
 from coordinator.run.manifest import Manifest
 from coordinator.wire.presence import Presence, PresenceTable
-from dht.addresses import PeerAddress
+from dht.admission import Ticket
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
 from peer.learner.work_counters import LearnerProgress
@@ -23,6 +23,7 @@ from peer.net.network import Network
 from peer.net.presence_loop import PresenceLoop, PresenceReaders, present_peers
 from peer.node.build import build_driver, core_kind, is_known, open_network
 from peer.node.checkpointer import Checkpointer
+from peer.node.gate import Gate
 from peer.node.life import PeerLife
 from peer.node.lifecycle import Lifecycle
 from peer.node.live_limits import LiveLimits
@@ -60,6 +61,7 @@ class Entered:
     life: PeerLife
     known: KnownAddresses
     network: Network
+    ticket: Ticket | None = None  # of the invite by which it came
 
     async def holders(self, invite: Invite) -> set[PeerId]:
         """Whom to ask before we take part ourselves: those of the invite, and who says to be in the run now."""
@@ -87,16 +89,14 @@ class Parts:
     progress: LearnerProgress
 
 
-async def enter(
-    options: NodeOptions, identity: Identity, role: Role, run_id: bytes, met: tuple[PeerAddress, ...]
-) -> Entered:
-    """Into the network to which the peers `met` lead; raises UsageError, NetworkError or LocalError."""
+async def enter(options: NodeOptions, identity: Identity, role: Role, run_id: bytes, invite: Invite | None) -> Entered:
+    """Into the network to which an invite leads; raises UsageError, NetworkError or LocalError."""
     life, known = PeerLife(), KnownAddresses()
-    network = await open_network(options, run_id, met, known.of)
+    network = await open_network(options, run_id, invite, known.of)
     life.closing.push_async_callback(network.close)
     life.closing.push_async_callback(network.flush, FLUSH_SECONDS)
     life.tasks.spawn(network.watch())
-    return Entered(options, identity, role, life, known, network)
+    return Entered(options, identity, role, life, known, network, None if invite is None else invite.ticket)
 
 
 async def assemble(entered: Entered, manifest: Manifest) -> Parts:
@@ -110,6 +110,10 @@ async def assemble(entered: Entered, manifest: Manifest) -> Parts:
     driver = build_driver(core, held, network, directory, options)
     core.answering.strangers.is_member = partial(is_known, driver.engine)
     core.answering.strangers.is_shut_out = core.bans.__contains__
+    if core.door.is_closed:
+        core.door.own = network.dht.daemon.door.show(entered.identity.peer_id)
+        network.dht.daemon.door.keeper = Gate(core.door, asyncio.get_running_loop().time)
+        driver.transfers.may_have_states = core.door.may_have_states
     life.closing.callback(driver.tape.close)
     life.closing.push_async_callback(driver.close)
     driver.engine.bind(held.votes, driver.now)  # before anybody can ask us to vote again

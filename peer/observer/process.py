@@ -23,6 +23,7 @@ from coordinator.views.network_view import NetworkView
 from coordinator.views.view_file import write_view
 from coordinator.wire.shards import Survey
 from dht.daemon.config import DaemonConfig
+from dht.door import Door
 from dht.errors import MusterError, NetworkError, PeerError, UsageError
 from dht.identity import Identity, KeyVerifier, PeerId
 from dht.invite import Invite
@@ -55,7 +56,11 @@ class Observer:
     def __init__(self, invite: Invite, directory: Path, show: Show) -> None:
         self._invite = invite
         self._config = DaemonConfig(
-            directory / KEY_NAME, initial_peers=invite.addresses, client_only=True, runtime_parent=runtime_directory()
+            directory / KEY_NAME,
+            initial_peers=invite.addresses,
+            client_only=True,
+            runtime_parent=runtime_directory(),
+            door=Door(invite.pass_for),
         )
         self._identity = Identity.load_or_create(self._config.identity_path)
         self._show = show

@@ -50,6 +50,7 @@ class StateRequests:
         self._desk: StatusDesk | None = None
         self._probes: ProbeDesk | None = None
         self._hear_probe: list[HearProbe] = []
+        self.may_have_states: Callable[[PeerId], bool] = lambda _: True
 
     def answer_probes(self, desk: ProbeDesk) -> None:
         """From now on, tell whoever asks how it looks from here."""
@@ -78,7 +79,11 @@ class StateRequests:
         if self._answering.strangers.is_shut_out(sender):
             return
         if isinstance(message, StateAsk):
-            self.states.serve(sender, message)
+            if self.may_have_states(sender):
+                self.states.serve(sender, message)
+            else:
+                piece = StatePiece(fragment=message.fragment, certificate=message.certificate, piece=message.piece)
+                self._post(sender, piece, b"")
         elif isinstance(message, StatePiece):
             self.states.receive(sender, message, payload)
         elif isinstance(message, ManifestAsk | HeadsAsk | TailAsk):

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.run.manifest import Manifest, RunConfig
-from coordinator.views.control import Command, Request
+from coordinator.views.control import Request
 from coordinator.views.snapshot import PeerSnapshot
 from dht.errors import LocalError, UsageError
 from dht.locks import RuntimeDirectory
@@ -52,7 +52,7 @@ class Served(Protocol):
 
     @property
     def manifest(self) -> Manifest: ...
-    def invite(self) -> str: ...
+    def invite(self, words: Sequence[str] = ()) -> str: ...
     def snapshot(self) -> PeerSnapshot: ...
     async def final_snapshot(self) -> PeerSnapshot: ...
     async def pause(self) -> None: ...
@@ -314,23 +314,24 @@ async def _obey(node: Served, requests: ShutdownRequests, request: Request) -> A
     elif command in ("revoke", "readmit"):
         return {"peer": node.membership.order(*_subject(request), revoked=command == "revoke")}
     else:
-        return await _told(node, command)
+        return await _told(node, request)
     return {"ok": True}
 
 
-def _subject(request: Request) -> tuple[str, str]:
-    """The peer that an order is about, and why."""
-    if len(request.changes) != 2:
+def _subject(request: Request) -> tuple[str, str, bool]:
+    """The peer or the invite that an order is about, why, and whether everybody goes who came by that invite."""
+    if len(request.changes) not in (2, 3):
         raise UsageError("name the peer, and why")
-    return request.changes[0], request.changes[1]
+    return request.changes[0], request.changes[1], request.changes[2:] == ("everybody",)
 
 
-async def _told(node: Served, command: Command) -> Answer:
+async def _told(node: Served, request: Request) -> Answer:
     """What somebody only wants to know."""
+    command = request.command
     if command == "final":
         return {"snapshot": (await node.final_snapshot()).model_dump(mode="json")}
     if command == "invite":
-        return {"invite": node.invite()}
+        return {"invite": node.invite(request.changes)}
     if command == "credit":
         return {"credit": (await node.checkpointer.credit()).model_dump(mode="json")}
     if command == "members":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinator.run.manifest import Manifest
 from dht.daemon.config import DaemonConfig
+from dht.door import Door
 from dht.identity import Identity
 from dht.invite import Invite
 from peer.machine.paths import IDENTITY_NAME, runtime_directory
@@ -18,16 +19,23 @@ from peer.sync.bootstrap import fetch_manifest
 
 
 @asynccontextmanager
-async def visit(invite: Invite, listen: str | None = None) -> AsyncIterator[tuple[Network, Manifest]]:
+async def visit(invite: Invite, own_key: Path, listen: str | None = None) -> AsyncIterator[tuple[Network, Manifest]]:
     """Call those whom the invite names, and be told the run's manifest; whoever does not `listen` cannot be called.
+
+    With an invite that names one peer, `own_key` is shown: no other is let in.
 
     Raises as `Network.open` and `fetch_manifest` do.
     """
     with tempfile.TemporaryDirectory(prefix="muster-visit-") as folder:
-        key = Path(folder) / IDENTITY_NAME
+        named = invite.ticket is not None and invite.ticket.seed is None
+        key = own_key if named else Path(folder) / IDENTITY_NAME
         Identity.load_or_create(key)
         config = DaemonConfig(
-            key, initial_peers=invite.addresses, client_only=listen is None, runtime_parent=runtime_directory()
+            key,
+            initial_peers=invite.addresses,
+            client_only=listen is None,
+            runtime_parent=runtime_directory(),
+            door=Door(invite.pass_for),
         )
         if listen is not None:
             config = replace(config, listen=(listen,))

@@ -12,6 +12,7 @@ from coordinator.chain.chain import Chain, Rules
 from coordinator.chain.waypoint import Waypoint, chain_of_tail, heads_at, heads_digest, newest_waypoint, tail
 from coordinator.run.manifest import Manifest
 from dht.addresses import PeerAddress
+from dht.admission import Ticket
 from dht.errors import PeerError
 from dht.identity import PeerId, Verifier
 from dht.invite import ADDRESSES_MAX, Invite
@@ -28,7 +29,9 @@ def waypoint_of(invite: Invite) -> Waypoint | None:
     return Waypoint(invite.heads_version, invite.heads_digest)
 
 
-def fresh_invite(manifest: Manifest, addresses: Sequence[str], held: Sequence[Chain]) -> Invite:
+def fresh_invite(
+    manifest: Manifest, addresses: Sequence[str], held: Sequence[Chain], ticket: Ticket | None = None
+) -> Invite:
     """The invite of somebody at these addresses whose states end these chains."""
     waypoint = newest_waypoint(held)
     return Invite(
@@ -37,6 +40,7 @@ def fresh_invite(manifest: Manifest, addresses: Sequence[str], held: Sequence[Ch
         tuple(PeerAddress.parse(text) for text in addresses[:ADDRESSES_MAX]),
         heads_digest=None if waypoint is None else waypoint.digest,
         heads_version=None if waypoint is None else waypoint.version,
+        ticket=ticket,
     )
 
 

@@ -58,7 +58,7 @@ FIXED_FIELDS: Mapping[type[Wire], str] = MappingProxyType(
         TensorEntry: "name shape embedding start bound",
         DataSpec: (
             "source context_tokens sequences_per_step evaluation_tokens path subset field tokenizer tokens_max "
-            "tokenizer_sha256 order begin_token end_token revision chat_template"
+            "tokenizer_sha256 order begin_token end_token revision chat_template borders"
         ),
         InnerSpec: (
             "optimizer learning_rate final_rate_share warmup_steps beta1 beta2 weight_decay clip_norm precision "

@@ -115,7 +115,7 @@ class BenchPeer:
         )
         loop = asyncio.get_running_loop()
         network = await open_network(
-            options, manifest.run_id, (), lambda peer: [places[peer]] if peer in places else []
+            options, manifest.run_id, None, lambda peer: [places[peer]] if peer in places else []
         )
         core = Core(manifest, identity, KeyVerifier(), os.urandom, unix_seconds() - loop.time())
         directory = RunDirectory(folder, manifest.run_id)

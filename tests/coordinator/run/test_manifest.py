@@ -78,6 +78,12 @@ def test_a_whole_number_will_do_where_a_fraction_may_stand():
         ("[outer]\nmerge = 'vote'", ["run.toml", "outer.merge_package"]),
         ("[outer]\nmerge_package = 'votes==1'", ["run.toml: outer.merge_package: 'robust_rda' is built in"]),
         ("[outer]\nmerge = 'vote'\nmerge_package = 'votes>=1'", ["run.toml", "outer.merge_package"]),
+        ("[admission]\nmode = 'open'", ["run.toml: admission.mode", "trust.probation_rounds", "--preset public"]),
+        (
+            "[admission]\nmode = 'open'\n[pace]\nmin_group = 3\n[trust]\nprobation_rounds = 3\nnewcomers_share = 0.25\n"
+            "network_share = 0.25\naudit_share = 0.1",
+            ["run.toml: admission.mode", "pace.min_group of 4"],
+        ),
         ("[outer]\nmoment_correction = 0.5", ["run.toml: outer.moment_correction needs", '"eager"']),
         (
             "[inner]\noptimizer = 'muon'\n[outer]\nadoption = 'eager'\nmoment_correction = 0.5",

@@ -82,7 +82,7 @@ def test_a_peer_hears_when_its_network_is_watched_by_nobody_any_more(
     monkeypatch.setattr("peer.node.parts.open_network", open_network)
 
     async def main() -> None:
-        entered = await enter(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner", digest_of(b"run"), ())
+        entered = await enter(NodeOptions(tmp_path), Identity(digest_of(b"me")), "learner", digest_of(b"run"), None)
         with pytest.raises(RuntimeError, match="nobody thought of this"):
             await entered.life.wait()
         await entered.life.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.run.admission_spec import AdmissionSpec
 from coordinator.run.manifest import PaceSpec, RunConfig, TrustSpec
 from coordinator.run.model_spec import ModelSpec
 from dht.errors import LocalError, UsageError
@@ -50,7 +51,19 @@ def test_a_host_begins_anew_where_its_manifest_is_damaged(tmp_path: Path) -> Non
     directory.keep_manifest(first)
     assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == first
     (directory.path / MANIFEST_FILE).write_bytes(b"")
-    assert make_manifest(described, OWN_DATA, options, HOST.peer_id).config == config
+    assert make_manifest(described, OWN_DATA, options, HOST.peer_id).config == first.config
+
+
+def test_a_new_run_takes_invites_and_one_of_an_earlier_version_stays_open(tmp_path: Path) -> None:
+    config = RunConfig(model=ModelSpec(hidden_size=8, layers=1, heads=2, intermediate_size=16))
+    described, options = Description(config), NodeOptions(tmp_path)
+    first = make_manifest(described, OWN_DATA, options, HOST.peer_id)
+    assert first.config.admission == AdmissionSpec(mode="invite")
+    earlier = first.model_copy(update={"config": config})
+    RunDirectory(tmp_path, earlier.run_id).keep_manifest(earlier)
+    assert make_manifest(described, OWN_DATA, options, HOST.peer_id) == earlier
+    listed = Description(config.model_copy(update={"admission": AdmissionSpec(mode="list")}))
+    assert make_manifest(listed, OWN_DATA, options, HOST.peer_id).config.admission == AdmissionSpec(mode="list")
 
 
 def test_a_session_over_another_base_is_refused() -> None:

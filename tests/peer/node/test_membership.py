@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from coordinator.simulator.peer import VirtualPeer
 from coordinator.simulator.simulation import World
 from dht.errors import UsageError
+from peer.node.invitations import Invitations
 from peer.node.membership import Membership
 from tests.sim.worlds import INTERVAL_SECONDS, run_to_version, swarm
+
+NOWHERE = Path("/nonexistent")  # in which no invite lies
 
 
 class Driven:
@@ -32,9 +36,11 @@ def world() -> World:
     return made
 
 
-def membership(world: World, number: int = 0) -> Membership:
-    driver: Any = Driven(world, world.peers[number])
-    return Membership(driver, world.peers[number].signer)
+def membership(world: World, number: int = 0, folder: Path = NOWHERE) -> Membership:
+    peer = world.peers[number]
+    driver: Any = Driven(world, peer)
+    assert peer.engine is not None
+    return Membership(driver, peer.signer, Invitations(peer.engine.core, peer.signer, folder, None))
 
 
 def test_a_peer_is_shown_out_by_the_end_of_its_id_and_let_in_again(world: World) -> None:

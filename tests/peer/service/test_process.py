@@ -34,7 +34,7 @@ class Stand:
         self.happened: list[str] = []
         self.over = asyncio.get_running_loop().create_future()
 
-    def invite(self) -> str:
+    def invite(self, _: object = ()) -> str:
         return "muster1test"
 
     def snapshot(self) -> PeerSnapshot:

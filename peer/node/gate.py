@@ -1,0 +1,59 @@
+"""The door of a peer that knows its run, as its daemon asks it; and showing strangers to it (docs/adr/0061)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from coordinator.core.doorkeeper import Doorkeeper
+from dht.daemon.calls import DAEMON_ERRORS
+from dht.daemon.process import Daemon
+from dht.errors import LocalError
+from dht.identity import PeerId
+from dht.refusal import Refusal
+
+LOOK_SECONDS = 5.0
+GRACE_SECONDS = 20.0  # in which whoever has connected shows its pass
+CLOSED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A `dht.door.Keeper`: the protocol core's judgement, at the time of asking."""
+
+    keeper: Doorkeeper
+    clock: Callable[[], float]
+
+    def refusal(self, peer: PeerId, shown: bytes) -> Refusal | None:
+        return self.keeper.refusal(peer, shown, self.clock())
+
+    def proves(self, peer: PeerId, shown: bytes) -> bool:
+        return self.keeper.proves(peer, shown)
+
+    def knows(self, peer: PeerId) -> bool:
+        return self.keeper.knows(peer, self.clock())
+
+
+class Usher:
+    """Closes connections of whoever has shown no pass in time: a connection is a place, too."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._since: dict[PeerId, float] = {}
+
+    def strangers(self, connected: Mapping[PeerId, str], now: float) -> list[PeerId]:
+        """Whose time is over."""
+        unknown = [peer for peer in connected if not self._daemon.door.knows(peer)]
+        self._since = {peer: self._since.get(peer, now) for peer in unknown}
+        return [peer for peer, since in self._since.items() if now >= since + GRACE_SECONDS][:CLOSED_AT_ONCE]
+
+    async def run(self) -> None:
+        """Look every few seconds, until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for peer in self.strangers(await self._daemon.hosts(), clock()):
+                with suppress(*DAEMON_ERRORS, LocalError):
+                    await self._daemon.hang_up(peer)

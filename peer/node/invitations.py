@@ -1,0 +1,150 @@
+"""What lets others in: the invites of an organiser, and the ticket by which this peer came (docs/adr/0061)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from coordinator.chain.guests import uses_of
+from coordinator.core.context import Core
+from coordinator.views.members import InviteView
+from dht.admission import Grant, Role, Ticket, sign_grant
+from dht.errors import UsageError
+from dht.identity import SEED_BYTES, Identity, PeerId, Signer
+from peer.machine.text import plain
+from peer.storage.invite_file import NOTE_CHARACTERS_MAX, GivenInvite, keep_invite, read_invites
+
+DURATION_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+KEYS = ("uses", "expires", "role", "peer", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedInvite:
+    """What an organiser asks for. `peer` names one peer, whose invite is of no use to another."""
+
+    uses: int | None = None
+    expires_seconds: int | None = None
+    role: Role = "trainer"
+    peer: PeerId | None = None
+    note: str = ""
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> WantedInvite:
+        """Of `KEY=VALUE`; raises UsageError."""
+        given = dict(word.partition("=")[::2] for word in words)
+        if unknown := given.keys() - set(KEYS):
+            raise UsageError(f"{min(unknown)!r} is nothing that an invite has")
+        role = next((one for one in get_args(Role) if one == given.get("role", "trainer")), None)
+        if role is None:
+            raise UsageError(f"--role {given['role']} is none; choose one of {', '.join(get_args(Role))}")
+        return cls(
+            uses=_number(given["uses"]) if "uses" in given else None,
+            expires_seconds=_seconds(given["expires"]) if "expires" in given else None,
+            role=role,
+            peer=PeerId(given["peer"]) if "peer" in given else None,
+            note=plain(given.get("note", ""), NOTE_CHARACTERS_MAX),
+        )
+
+
+class Invitations:
+    """Of one peer of one run. `brought` is the ticket of the invite by which it came."""
+
+    def __init__(self, core: Core, signer: Signer, folder: Path, brought: Ticket | None) -> None:
+        self._core = core
+        self._signer = signer
+        self._folder = folder
+        self._brought = brought
+
+    def ticket(self, words: Sequence[str], now: float) -> Ticket | None:
+        """What the next invite carries: as asked for, or the usual one; None where the run asks for no pass.
+
+        Raises UsageError if that is not ours to give.
+        """
+        organises = self._signer.peer_id == self._core.rules.organiser
+        if not self._core.door.is_closed:
+            if words:
+                raise UsageError("anybody may take part in this run, so its invites have no limits")
+            return None
+        if organises:
+            return self._mint(WantedInvite.parse(words), now) if words else self._usual(now)
+        if words:
+            raise UsageError(f"only the organiser limits invites, and its key is {self._core.rules.organiser}")
+        if self._brought is None or self._brought.seed is None:
+            raise UsageError(
+                f"the invite by which this peer came is for it alone; ask the organiser, {self._core.rules.organiser}"
+            )
+        return self._brought
+
+    def find(self, ending: str) -> PeerId | None:
+        """The key of the invite given out here that ends like this, or has this note; None if no single one does."""
+        given = read_invites(self._folder)
+        found = {one.key for one in given if one.key.endswith(ending)} or {
+            one.key for one in given if one.note == ending
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def views(self) -> tuple[InviteView, ...]:
+        """Those that were given out here, for `muster members`."""
+        return tuple(self._view(one) for one in read_invites(self._folder))
+
+    def _view(self, given: GivenInvite) -> InviteView:
+        grant, key = given.content.grant, given.key
+        return InviteView(
+            key=key,
+            note=given.note,
+            role=grant.role,
+            uses=grant.uses,
+            used=len(uses_of(self._core.door.guests, key)) if grant.is_limited else None,
+            expires_unix_seconds=grant.expires_unix_seconds,
+            made_unix_seconds=given.made_unix_seconds,
+            revoked=self._core.bans.orders.is_revoked(key),
+        )
+
+    def _usual(self, now: float) -> Ticket:
+        """One without limits, the same each time until it is revoked; where a list says who comes, there is none."""
+        spec = self._core.rules.admission
+        if spec is not None and spec.mode == "list":
+            raise UsageError("this run lets in only peers that are named; name one: muster invite --peer ID")
+        for given in reversed(read_invites(self._folder)):
+            grant = given.content.grant
+            plain_one = not grant.is_limited and grant.role == "trainer" and given.content.seed is not None
+            if plain_one and not given.note and not self._core.bans.orders.is_revoked(given.key):
+                return given.content
+        return self._mint(WantedInvite(), now)
+
+    def _mint(self, wanted: WantedInvite, now: float) -> Ticket:
+        spec = self._core.rules.admission
+        if wanted.peer is None and spec is not None and spec.mode == "list":
+            raise UsageError("this run lets in only peers that are named; add --peer ID")
+        unix_seconds = self._core.unix_seconds(now)
+        seed = None if wanted.peer is not None else os.urandom(SEED_BYTES)
+        key = wanted.peer if wanted.peer is not None else Identity(seed or b"").peer_id
+        expires = None if wanted.expires_seconds is None else int(unix_seconds) + wanted.expires_seconds
+        try:
+            grant = Grant(key=key, role=wanted.role, uses=wanted.uses, expires_unix_seconds=expires)
+        except ValidationError as error:
+            raise UsageError(f"no such invite can be made: {error.errors()[0]['msg'].lower()}") from None
+        ticket = Ticket(word=sign_grant(self._signer, self._core.rules.run_id, grant), seed=seed)
+        given = GivenInvite(ticket=ticket.to_wire().hex(), note=wanted.note, made_unix_seconds=int(unix_seconds))
+        keep_invite(self._folder, given)
+        return ticket
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise UsageError(f"--uses {text!r} is no number")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    """Of `7d`, `12h`, `30m`, `2w`; raises UsageError."""
+    found = re.fullmatch(r"([0-9]{1,4})([mhdw])", text)
+    if found is None or not int(found[1]):
+        raise UsageError(f"--expires {text!r} is no time; say 30m, 12h, 7d or 2w")
+    return int(found[1]) * DURATION_SECONDS[found[2]]

@@ -1,0 +1,169 @@
+"""Invites that an organiser gives out: what is asked for, what is kept, and what becomes of those who came by one."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.run.admission_spec import AdmissionMode, AdmissionSpec
+from coordinator.simulator.simulation import World
+from dht.admission import House, Ticket, pass_of, read_pass
+from dht.errors import LocalError, UsageError
+from dht.identity import Identity, PeerId
+from dht.refusal import Refusal
+from peer.node.invitations import Invitations, WantedInvite
+from peer.node.membership import Membership
+from peer.storage.invite_file import INVITES_FILE, read_invites
+from tests.peer.node.test_membership import Driven
+from tests.sim.worlds import LINKS, PACE
+
+GUEST = Identity(b"g" * 32)
+
+
+class Home:
+    """An organiser of a run in this mode, with real keys, and a folder."""
+
+    def __init__(self, folder: Path, mode: AdmissionMode = "invite") -> None:
+        spec = AdmissionSpec(mode=mode) if mode != "open" else None
+        self.world = World(PACE, [2.0, 2.0], [0], 1, LINKS, real_keys=True, admission=spec)
+        for peer in self.world.peers:
+            peer.start()
+        self.peer, self.other = self.world.peers
+        assert self.peer.engine is not None
+        self.core = self.peer.engine.core
+        self.folder = folder
+        self.invitations = Invitations(self.core, self.peer.signer, folder, None)
+        driver: Any = Driven(self.world, self.peer)
+        self.membership = Membership(driver, self.peer.signer, self.invitations)
+
+    def ticket(self, *words: str) -> Ticket:
+        found = self.invitations.ticket(words, self.world.clock.now)
+        assert found is not None
+        return found
+
+    def refusal(self, ticket: Ticket, peer: PeerId = GUEST.peer_id) -> Refusal | None:
+        shown = pass_of(ticket, self.core.rules.run_id, peer).to_wire()
+        return self.core.door.refusal(peer, shown, self.world.clock.now)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_the_usual_invite_is_one_and_the_same_until_it_is_withdrawn(home: Home) -> None:
+    first = home.ticket()
+    assert home.ticket() == first
+    assert home.ticket("note=for Ann") != first
+    assert home.ticket() == first
+    assert home.refusal(first) is None
+    home.membership.order(first.grant.key[-8:], "leaked", revoked=True)
+    assert home.refusal(first) is Refusal.WITHDRAWN
+    second = home.ticket()
+    assert second != first
+    assert home.refusal(second) is None
+
+
+def test_limits_go_into_the_grant_and_the_note_does_not(home: Home) -> None:
+    ticket = home.ticket("uses=5", "expires=7d", "role=observer", "note=for Ann")
+    unix_seconds = int(home.core.unix_seconds(home.world.clock.now))
+    grant = ticket.grant
+    assert (grant.uses, grant.role, grant.expires_unix_seconds) == (5, "observer", unix_seconds + 7 * 86_400)
+    assert b"Ann" not in ticket.to_wire()
+    (view,) = home.invitations.views()
+    assert (view.note, view.uses, view.used, view.role) == ("for Ann", 5, 0, "observer")
+    assert home.invitations.find("for Ann") == grant.key
+
+
+def test_an_invite_may_be_for_one_peer_alone(home: Home) -> None:
+    ticket = home.ticket(f"peer={GUEST.peer_id}")
+    assert ticket.seed is None
+    assert home.refusal(ticket) is None
+    assert home.refusal(ticket, home.other.me) is Refusal.FALSE_PASS
+
+
+def test_a_list_takes_named_peers_only(tmp_path: Path) -> None:
+    home = Home(tmp_path, "list")
+    for words in ((), ("uses=5",)):
+        with pytest.raises(UsageError, match="--peer ID"):
+            home.ticket(*words)
+    assert home.refusal(home.ticket(f"peer={GUEST.peer_id}")) is None
+
+
+def test_where_anybody_may_come_no_invite_has_limits(tmp_path: Path) -> None:
+    home = Home(tmp_path, "open")
+    assert home.invitations.ticket((), 0.0) is None
+    with pytest.raises(UsageError, match="anybody may take part"):
+        home.ticket("uses=5")
+
+
+def test_who_came_by_an_invite_hands_it_on_and_limits_nothing(home: Home) -> None:
+    assert home.other.engine is not None
+    core, ticket = home.other.engine.core, home.ticket()
+    theirs = Invitations(core, home.other.signer, home.folder / "other", ticket)
+    assert theirs.ticket((), 0.0) == ticket
+    with pytest.raises(UsageError, match="only the organiser"):
+        theirs.ticket(("uses=5",), 0.0)
+    alone = Invitations(core, home.other.signer, home.folder / "other", home.ticket(f"peer={home.other.me}"))
+    with pytest.raises(UsageError, match="for it alone; ask the organiser"):
+        alone.ticket((), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("uses=many",), "no number"),
+        (("uses=0",), "greater than or equal to 1"),
+        (("expires=soon",), "no time"),
+        (("expires=0d",), "no time"),
+        (("role=king",), "choose one of trainer, witness, observer"),
+        (("colour=red",), "nothing that an invite has"),
+    ],
+)
+def test_what_no_invite_can_have_is_told(home: Home, words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        home.ticket(*words)
+    assert read_invites(home.folder) == ()
+
+
+def test_invites_are_kept_for_the_owner_s_eyes_only_and_a_damaged_file_is_told(home: Home) -> None:
+    home.ticket()
+    path = home.folder / INVITES_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("[{]")
+    with pytest.raises(LocalError, match="restore it from a backup"):
+        home.ticket()
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_who_came_by_a_withdrawn_invite_stays_unless_all_shall_go(home: Home, everybody: bool) -> None:
+    ticket, guest = home.ticket("uses=3"), home.other.me
+    shown = pass_of(ticket, home.core.rules.run_id, guest).to_wire()
+    home.other.own_pass = shown
+    home.other.crash()
+    home.other.start()
+    home.world.run(10.0)
+    assert guest in home.core.door.shown
+    (row,) = (one for one in home.membership.view({}).members if one.peer_id == guest)
+    assert row.invite == ticket.grant.key
+    home.membership.order(ticket.grant.key, "leaked", everybody, revoked=True)
+    now = home.world.clock.now
+    assert home.core.door.refusal(guest, shown, now) is (Refusal.SHOWN_OUT if everybody else None)
+    assert home.refusal(ticket) is Refusal.WITHDRAWN
+    assert ticket.grant.key not in {one.peer_id for one in home.membership.view({}).members}
+    home.membership.order(ticket.grant.key, "", revoked=False)
+    assert home.refusal(ticket) is None
+
+
+def test_what_is_asked_for_has_a_short_form() -> None:
+    assert WantedInvite.parse(()) == WantedInvite()
+    assert WantedInvite.parse(("expires=2w",)).expires_seconds == 1_209_600
+
+
+def test_a_ticket_proves_itself_to_whoever_knows_the_organiser(home: Home) -> None:
+    ticket = home.ticket("uses=2")
+    house = House(home.core.rules.run_id, home.peer.me, home.core.verifier)
+    assert read_pass(pass_of(ticket, house.run_id, GUEST.peer_id).to_wire(), GUEST.peer_id, house).grant.uses == 2
