@@ -1,8 +1,9 @@
-# Every target sets up .venv by itself. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
+# Every target sets up .venv by itself, those of developers with their tools. GNU make and Python 3.11, 3.12 or 3.13 are all that it needs.
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-slow compose-test check bench results fuzz sim seeds docs lock release clean
 
 PYTHONS := python3.11 python3.12 python3.13 python3
+READY := .venv/.ready
 INSTALLED := .venv/.installed
 BIN := .venv/bin
 
@@ -21,10 +22,10 @@ FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-install: $(INSTALLED) ## set up .venv, and say how the shell finds muster
+install: $(READY) ## set up .venv for taking part, and say how the shell finds muster
 	@echo 'where your shell finds muster: export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
-run: $(INSTALLED) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this machine
+run: $(READY) ## train with a swarm of PEERS=4 real peers for MINUTES=5, on this machine
 	@$(BIN)/muster swarm --peers $(PEERS) --minutes $(MINUTES)
 	@$(MAKE) --no-print-directory install
 
@@ -82,7 +83,8 @@ clean: ## remove .venv, builds and caches (never keys, checkpoints or reports)
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find peer dht coordinator dashboard tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+# Makes .venv, unless one is there that fits.
+define VENV
 	@if ! { $(BIN)/python -c '$(FITS)' && $(BIN)/python -m pip --version; } >/dev/null 2>&1; then \
 		python=; \
 		for candidate in $(PYTHONS); do \
@@ -96,6 +98,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 		fi; \
 		$$python -m venv --clear .venv; \
 	fi
-	@echo "Installing Muster and what it needs into .venv; the first time this takes some minutes."
+endef
+
+# A user needs no tools of developers; what they have installed has everything.
+$(READY): pyproject.toml constraints.txt
+	$(VENV)
+	@if ! [ $(INSTALLED) -nt pyproject.toml -a $(INSTALLED) -nt constraints.txt ]; then \
+		echo "Installing Muster and what it needs into .venv; the first time this takes some minutes."; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .; \
+	fi
+	@touch $@
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(VENV)
+	@echo "Installing Muster, what it needs and the tools of developers into .venv; the first time this takes some minutes."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

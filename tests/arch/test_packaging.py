@@ -88,3 +88,16 @@ def test_the_image_is_built_with_every_file_that_the_wheel_takes() -> None:
 
 def test_configuration_page_is_current() -> None:
     assert (ROOT / "docs/reference/config.md").read_text(encoding="utf-8") == config_docs.render()
+
+
+def test_a_user_installs_no_tools_of_developers() -> None:
+    """`make install` and `make run`, where nothing is installed yet; `make check` brings the tools."""
+    told = {
+        target: subprocess.run(
+            ["make", "-n", "-W", "pyproject.toml", target], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
+        for target in ("install", "run", "check")
+    }
+    pattern = re.compile(r"pip install .* (-e \S+?);?(?: \\)?$", re.MULTILINE)
+    installs = {target: set(pattern.findall(one)) for target, one in told.items()}
+    assert installs == {"install": {"-e ."}, "run": {"-e ."}, "check": {"-e '.[dev]'"}}
