@@ -23,12 +23,14 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def model_files(config: RunConfig) -> dict[str, Table]:
-    """The JSON files of an export by name; a run's own tokenizer comes beside them.
+def model_files(config: RunConfig, tokenizer: bytes | None = None) -> dict[str, Table]:
+    """The JSON files of an export by name; a run's own `tokenizer` comes beside them.
 
     None for a model that its peers brought: only they can build it. Of an adapter those that `peft` reads.
     """
     files = fixed_files(config)
+    if tokenizer is not None and TOKENIZER_CONFIG in files:
+        files[TOKENIZER_CONFIG] |= token_names(config.data, tokenizer)
     return files if not has_config(config) or CONFIG in files else {CONFIG: rendered_config(config)} | files
 
 
@@ -160,6 +162,17 @@ def tokenizer_config(config: RunConfig) -> Table:
         "model_max_length": config.data.context_tokens,
         "clean_up_tokenization_spaces": False,
     } | ({} if template is None else {"chat_template": template})
+
+
+def token_names(data: DataSpec, tokenizer: bytes) -> Table:
+    """What documents began and ended with, by the text of a token that the tokenizer calls special."""
+    try:
+        added = json.loads(tokenizer)["added_tokens"]
+        special = {one["id"]: one["content"] for one in added if one["special"]}
+        numbers = {"bos_token": data.begin_token, "eos_token": data.end_token}
+        return {name: special[number] for name, number in numbers.items() if number in special}
+    except (ValueError, KeyError, TypeError):
+        return {}
 
 
 def _byte_symbols() -> Iterator[str]:

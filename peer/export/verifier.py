@@ -31,7 +31,16 @@ from peer.export.listing import (
     Listing,
     difference,
 )
-from peer.export.model_files import CONFIG, TOKENIZER, describes, encoded, fixed_files, has_config
+from peer.export.model_files import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    describes,
+    encoded,
+    fixed_files,
+    has_config,
+    token_names,
+)
 from peer.numerics.fragments import FragmentLayout, gather
 from peer.numerics.outer_optimizer import digest_of_roots, state_tree
 from peer.storage.anchors import layouts_of
@@ -126,8 +135,12 @@ def _check_model_files(folder: Path, manifest: Manifest, listing: Listing) -> No
         raise PeerError(f"{name} does not belong to an export, or is missing from it")
     if tokenizer and listed[TOKENIZER].digest.hex() != tokenizer:
         raise PeerError(f"{TOKENIZER} is not the run's tokenizer")
+    special = token_names(config.data, (folder / TOKENIZER).read_bytes()) if tokenizer else {}
     for name, expected in files.items():
-        if _json(folder / name, listed[name], SPACING_MAX * len(encoded(expected))) != expected:
+        found = _json(folder / name, listed[name], SPACING_MAX * len(encoded(expected | special)))
+        if name == TOKENIZER_CONFIG and isinstance(found, dict):  # earlier exports have no names of tokens
+            found = {key: value for key, value in found.items() if key not in special or special[key] != value}
+        if found != expected:
             raise PeerError(f"{name} does not describe the run's model")
     if CONFIG in names and CONFIG not in files:
         found = _json(folder / CONFIG, listed[CONFIG], CONFIG_BYTES_MAX)

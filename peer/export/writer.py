@@ -36,7 +36,7 @@ def write_export(target: Path, exported: Exported, signer: Signer, unix_seconds:
     """
     check_target(target)
     proof = prove(exported)
-    files = {name: encoded(value) for name, value in model_files(exported.manifest.config).items()}
+    files = {name: encoded(value) for name, value in model_files(exported.manifest.config, exported.tokenizer).items()}
     files |= {
         MANIFEST: exported.manifest.to_wire(),
         PROOF: proof.to_wire(),

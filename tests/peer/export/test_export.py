@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -32,7 +33,7 @@ from peer.export import verifier as verifier_module
 from peer.export.card import model_card
 from peer.export.findings import as_plain_data, in_words
 from peer.export.listing import CARD, LISTING, MANIFEST, PROOF, WEIGHTS, ListedFile, Listing, list_files
-from peer.export.model_files import CONFIG, TOKENIZER, model_config, model_files
+from peer.export.model_files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, model_config, model_files
 from peer.export.verifier import Verified, verify_export
 from peer.export.writer import write_export
 from peer.model.build import llama_config
@@ -498,6 +499,26 @@ def test_the_tokenizer_is_exported_with_a_run_over_text(tmp_path: Path) -> None:
     sign_again(tmp_path / "export", run_id=run.manifest.run_id)
     with pytest.raises(LocalError, match=r"tokenizer\.json does not belong to an export, or is missing from it"):
         verified(tmp_path / "export")
+
+
+def test_programs_find_the_end_token_of_an_export_by_name(tmp_path: Path) -> None:
+    """lm-evaluation-harness needs one to begin with; what a tokenizer does not call special is text."""
+    added = [{"id": 3, "content": "</s>", "special": True}, {"id": 4, "content": "the", "special": False}]
+    content = json.dumps({"version": "1.0", "model": {}, "added_tokens": added}).encode()
+    run, target = run_over(source="text", content=content, end_token=3, begin_token=4), tmp_path / "export"
+    verified(run.write(target))
+    said = json.loads((target / TOKENIZER_CONFIG).read_text())
+    assert said["eos_token"] == "</s>"
+    assert "bos_token" not in said
+    for other, is_fine in ((said | {"eos_token": "the"}, False), (said | {"bos_token": "the"}, False), (said, True)):
+        (target / TOKENIZER_CONFIG).write_text(json.dumps(other))
+        sign_again(target, run_id=run.manifest.run_id)
+        with nullcontext() if is_fine else pytest.raises(LocalError, match="does not describe the run's model"):
+            verified(target)
+    del said["eos_token"]  # as earlier exports
+    (target / TOKENIZER_CONFIG).write_text(json.dumps(said))
+    sign_again(target, run_id=run.manifest.run_id)
+    verified(target)
 
 
 def test_a_peer_keeps_the_tokenizer_for_its_exports(tmp_path: Path) -> None:
