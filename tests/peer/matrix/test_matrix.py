@@ -39,6 +39,7 @@ from tests.peer.matrix.materials import (
 )
 
 STEPS, CONTEXT, WRITTEN_TOKENS = 8, 16, 8
+TOKENS = 100_000  # of a corpus, at most: the standard library alone has seven million
 TOKENIZERS = ("bytes", "bpe")
 KINDS = [*itertools.product(("stdlib", "text", "jsonl", "parquet", "tokens", "hub"), TOKENIZERS)]
 CELLS = [(*kind, family) for kind in KINDS for family in FAMILIES]
@@ -49,7 +50,7 @@ QUICK = {(*KINDS[number % len(KINDS)], family) for number, family in enumerate(F
 
 
 def run_config(hub: LocalHub, source: str, tokenizer: str, model: dict[str, Any]) -> RunConfig:
-    data: dict[str, Any] = {"source": source}
+    data: dict[str, Any] = {"source": source, "tokens_max": TOKENS}
     file = write_tokenizer(hub.root) if tokenizer == "bpe" else None
     if file is not None:
         data["tokenizer"] = str(file)
