@@ -1,10 +1,13 @@
-"""What an owner asks of a machine besides training: `muster doctor`, `id`, `limits`, `logs`, `service install`."""
+"""What an owner asks of a machine besides training: `muster doctor`, `id`, `limits`, `logs`, `service`."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -73,15 +76,22 @@ def show_id(data: Data = None) -> None:
     typer.echo(Identity.load_or_create(options.identity_path).peer_id)
 
 
-@app.command(epilog="Example: muster logs -n 20")
-def logs(data: Data = None, lines: LINES = 50) -> None:
-    """Print the newest lines of the log of the peer here, as JSON."""
+@app.command(epilog="Example: muster logs -f")
+def logs(
+    data: Data = None,
+    lines: LINES = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As they are in the file, for scripts.")] = False,
+) -> None:
+    """Print the newest lines of the log of the peer here."""
     from peer.machine.log import LOG_NAME, newest_lines
+    from peer.service.log_lines import following, in_words
 
     path = paths.data_directory(data) / LOG_NAME
     try:
-        for line in newest_lines(path, lines):
-            typer.echo(line)
+        coming = following(path, threading.Event()) if follow else ()
+        for line in itertools.chain(newest_lines(path, lines), coming):
+            typer.echo(line if as_json else "\n".join(map(printable, in_words(line).splitlines())))
     except FileNotFoundError:
         raise UsageError(f"there is no log at {path}; no peer has run with this --data yet") from None
     except OSError as error:
@@ -138,4 +148,53 @@ def install(
         typer.echo(text, nl=False)
         return
     path = write_unit(paths.unit_directory() / UNIT_NAME, text)
-    typer.echo(f"wrote {path}; start it with: systemctl --user daemon-reload && systemctl --user enable --now muster")
+    typer.echo(f"wrote {path}; start it with: muster service start")
+
+
+@service.command(epilog="Example: muster service start")
+def start() -> None:
+    """Start the service now and at every login."""
+    _installed()
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", UNIT_NAME)
+
+
+@service.command(epilog="Example: muster service stop")
+def stop() -> None:
+    """Stop the service, and do not start it at the next login; its peer drains and saves."""
+    _installed()
+    _systemctl("disable", "--now", UNIT_NAME)
+
+
+@service.command(name="status", epilog="Example: muster service status")
+def service_status() -> None:
+    """Say whether the service runs; `muster status` tells of the peer in it."""
+    _installed()
+    _systemctl("status", "--no-pager", UNIT_NAME)
+
+
+@service.command(epilog="Example: muster service uninstall")
+def uninstall() -> None:
+    """Stop the service and remove its unit; key, checkpoints and limits stay."""
+    unit = _installed()
+    _systemctl("disable", "--now", UNIT_NAME)
+    unit.unlink()
+    _systemctl("daemon-reload")
+    typer.echo("the service is gone; what its peer kept is still there (`muster runs`)")
+
+
+def _installed() -> Path:
+    """The unit; raises UsageError if there is none."""
+    path = paths.unit_directory() / UNIT_NAME
+    if not path.exists():
+        raise UsageError("no service is installed here; install one with: muster service install INVITE")
+    return path
+
+
+def _systemctl(*arguments: str) -> None:
+    """Raise UsageError where there is no systemd, LocalError if it fails; it says why by itself."""
+    program = shutil.which("systemctl")
+    if program is None:
+        raise UsageError("this machine has no systemd; run the peer with: muster join INVITE --detach")
+    if subprocess.run([program, "--user", *arguments], check=False).returncode != 0:
+        raise LocalError(f"systemctl --user {' '.join(arguments)} failed")

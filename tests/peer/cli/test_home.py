@@ -65,6 +65,43 @@ def test_a_running_peer_is_asked_and_its_refusal_told(tmp_path: Path, capsys: py
     assert PeerSettings.load(tmp_path).limits == Limits(cpu_cores=2)
 
 
+def test_a_log_is_for_people_and_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = '{"event": "round_void", "level": "info", "timestamp": "2026-11-28T10:00:00Z", "why": "slow"}'
+    (tmp_path / LOG_NAME).write_text(f"{line}\n")
+    assert main.run(["logs", "--data", str(tmp_path), "--json"], PYTHON) == 0
+    assert capsys.readouterr().out == f"{line}\n"
+    assert main.run(["logs", "--data", str(tmp_path)], PYTHON) == 0
+    assert capsys.readouterr().out.endswith(" round void why=slow\n")
+
+
+def test_a_service_is_started_stopped_and_removed_by_systemd(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd itself is a program here that notes what it was told."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main.run(["service", "start"], PYTHON) == 2
+    assert "no service is installed here" in capsys.readouterr().err
+    assert main.run(["service", "install", INVITE, "--data", str(tmp_path / "data")], PYTHON) == 0
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/told\n[ $2 != status ]\n")
+    systemctl.chmod(0o700)
+    assert main.run(["service", "start"], PYTHON) == 0
+    assert main.run(["service", "status"], PYTHON) == 1
+    assert "status --no-pager muster.service failed" in capsys.readouterr().err
+    assert main.run(["service", "stop"], PYTHON) == 0
+    assert main.run(["service", "uninstall"], PYTHON) == 0
+    assert not (tmp_path / "systemd/user/muster.service").exists()
+    assert (tmp_path / "told").read_text().splitlines() == [
+        "--user daemon-reload",
+        "--user enable --now muster.service",
+        "--user status --no-pager muster.service",
+        "--user disable --now muster.service",
+        "--user disable --now muster.service",
+        "--user daemon-reload",
+    ]
+
+
 def test_a_dry_run_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +116,7 @@ def test_a_dry_run_writes_nothing(
     path = tmp_path / "systemd/user/muster.service"
     assert path.read_text() == shown
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "systemctl --user" in capsys.readouterr().out
+    assert "muster service start" in capsys.readouterr().out
 
 
 def test_what_systemd_would_expand_is_escaped(tmp_path: Path) -> None:

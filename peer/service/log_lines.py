@@ -1,0 +1,53 @@
+"""A peer's log for people: its lines in words, and new ones as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+LOOK_SECONDS = 0.5
+NOT_SHOWN = frozenset({"timestamp", "level", "event", "logger", "exception"})
+
+
+def in_words(line: str) -> str:
+    """One line of JSON as time, level if it is a warning or worse, event and values; another line as it is."""
+    try:
+        said = json.loads(line)
+        when = datetime.fromisoformat(said["timestamp"]).astimezone()
+        event, level = str(said["event"]), str(said.get("level", "info"))
+    except (ValueError, TypeError, KeyError):
+        return line
+    values = [f"{name}={_short(value)}" for name, value in said.items() if name not in NOT_SHOWN]
+    told = [f"{when:%b %d %H:%M:%S}", *([] if level in ("info", "debug") else [level.upper()])]
+    text = " ".join([*told, event.replace("_", " "), *values])
+    return "\n".join([text, *str(said["exception"]).splitlines()]) if said.get("exception") else text
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def following(path: Path, ended: threading.Event) -> Iterator[str]:
+    """Lines that are added from now on, also after the log has begun a new file, until `ended` is set."""
+    file = path.open(encoding="utf-8", errors="replace")
+    try:
+        file.seek(0, 2)
+        begun = ""
+        while not ended.is_set():
+            begun += file.readline()
+            if begun.endswith("\n"):
+                yield begun.rstrip("\n")
+                begun = ""
+            elif not ended.wait(LOOK_SECONDS) and _is_another(path, file.fileno()):
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")
+    finally:
+        file.close()
+
+
+def _is_another(path: Path, descriptor: int) -> bool:
+    return path.exists() and path.stat().st_ino != os.fstat(descriptor).st_ino
