@@ -24,6 +24,7 @@ from dht.errors import LocalError, UsageError
 SOCKET_NAME = "control.sock"
 REPLY_BYTES_MAX = 8 << 20
 TIMEOUT_SECONDS = 10.0
+FINAL_SECONDS_MAX = 180.0  # a host evaluates once more, in seconds that grow little with the model
 SAVE_SECONDS_MAX = 600.0  # of a large model, on a slow disk
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -90,7 +91,7 @@ def ask(
 
 def snapshot(data_directory: Path, command: Literal["status", "final"] = "status") -> PeerSnapshot:
     """The peer's own view of itself; `final` has digests hashed from the tensors."""
-    seconds = TIMEOUT_SECONDS if command == "status" else 6 * TIMEOUT_SECONDS
+    seconds = TIMEOUT_SECONDS if command == "status" else FINAL_SECONDS_MAX
     return _told(PeerSnapshot, "snapshot", ask(data_directory, command, seconds))
 
 

@@ -14,3 +14,6 @@ class Evaluation(BaseModel):
     tokens_certified: int
     wall_seconds: float
     loss: float = Field(description="nats per token")
+    error: float | None = Field(
+        None, allow_inf_nan=False, description="its standard error; None if all held-out text was looked at"
+    )

@@ -47,9 +47,9 @@ def versions(numbers: Iterable[int]) -> str:
     return " ".join(f"{fragments}×{version}" if fragments > 1 else str(version) for version, fragments in found)
 
 
-def loss(nats: float | None) -> str:
-    """A loss in nats per token with the digits that mean something."""
-    return "–" if nats is None else f"{nats:.3f}"
+def loss(nats: float | None, error: float | None = None) -> str:
+    """A loss in nats per token with the digits that mean something, and its standard error if it has one."""
+    return "–" if nats is None else f"{nats:.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
 def warmth(celsius: float | None, watts: float | None) -> str:

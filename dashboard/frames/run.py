@@ -82,7 +82,7 @@ def facts(view: NetworkView) -> str:
 def headline(view: NetworkView) -> str:
     """How the run goes, in a sentence that needs no explanation."""
     machines = sum(peer.live for peer in view.peers)
-    loss = f"loss {quantity.loss(view.evaluations[-1].loss)}" if view.evaluations else ""
+    loss = f"loss {quantity.loss(view.evaluations[-1].loss, view.evaluations[-1].error)}" if view.evaluations else ""
     if view.finished:
         end = "finished, with all its versions"
         return ", ".join(filter(None, (end, loss, "exports are where its host was told to put them")))

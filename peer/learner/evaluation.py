@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
+from statistics import stdev
 from threading import Event
 from typing import Any, cast
 
@@ -23,6 +26,23 @@ from peer.model.build import parameter_specs
 from peer.numerics.fragments import named_tensors, split_fragments
 
 TEMPERATURE = 0.8  # below 1: a small model's unlikely bytes are mostly wrong
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+Enough = Callable[[], bool]
+"""Whether an answer from what was seen so far will do."""
+
+
+def never() -> bool:
+    """All of it is wanted."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A held-out loss in nats per token; `error` is its standard error if only a part of the text was looked at."""
+
+    loss: float
+    error: float | None = None
 
 
 class AbandonedError(Exception):
@@ -89,31 +109,54 @@ class Evaluator:
         """Mean nats per held-out token under these parameters: float32[elements] per fragment, in order."""
         return self.judge(anchors, heldout_loss)
 
+    def estimate(self, anchors: Sequence[Tensor], enough: Enough) -> Estimate:
+        """`estimated_loss` under these parameters."""
+        with self._flat.under(anchors) as model:
+            return estimated_loss(model, self._windows, enough)
+
     def judge(self, anchors: Sequence[Tensor], measure: Callable[[nn.Module, Tensor], float]) -> float:
         """`measure` of the model under these parameters and of int64 windows, shape (sequences, context_tokens + 1)."""
         with self._flat.under(anchors) as model:
             return measure(model, self._windows)
 
-    def sample(self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator) -> str:
-        """`generate_text` under these parameters."""
+    def sample(
+        self, anchors: Sequence[Tensor], prompt: str, tokens: int, generator: torch.Generator, enough: Enough = never
+    ) -> str:
+        """`generate_text` under these parameters; fewer tokens if there are `enough` before."""
         with self._flat.under(anchors) as model:
-            return generate_text(model, prompt, tokens, generator, self._context_tokens)
+            return generate_text(model, prompt, tokens, generator, self._context_tokens, enough)
 
 
 def passes(model: nn.Module, windows: Tensor) -> tuple[Tensor, ...]:
     """Windows as they go through the model at once, shape (sequences, tokens) each."""
     vocabulary = int(getattr(getattr(model, "config", None), "vocab_size", 1))
-    return torch.split(windows, sequences_per_pass(windows.shape[1], vocabulary))
+    parameters = sum(one.numel() for one in model.parameters())
+    return torch.split(windows, sequences_per_pass(windows.shape[1], vocabulary, parameters))
 
 
 @torch.inference_mode()
 def heldout_loss(model: nn.Module, windows: Tensor) -> float:
     """Mean nats per predicted token; `windows` is int64, shape (sequences, context_tokens + 1), marked or not."""
+    return estimated_loss(model, windows, never).loss
+
+
+@torch.inference_mode()
+def estimated_loss(model: nn.Module, windows: Tensor, enough: Enough) -> Estimate:
+    """`heldout_loss`, or after two passes as soon as there is `enough`, from windows that are spread over the text."""
     marked = has_marks(windows)
-    total, objective = 0.0, Objective(model, marked)
-    for part in passes(model, windows):
-        total += objective.value(part).item() * weight_of(part, marked)
-    return total / weight_of(windows, marked)
+    parts, objective, found = passes(model, windows), Objective(model, marked), dict[int, float]()
+    for at in sorted(range(len(parts)), key=lambda at: at * GOLDEN % 1):  # wherever it ends, no stretch is left out
+        found[at] = objective.value(parts[at]).item()
+        if len(found) > 1 and enough():
+            break
+    total = 0.0
+    for at in sorted(found):
+        total += found[at] * weight_of(parts[at], marked)
+    if len(found) == len(parts):
+        return Estimate(total / weight_of(windows, marked))
+    mean = total / sum(weight_of(parts[at], marked) for at in found)
+    error = stdev(found.values()) / math.sqrt(len(found)) if math.isfinite(mean) else None
+    return Estimate(mean, error)
 
 
 @torch.inference_mode()
@@ -143,7 +186,12 @@ def next_token_accuracy(model: nn.Module, windows: Tensor) -> float:
 
 
 def generate_text(
-    model: nn.Module, prompt: str, tokens: int, generator: torch.Generator, context_tokens: int = 128
+    model: nn.Module,
+    prompt: str,
+    tokens: int,
+    generator: torch.Generator,
+    context_tokens: int = 128,
+    enough: Enough = never,
 ) -> str:
     """`tokens` bytes that follow `prompt`, drawn one by one on the CPU with `generator`; invalid UTF-8 is replaced.
 
@@ -153,7 +201,7 @@ def generate_text(
     if config.vocab_size != BYTE_VOCABULARY or not prompt:
         raise ValueError("text is generated by a model over bytes, after a prompt")
     following = following_tokens(model, list(prompt.encode()), generator, context_tokens)
-    return bytes(islice(following, tokens)).decode(errors="replace")
+    return bytes(islice(takewhile(lambda _: not enough(), following), tokens)).decode(errors="replace")
 
 
 def following_tokens(

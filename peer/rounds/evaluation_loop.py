@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from coordinator.run.manifest import RunConfig
 from coordinator.views.evaluation import Evaluation
 from peer.data.token_files import TokenData
 from peer.data.windows import BYTE_VOCABULARY
-from peer.learner.evaluation import Evaluator
+from peer.learner.evaluation import Enough, Estimate, Evaluator, never
 from peer.machine.heap import give_back_freed
 from peer.rounds.public_status import thinned
 
@@ -29,6 +30,9 @@ SAMPLE_PROMPT = "def "
 CYCLES = 2  # of all fragments between two evaluations
 BUSY_SHARE = 0.1  # evaluations take at most this share of the time
 REST_SECONDS_MIN = 0.2
+LOOK_SECONDS = 30.0  # after which an evaluation goes by the part of the text that it has seen
+SAMPLE_SECONDS = 10.0  # after which a piece of text is long enough
+STALE_BYTES_MIN, STALE_SHARE_MAX = 16 << 20, 0.125  # of a model, that an evaluation keeps of what has given way
 QUICK_SHARE = 8  # evaluations during the run use one in so many of the held-out windows
 EVALUATIONS_KEPT = 1024  # whoever asks for a snapshot gets them all; when there are more, every second one goes
 
@@ -46,9 +50,16 @@ class Mark:
 class EvaluationLoop:
     """Evaluates whenever enough versions have passed; keeps what it found, however long the run is."""
 
-    def __init__(self, config: RunConfig, data: TokenData, anchors: Callable[[], list[Tensor]]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        data: TokenData,
+        anchors: Callable[[], list[Tensor]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._anchors = anchors
+        self._clock = clock
         self._worker = nice_worker("evaluation")
         self._closed = threading.Event()
         quick = config.data.model_copy(
@@ -69,11 +80,23 @@ class EvaluationLoop:
             await asyncio.sleep(max(REST_SECONDS_MIN, (loop.time() - started) / BUSY_SHARE))
 
     async def evaluate(self, mark: Mark, full: bool) -> Evaluation:
-        """Loss of the anchors as they are now, in nats per token."""
+        """Loss of the anchors as they are now, in nats per token; of a part of the text if all of it takes too long.
+
+        That is if others take their place meanwhile: so there is never a second model in memory.
+        """
         evaluator, anchors = (self._full if full else self._quick), self._anchors()
-        loss = await self._run(lambda: _loss(evaluator, anchors))
+
+        def look() -> Estimate:
+            late = self._after(LOOK_SECONDS)
+            return _estimate(evaluator, anchors, lambda: late() or self._is_stale(anchors))
+
+        found = await self._run(look)
         evaluation = Evaluation(
-            versions=mark.versions, tokens_certified=mark.tokens, wall_seconds=mark.wall_seconds, loss=loss
+            versions=mark.versions,
+            tokens_certified=mark.tokens,
+            wall_seconds=mark.wall_seconds,
+            loss=found.loss,
+            error=found.error,
         )
         self._keep(evaluation)
         return evaluation
@@ -86,7 +109,7 @@ class EvaluationLoop:
 
     async def loss(self, anchors: Sequence[Tensor]) -> float:
         """Loss of other anchors, float32[elements] per fragment, on all held-out windows; in nats per token."""
-        return await self._run(lambda: _loss(self._full, anchors))
+        return (await self._run(lambda: _estimate(self._full, anchors, never))).loss
 
     async def sample(self) -> str:
         """A piece of text that the model writes; empty for models that are not over bytes."""
@@ -94,7 +117,18 @@ class EvaluationLoop:
             return ""  # only bytes are text by themselves
         anchors = self._anchors()
         generator = torch.Generator().manual_seed(self._config.seed)
-        return await self._run(lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator))
+        return await self._run(
+            lambda: self._full.sample(anchors, SAMPLE_PROMPT, SAMPLE_TOKENS, generator, self._after(SAMPLE_SECONDS))
+        )
+
+    def _is_stale(self, anchors: Sequence[Tensor]) -> bool:
+        given_way = sum(then.nbytes for then, now in zip(anchors, self._anchors(), strict=True) if then is not now)
+        return given_way > max(STALE_BYTES_MIN, STALE_SHARE_MAX * sum(one.nbytes for one in anchors))
+
+    def _after(self, seconds: float) -> Enough:
+        """From now on."""
+        ends = self._clock() + seconds
+        return lambda: self._clock() >= ends
 
     async def _run(self, work: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
@@ -105,9 +139,9 @@ class EvaluationLoop:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
 
-def _loss(evaluator: Evaluator, anchors: Sequence[Tensor]) -> float:
+def _estimate(evaluator: Evaluator, anchors: Sequence[Tensor], enough: Enough) -> Estimate:
     try:
-        return evaluator.loss(anchors)
+        return evaluator.estimate(anchors, enough)
     finally:
         give_back_freed()
 

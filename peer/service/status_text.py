@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.views import quantity
+from coordinator.views.evaluation import Evaluation
 from coordinator.views.snapshot import PeerSnapshot
 from peer.machine.text import printable
 
@@ -15,7 +16,7 @@ def status_line(snapshot: PeerSnapshot) -> str:
     if snapshot.role == "learner":
         parts += [f"step {snapshot.steps}", f"loss {_losses(snapshot)}", f"{_own(snapshot)} yours"]
     elif snapshot.evaluations:
-        parts.append(f"held-out loss {quantity.loss(snapshot.evaluations[-1].loss)}")
+        parts.append(f"held-out loss {_heldout(snapshot.evaluations[-1])}")
     parts += [
         f"versions {quantity.versions(fragment.version for fragment in snapshot.fragments)}",
         f"{snapshot.peers_live} peers live",
@@ -29,6 +30,10 @@ def status_line(snapshot: PeerSnapshot) -> str:
 
 def _losses(snapshot: PeerSnapshot) -> str:
     return f"{quantity.loss(snapshot.loss)} (swarm {quantity.loss(snapshot.swarm_loss)})"
+
+
+def _heldout(found: Evaluation) -> str:
+    return quantity.loss(found.loss, found.error)
 
 
 def _own(snapshot: PeerSnapshot) -> str:
@@ -63,7 +68,7 @@ def status_page(snapshot: PeerSnapshot) -> str:
         lines += [f"pace      {snapshot.late}"] if snapshot.late else []
         lines.append(f"yours     {_own(snapshot)} of what is certified since it started")
     if snapshot.evaluations:
-        lines.append(f"held out  loss {quantity.loss(snapshot.evaluations[-1].loss)} nats per token")
+        lines.append(f"held out  loss {_heldout(snapshot.evaluations[-1])} nats per token")
     lines += [
         f"fragments {quantity.versions(fragment.version for fragment in snapshot.fragments)} (certified versions)",
         *(f"waits     it {why}: fragments {which}" for why, which in _hindrances(snapshot).items()),

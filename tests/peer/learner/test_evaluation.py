@@ -1,6 +1,7 @@
 import asyncio
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 
 import pytest
@@ -13,7 +14,7 @@ from coordinator.run.manifest import PaceSpec, RunConfig
 from coordinator.run.model_spec import ModelSpec
 from peer.data.token_files import TokenData
 from peer.data.windows import evaluation_windows
-from peer.learner.evaluation import AbandonedError, Evaluator, generate_text, heldout_loss
+from peer.learner.evaluation import AbandonedError, Estimate, Evaluator, generate_text, heldout_loss
 from peer.learner.gradient.objective import Objective
 from peer.learner.learner import make_learner
 from peer.machine.heap import give_back_freed
@@ -77,6 +78,55 @@ def test_the_loss_is_a_mean_over_all_windows(evaluator: Evaluator, trained: tupl
     windows = evaluation_windows(TEXT, CONFIG.data, CONFIG.seed)[:70]
     assert len(windows) == 70
     assert heldout_loss(model, windows) == pytest.approx(loss(model, windows).item(), rel=1e-5)
+
+
+def test_a_loss_of_a_part_of_the_text_comes_with_its_error():
+    noise = torch.randint(256, (4000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    evaluator = Evaluator(CONFIG, noise)
+    anchors = untrained(evaluator.fragments)
+    whole, part = evaluator.estimate(anchors, lambda: False), evaluator.estimate(anchors, lambda: True)
+    assert whole == Estimate(evaluator.loss(anchors))
+    assert part.error is not None
+    assert 0 < abs(part.loss - whole.loss) < 4 * part.error + 1e-6
+
+
+@pytest.fixture
+def looking() -> Iterator[Callable[..., evaluation_loop.EvaluationLoop]]:
+    """Makes a host's evaluations, with a clock."""
+    made: list[evaluation_loop.EvaluationLoop] = []
+
+    def make(anchors: Callable[[], list[Tensor]], seconds_a_look: float) -> evaluation_loop.EvaluationLoop:
+        config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"vocabulary": 256})})
+        ticks = itertools.count()
+        made.append(
+            evaluation_loop.EvaluationLoop(
+                config, TokenData(TEXT, TEXT, bytes(32)), anchors, lambda: seconds_a_look * next(ticks)
+            )
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_what_a_host_says_last_takes_no_longer_with_a_slow_model(looking, evaluator: Evaluator):
+    anchors, here = untrained(evaluator.fragments), evaluation_loop.Mark(0, 0, 0.0, True)
+    quick, slow = looking(lambda: anchors, 0.0), looking(lambda: anchors, evaluation_loop.SAMPLE_SECONDS / 4)
+    assert asyncio.run(quick.evaluate(here, full=True)).error is None
+    assert len(asyncio.run(quick.sample()).encode()) > 100
+    assert asyncio.run(slow.evaluate(here, full=True)).error is None, "three passes take less than it may take"
+    assert len(asyncio.run(slow.sample())) <= 4
+    slower = looking(lambda: anchors, evaluation_loop.LOOK_SECONDS)
+    assert asyncio.run(slower.evaluate(here, full=True)).error is not None
+
+
+def test_an_evaluation_keeps_no_second_model_in_memory(looking, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
+    here = evaluation_loop.Mark(0, 0, 0.0, True)
+    moving = looking(lambda: untrained(evaluator.fragments), 0.0)
+    assert asyncio.run(moving.evaluate(here, full=True)).error is None, "one as small as this may be there twice"
+    monkeypatch.setattr(evaluation_loop, "STALE_BYTES_MIN", 0)
+    assert asyncio.run(moving.evaluate(here, full=True)).error is not None
 
 
 def test_an_evaluation_that_is_given_up_ends_with_the_pass_under_way(monkeypatch: pytest.MonkeyPatch):
