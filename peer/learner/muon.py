@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 BATCH_ELEMENTS = 1 << 22  # orthogonalised together, unless one matrix is larger
+COPIES = 4  # of a batch, in the workspace: it, a better one, and the factor between them in two steps
 BLOCK_ELEMENTS = 256  # that share a scale, as in bitsandbytes' optimizers
 UPDATE_RMS = 0.2  # of AdamW's updates, about
 ITERATIONS = 5
@@ -35,6 +36,7 @@ class Muon8bit(Optimizer):
         super().__init__(groups, {"lr": learning_rate, "weight_decay": 0.0})
         self._beta = momentum
         self._min_8bit_elements = min_8bit_elements
+        self._room = Workspace()
         self._code = create_dynamic_map()  # what the 256 numbers stand for, float32[256]
 
     @torch.no_grad()
@@ -42,7 +44,10 @@ class Muon8bit(Optimizer):
         """One step of every matrix that has a gradient."""
         for group in self.param_groups:
             for batch in _batches([one for one in group["params"] if one.grad is not None]):
-                updates = orthogonalised(torch.stack([_wide(self._direction(one)) for one in batch]))
+                room = self._room.matrices(0, (len(batch), *sorted(batch[0].shape)), batch[0].device)
+                for place, one in zip(room, batch, strict=True):
+                    place.copy_(_wide(self._direction(one)))
+                updates = orthogonalised(room, self._room)
                 for parameter, update in zip(batch, updates, strict=True):
                     length = UPDATE_RMS * math.sqrt(max(parameter.shape))
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
@@ -90,17 +95,40 @@ class Muon8bit(Optimizer):
         state[SCALES].copy_(how.absmax)
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
+class Workspace:
+    """Memory that batches of matrices have one after the other: got anew each time, it would lie in holes of glibc's.
+
+    In bfloat16 where the hardware multiplies that, else in float32.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[int, Tensor] = {}
+
+    def matrices(self, place: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Room for a batch, with undefined content; there is one in each place."""
+        elements = math.prod(shape)
+        flat = self._flat.get(place)
+        if flat is None or len(flat) < elements or flat.device != device:
+            dtype = torch.bfloat16 if device.type == "cuda" or _cpu_has_bfloat16() else torch.float32
+            flat = self._flat[place] = torch.empty(elements, dtype=dtype, device=device)
+        return flat[:elements].view(shape)
+
+
+def orthogonalised(matrices: Tensor, room: Workspace) -> Tensor:
     """All singular values brought near 1 by Newton–Schulz iterations; (matrices, rows, columns), rows ≤ columns.
 
-    In bfloat16 where the hardware multiplies that, else in float32; a matrix of zeros stays one.
+    The matrices are used up; they, and what is returned, are of the workspace. A matrix of zeros stays one.
     """
     a, b, c = COEFFICIENTS
-    found = matrices.bfloat16() if matrices.is_cuda or _cpu_has_bfloat16() else matrices
-    found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)
+    (count, rows, _), device = matrices.shape, matrices.device
+    found = matrices.div_(matrices.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM))
+    better = room.matrices(1, tuple(matrices.shape), device)
+    gram, polynomial = (room.matrices(place, (count, rows, rows), device) for place in (2, 3))
     for _ in range(ITERATIONS):
-        gram = found @ found.mT
-        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
+        torch.matmul(found, found.mT, out=gram)
+        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=polynomial)
+        torch.baddbmm(found, polynomial, found, beta=a, out=better)
+        found, better = better, found
     return found
 
 

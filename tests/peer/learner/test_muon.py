@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Muon
 
 from peer.learner import muon
-from peer.learner.muon import MOMENTUM, SCALES, Muon8bit, orthogonalised
+from peer.learner.muon import COPIES, MOMENTUM, SCALES, Muon8bit, Workspace, orthogonalised
 
 SHAPES = [(64, 64), (48, 96), (96, 48), (64, 64), (96, 48), (16, 20)]
 SMALL_FROM = 4096  # elements
@@ -89,19 +89,36 @@ def test_matrices_without_a_gradient_stay() -> None:
         assert (here - there).norm() < 0.02 * here.norm()
 
 
+def near_orthogonal(drawn: Tensor, workspace: Workspace | None = None) -> Tensor:
+    room = Workspace() if workspace is None else workspace
+    matrices = room.matrices(0, tuple(drawn.shape), drawn.device)
+    matrices.copy_(drawn)
+    return orthogonalised(matrices, room).float()
+
+
 @pytest.mark.parametrize("shape", [(2, 32, 32), (3, 16, 64)])
 def test_singular_values_come_near_one(shape: tuple[int, ...]) -> None:
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    values = torch.linalg.svdvals(orthogonalised(drawn).float())
+    found = near_orthogonal(drawn)
+    values = torch.linalg.svdvals(found)
     assert values.min() > 0.4
     assert values.max() < 1.4
-    left, right = (torch.linalg.svd(one, full_matrices=False) for one in (drawn, orthogonalised(drawn).float()))
+    left, right = (torch.linalg.svd(one, full_matrices=False) for one in (drawn, found))
     turned = left.U @ left.Vh
     assert ((right.U @ right.Vh) - turned).norm() < 0.05 * turned.norm()
 
 
 def test_a_matrix_of_zeros_stays_one() -> None:
-    assert orthogonalised(torch.zeros(2, 8, 12)).count_nonzero() == 0
+    assert near_orthogonal(torch.zeros(2, 8, 12)).count_nonzero() == 0
+
+
+def test_batches_take_turns_in_one_workspace() -> None:
+    room, (first, second) = Workspace(), (torch.rand(2, 32, 48), torch.rand(3, 16, 16))
+    alone = [near_orthogonal(one) for one in (first, second)]
+    for drawn, expected in zip((first, second, first), (*alone, alone[0]), strict=True):
+        assert torch.equal(near_orthogonal(drawn, room), expected)
+    elements = max(first.numel(), second.numel())
+    assert sum(len(flat) for flat in room._flat.values()) <= COPIES * elements
 
 
 def test_the_same_steps_give_the_same_bits() -> None:
