@@ -24,7 +24,7 @@ from peer.learner.shared_memory import SharedSlots
 from peer.learner.work_counters import Counters
 from peer.machine.heap import give_back_freed
 from peer.numerics.fragments import FragmentLayout
-from peer.storage.tensor_file import write_tensors
+from peer.storage.tensor_file import write_unhashed
 
 Answer = SnapshotTaken | Done
 
@@ -123,7 +123,7 @@ class LearnerCommands:
         began, path = time.monotonic(), Path(command.path)
         temporary = path.with_name(f"{path.name}.new")
         try:
-            write_tensors(temporary, self._learner.export_state(copied=False))
+            write_unhashed(temporary, self._learner.export_state(copied=False))
             temporary.replace(path)
         except OSError:
             with suppress(OSError):

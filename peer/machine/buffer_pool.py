@@ -9,18 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KEPT_MAX = 2  # anchor and momentum of one fragment: more than the next step needs would only lie there
 WASTE_MAX = 1.25  # fragments differ in length; a vector may take so many times its own
 
 
 class BufferPool:
-    """Hands out vectors, and keeps the memory of the last `KEPT_MAX` that have become garbage for the next ones.
+    """Hands out vectors, and keeps the memory of the last `kept_max` that have become garbage for the next ones.
+
+    That is as many as are needed at once: more would only lie there.
 
     Any thread may let go of a vector at any moment, so memory is at every moment in one place only.
     """
 
-    def __init__(self) -> None:
-        self._kept: deque[bytearray] = deque(maxlen=KEPT_MAX)
+    def __init__(self, kept_max: int) -> None:
+        self._kept: deque[bytearray] = deque(maxlen=kept_max)
 
     def vector(self, elements: int) -> Tensor:
         """float32[elements] on the CPU, with undefined content."""

@@ -81,7 +81,7 @@ class TensorWorker:
         self._followed: dict[int, tuple[bytes, bytes]] = {}  # per fragment, the last step told us, by its certificate
         self._worker = worker
         self.cores: Cores = ONE_CORE  # that it may keep busy; closed with it
-        self._room = BufferPool()
+        self._room = BufferPool(2 if config.outer.momentum else 1)  # anchor, and momentum
         self._partitioning = lru_cache(maxsize=256)(self._make_partitioning)
         codecs = (self._contribution_codec, self._result_codec)
         self.inspector = SpotChecker(self._partitioning, codecs, self.rule, blobs)

@@ -17,8 +17,10 @@ from peer.numerics.outer_optimizer import OuterState, state_bytes
 from peer.storage.aside import Aside
 from peer.storage.pins import Pins
 
-STEPS_KEPT = 2  # per fragment in memory at least
-STEPS_SHARE = 0.5  # of an anchor's bytes that steps take there at most, if there are more
+STEPS_KEPT = 2  # per fragment at least
+STEPS_SHARE = 0.5  # of an anchor's bytes that steps take at most, if there are more
+STEPS_HELD = 1  # of these in memory at least, the newest
+HELD_SHARE = 0.25  # of an anchor's bytes that they take there at most, if there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +103,18 @@ class Anchors:
 
     def _thin_steps(self, fragment: int, fetched: bool) -> None:
         steps, aside = self._steps[fragment], self._steps_aside[fragment]
-        most_bytes = STEPS_SHARE * FLOAT_BYTES * self.layouts[fragment].elements
-        while len(steps) > STEPS_KEPT and _total(steps) > most_bytes:
-            certificate, step = steps.popitem(last=False)
-            laid = step if self._aside is None else self._aside.lay(step) if fetched else None
+        anchor_bytes = FLOAT_BYTES * self.layouts[fragment].elements
+        while len(steps) > STEPS_HELD and _total(steps) > HELD_SHARE * anchor_bytes:
+            certificate, step = next(iter(steps.items()))
+            laid = step if self._aside is None else self._aside.lay(step)
             if laid is not None:
                 aside[certificate] = laid
-        if self._aside is not None and not fetched:
-            aside.clear()
-        while aside and _total(aside) + _total(steps) > self.state_bytes(fragment):
+            elif len(steps) <= STEPS_KEPT:
+                break  # the disk has no room
+            del steps[certificate]
+        until_less = self._aside is None or fetched
+        most_bytes = self.state_bytes(fragment) if until_less else STEPS_SHARE * anchor_bytes
+        while aside and len(aside) + len(steps) > STEPS_KEPT and _total(aside) + _total(steps) > most_bytes:
             aside.popitem(last=False)
 
     def serve_first(self, digests: Sequence[bytes], states: Sequence[OuterState]) -> None:

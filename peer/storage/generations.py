@@ -111,6 +111,11 @@ class Generations:
                 return self._newest
         return None
 
+    def keep_newest(self) -> None:
+        """Make room for the next one, of which a part is to be written before `save`. Raises LocalError."""
+        with disk_errors(f"{self._folder} cannot be written"):
+            self._remove_all_but(self._newest or self.newest())
+
     def save(self, fragments: Sequence[Held], learner: Path | None, learner_behind: bool = False) -> int:
         """Write what is new; it is on disk when this returns how many bytes that was.
 

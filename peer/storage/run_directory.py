@@ -251,7 +251,9 @@ class RunDirectory:
         return self.path / "learner-new" / "learner.safetensors"
 
     def make_room(self) -> None:
-        """Remove what a learner that was ended in the middle has left where it writes; raises LocalError."""
+        """Remove what a learner that was ended in the middle has left where it writes, and what is older than the
+        newest generation, so that two of them are all that ever lies here; raises LocalError."""
+        self._generations.keep_newest()
         try:
             clear_folder(self.learner_file.parent)
         except OSError as error:

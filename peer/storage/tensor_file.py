@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -32,15 +32,29 @@ _TYPES = {
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
     """Write this file anew; returns the SHA-256 of its content in hex. It is not forced to disk. Raises OSError."""
-    ordered = sorted(tensors.items(), key=lambda one: (-one[1].element_size(), one[0]))  # so that all are aligned
     hashed = hashlib.sha256()
+    _write(path, tensors, metadata, hashed.update)
+    return hashed.hexdigest()
+
+
+def write_unhashed(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """The same where somebody else hashes it: that takes longer than to write it. Raises OSError."""
+    _write(path, tensors, None, lambda _: None)
+
+
+def _write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None,
+    look: Callable[[memoryview], None],
+) -> None:
+    ordered = sorted(tensors.items(), key=lambda one: (-one[1].element_size(), one[0]))  # so that all are aligned
     with path.open("wb", buffering=0) as file:
         for piece in chain([_header(ordered, metadata)], *(_pieces(tensor) for _, tensor in ordered)):
-            hashed.update(piece)
+            look(piece)
             done = 0
             while done < len(piece):
                 done += file.write(piece[done:])
-    return hashed.hexdigest()
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:

@@ -6,11 +6,13 @@ import gc
 
 import torch
 
-from peer.machine.buffer_pool import KEPT_MAX, BufferPool
+from peer.machine.buffer_pool import BufferPool
+
+KEPT_MAX = 2
 
 
 def test_a_vector_has_its_own_memory_while_anybody_holds_it_or_a_part_of_it() -> None:
-    room = BufferPool()
+    room = BufferPool(KEPT_MAX)
     held = [room.vector(100).fill_(number) for number in range(5)]
     views = [held[0][10:20], held[1].view(10, 10), memoryview(held[2].numpy()), held[3].numpy()[::2]]
     del held[:4]
@@ -21,7 +23,7 @@ def test_a_vector_has_its_own_memory_while_anybody_holds_it_or_a_part_of_it() ->
 
 
 def test_what_nobody_holds_is_used_again() -> None:
-    room = BufferPool()
+    room = BufferPool(KEPT_MAX)
     first = room.vector(100)
     place = first.data_ptr()
     del first
@@ -31,7 +33,7 @@ def test_what_nobody_holds_is_used_again() -> None:
 
 
 def test_memory_that_is_too_small_or_much_too_large_is_left_for_others() -> None:
-    room = BufferPool()
+    room = BufferPool(KEPT_MAX)
     first = room.vector(100)
     place = first.data_ptr()
     del first
@@ -41,7 +43,7 @@ def test_memory_that_is_too_small_or_much_too_large_is_left_for_others() -> None
 
 
 def test_no_more_is_kept_than_the_next_step_needs() -> None:
-    room = BufferPool()
+    room = BufferPool(KEPT_MAX)
     many = [room.vector(100) for _ in range(KEPT_MAX + 3)]
     many.clear()
     assert len(room._kept) == KEPT_MAX

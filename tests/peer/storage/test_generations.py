@@ -98,6 +98,20 @@ def test_what_did_not_change_is_not_written_again(tmp_path, monkeypatch):
     assert read(tmp_path) == ((1, 3), None)
 
 
+def test_only_the_newest_is_there_while_a_part_of_the_next_is_written(tmp_path):
+    for version in range(1, 4):
+        save(tmp_path, version, step=version)
+    Generations(tmp_path, RUN_ID).keep_newest()
+    assert {kind: len(files(tmp_path, kind)) for kind in ("generation", "anchor", "learner-")} == (
+        {"generation": 1, "anchor": 1, "learner-": 2}
+    ), "and the folder that the learner writes to"
+    assert read(tmp_path) == ((3,), 3)
+    save(tmp_path, 4, step=4)
+    assert read(tmp_path) == ((4,), 4)
+    assert len(files(tmp_path, "generation")) == 2
+    Generations(tmp_path / "missing", RUN_ID).keep_newest()
+
+
 def test_another_branch_with_the_same_version_is_another_state(tmp_path):
     generations = Generations(tmp_path, RUN_ID)
     generations.save(held(1), None)
