@@ -57,7 +57,7 @@ def uses_gpu(config: RunConfig, machine: Machine) -> bool:
 
 def memory_bytes(config: RunConfig, machine: Machine) -> int:
     """Least RAM of the learner and of the peer beside it, each with what it imports."""
-    learner = 0 if uses_gpu(config, machine) else least_bytes(config)
+    learner = 0 if uses_gpu(config, machine) else least_bytes(config, on_gpu=False)
     return learner + footprint(config).bytes_in("host") + 2 * RUNTIME_BYTES
 
 

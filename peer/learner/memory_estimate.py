@@ -15,14 +15,17 @@ from coordinator.run.manifest import RunConfig
 from coordinator.views import quantity
 from dht.errors import UsageError
 from peer.learner.bf16_step import BATCH_ELEMENTS, BYTES_PER_ELEMENT
+from peer.learner.devices import Placement
+from peer.learner.gradient.objective import logits_at_once
 from peer.learner.muon import BATCH_ELEMENTS as MUON_ELEMENTS
+from peer.learner.muon import COPIES as MUON_COPIES
 from peer.learner.shared_memory import slots_bytes
 from peer.machine.free_memory import free_memory_bytes
 from peer.model.build import parameter_specs
 from peer.model.flat_parameters import DTYPES
 from peer.numerics.codec import CODECS
 from peer.numerics.fragments import FLOAT_BYTES
-from peer.storage.anchors import STEPS_KEPT, STEPS_SHARE, layouts_of
+from peer.storage.anchors import HELD_SHARE, STEPS_HELD, STEPS_KEPT, STEPS_SHARE, layouts_of
 from peer.storage.generations import KEPT
 
 Place = Literal["device", "host", "disk"]
@@ -30,7 +33,9 @@ Place = Literal["device", "host", "disk"]
 OPTIMIZER_BYTES = {"adamw8bit": 2.1, "lion8bit": 1.1, "ademamix8bit": 3.1, "adamw": 8, "muon": 4, "muon8bit": 1.1}
 BESIDE_MUON = {"muon": "adamw", "muon8bit": "adamw8bit"}  # for embeddings and vectors
 SEQUENCES_PER_PASS = 32
+LOGITS_COPIES = 4  # as they are, as float32, exponentiated, and their gradient
 LOGITS_PER_PASS = 1 << 26  # 256 MiB of float32
+OPERATIONS_PER_PASS = 1 << 38  # some ten seconds of a core
 # Python, torch, transformers and the built-in text in one process (measured); tokens of files are mapped, not held
 RUNTIME_BYTES = 400 << 20
 
@@ -72,11 +77,13 @@ class Footprint:
         return f"{state} where it trains and up to {step} for a step, {host} in memory beside it, {disk} on disk"
 
 
-def footprint(config: RunConfig, sequences: int | None = None, recompute: bool = False) -> Footprint:
+def footprint(
+    config: RunConfig, sequences: int | None = None, recompute: bool = False, on_gpu: bool = True
+) -> Footprint:
     """What a learner and its peer take that bring so many sequences (None: all of a step) through the model at once."""
     elements, precise = _elements(config), DTYPES[config.inner.precision].itemsize
     rounded = FLOAT_BYTES * (config.inner.precision == "bfloat16")
-    step = max(activation_bytes(config, sequences, recompute), _copies_bytes(config))
+    step = max(activation_bytes(config, sequences, recompute, on_gpu), _copies_bytes(config))
     withheld = 2 * FLOAT_BYTES * (config.outer.adoption == "eager")
     own = (precise + rounded + withheld) * elements + optimizer_bytes(config)  # the learner's
     state, layouts, overlap = _state_bytes(config), layouts_of(config), config.pace.overlap
@@ -92,9 +99,10 @@ def footprint(config: RunConfig, sequences: int | None = None, recompute: bool =
         Need("host", "the learner's own anchors, and what `eager` withholds", withheld * elements),
         Need("host", "anchors" + " and momentum" * (state > FLOAT_BYTES), state * elements, False),
         Need("host", "older ones, of rounds in flight", overlap * state * largest, False),
-        Need("host", "steps that others may ask for", int(_step_bytes(config) * elements), False),
+        Need("host", "newest steps, for others", int(_steps_bytes(config, STEPS_HELD, HELD_SHARE) * elements), False),
         Need("host", "rounds in flight", overlap * _round_bytes(config, largest), False),
         Need("disk", "what was saved last, and what is saved next", KEPT * (state * elements + own)),
+        Need("disk", "earlier steps, for others", int(_steps_bytes(config, STEPS_KEPT, STEPS_SHARE) * elements / 2)),
     )
     return Footprint(elements, needs)
 
@@ -104,16 +112,17 @@ def host_bytes(config: RunConfig) -> int:
     kept = sum(need.size_bytes for need in footprint(config).needs if need.place == "host" and not need.trains)
     data, model = config.data, config.model
     windows = 8 * 2 * data.evaluation_tokens  # int64, twice
-    one_pass = sequences_per_pass(data.context_tokens, model.vocabulary) * data.context_tokens
+    one_pass = sequences_per_pass(data.context_tokens, model.vocabulary, _elements(config)) * data.context_tokens
     layer = FLOAT_BYTES * one_pass * (16 * model.hidden_size + 5 * model.intermediate_size)
     logits = 3 * FLOAT_BYTES * one_pass * model.vocabulary
     base = sum(need.size_bytes for need in _base_needs(config))
     return RUNTIME_BYTES + kept + base + windows + layer + logits
 
 
-def sequences_per_pass(context_tokens: int, vocabulary: int) -> int:
-    """How many sequences an evaluation brings through the model at once: what it says of each is the largest piece."""
-    return max(1, min(SEQUENCES_PER_PASS, LOGITS_PER_PASS // (context_tokens * vocabulary)))
+def sequences_per_pass(context_tokens: int, vocabulary: int, parameters: int) -> int:
+    """How many sequences an evaluation brings through a model at once: what it says of each is the largest piece."""
+    most = LOGITS_PER_PASS // (context_tokens * vocabulary), OPERATIONS_PER_PASS // (2 * parameters * context_tokens)
+    return max(1, min(SEQUENCES_PER_PASS, *most))
 
 
 def _base_needs(config: RunConfig) -> tuple[Need, ...]:
@@ -139,47 +148,65 @@ def optimizer_bytes(config: RunConfig) -> int:
     )
 
 
+def kept_bytes_per_parameter(config: RunConfig) -> float:
+    """What a learner keeps on its device between steps: values, gradients and the optimizer's state."""
+    return 2 * DTYPES[config.inner.precision].itemsize + optimizer_bytes(config) / _elements(config)
+
+
 def _state_bytes(config: RunConfig) -> int:
     """Of a certified state per element: the anchor, and the momentum where steps need it."""
     return FLOAT_BYTES * (2 if config.outer.momentum else 1)
 
 
-def _step_bytes(config: RunConfig) -> float:
-    """Of the steps that are kept per element."""
+def _steps_bytes(config: RunConfig, least: int, share: float) -> float:
+    """Of so many steps, or of as many as this share of an anchor holds, per element."""
     encoded = CODECS[config.outer.result_codec].encoded_bytes(1 << 20) / (1 << 20)
-    return max(STEPS_KEPT * encoded, STEPS_SHARE * FLOAT_BYTES)
+    return max(least * encoded, share * FLOAT_BYTES)
 
 
 def _round_bytes(config: RunConfig, elements: int) -> int:
-    """A round in flight: snapshot, the applied state, and parts of everybody's contributions, also of one before it."""
+    """A round in flight: snapshot, merged gradient, applied state, and memory for the next one; and encoded parts.
+
+    These are of everybody's contributions, also of one before it.
+    """
     codecs = (config.outer.contribution_codec, config.outer.result_codec)
     encoded = 2 * CODECS[codecs[0]].encoded_bytes(elements) + CODECS[codecs[1]].encoded_bytes(elements)
-    return elements * (FLOAT_BYTES + _state_bytes(config)) + 2 * encoded
+    return elements * (2 * FLOAT_BYTES + 2 * _state_bytes(config)) + 2 * encoded
 
 
-def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool) -> int:
-    """About what the layers keep for the gradient, of so many sequences (None: all of a step)."""
+def activation_bytes(config: RunConfig, sequences: int | None, recompute: bool, on_gpu: bool = True) -> int:
+    """About what the layers keep for the gradient, of so many sequences (None: all of a step), and the loss of a piece.
+
+    A processor takes a step in pieces, and logits are those of a piece on either.
+    """
     model, data = config.model, config.data
     layer = 16 * model.hidden_size + 5 * model.intermediate_size
     layers = model.layers * model.hidden_size + layer if recompute else model.layers * layer
-    tokens = data.context_tokens * (sequences or data.sequences_per_step)
-    return tokens * (DTYPES[config.inner.precision].itemsize * layers + 4 * FLOAT_BYTES * model.vocabulary)
+    most = None if on_gpu else Placement().at_once(data.context_tokens)
+    tokens = data.context_tokens * min(sequences or data.sequences_per_step, most or data.sequences_per_step)
+    logits = min(tokens * model.vocabulary, max(logits_at_once(on_gpu), model.vocabulary))
+    return tokens * DTYPES[config.inner.precision].itemsize * layers + LOGITS_COPIES * FLOAT_BYTES * logits
 
 
 def _copies_bytes(config: RunConfig) -> int:
     """An 8-bit state is updated through float32 copies, tensor by tensor; so are parameters that are rounded.
 
-    Muon has a batch of matrices in such copies.
+    Muon keeps room for a batch of matrices.
     """
     largest = max(tensor.elements for tensor in parameter_specs(config.model))
     rounding = BYTES_PER_ELEMENT * max(BATCH_ELEMENTS, largest) if config.inner.precision == "bfloat16" else 0
-    together = max(MUON_ELEMENTS, largest) if config.inner.optimizer == "muon8bit" else largest
-    return 5 * FLOAT_BYTES * min(together, _elements(config)) + rounding
+    workspace = MUON_COPIES * FLOAT_BYTES * min(max(MUON_ELEMENTS, _largest_matrix(config)), _elements(config))
+    return 5 * FLOAT_BYTES * largest + workspace * (config.inner.optimizer == "muon8bit") + rounding
 
 
-def least_bytes(config: RunConfig) -> int:
+def _largest_matrix(config: RunConfig) -> int:
+    """Of those that Muon orthogonalises."""
+    return max(one.elements for one in parameter_specs(config.model) if not one.embedding)
+
+
+def least_bytes(config: RunConfig, on_gpu: bool = True) -> int:
     """What a learner needs of its device at least: one sequence after the other, activations recomputed."""
-    return footprint(config, 1, recompute=True).bytes_in("device")
+    return footprint(config, 1, True, on_gpu).bytes_in("device")
 
 
 def available_bytes(device: str) -> int:

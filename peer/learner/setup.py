@@ -66,11 +66,10 @@ class Settled:
 
 def settle(start: Start, attack_named: AttackNamed | None = None, tell: Tell = tell_nobody) -> Settled:
     """Raises UsageError if the run does not fit this machine or what its owner allows; `tell` hears how far it is."""
-    config, settings, least = start.config, start.settings, least_bytes(start.config)
-    (device, *others), note = choose_devices(settings.device, least, settings.gpu_memory_share)
-    allowed = _allowed_bytes(settings, device)
-    check_memory(least, allowed)
-    on_gpu = torch.device(device).type == "cuda"
+    config, settings = start.config, start.settings
+    (device, *others), note = choose_devices(settings.device, least_bytes(config), settings.gpu_memory_share)
+    allowed, on_gpu = _allowed_bytes(settings, device), torch.device(device).type == "cuda"
+    check_memory(least_bytes(config, on_gpu), allowed)
     if settings.memory_bytes and not on_gpu:  # CUDA maps far more than it takes
         limit_memory(settings.memory_bytes)
     if on_gpu:

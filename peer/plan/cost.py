@@ -15,7 +15,8 @@ from coordinator.run.manifest import PEERS_PER_GROUP_MAX, OuterSpec, PaceSpec
 from peer.plan.population import Flags, Floats, Population
 
 CODEC_BITS = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "e3m0": 4.25, "int2": 2.25}
-STATE_BITS = 64.0  # anchor and momentum, float32
+ANCHOR_BITS = 32.0  # of a state, and as many for a momentum where there is one
+LEARNER_BYTES = 4 + 4 + 1.1  # per parameter: value, gradient, and the state of the default optimizer
 HANDLE_SECONDS = 0.02  # from a message's arrival to the answer's departure, at a peer whose processor also trains
 ENCODED_PER_SECOND = 1e8  # elements encoded and hashed on one core (docs/research/experiments.md: codecs)
 MERGED_PER_SECOND = 4e7  # elements × members of the default merge on one core (design §7: 0.4 s for 16 × 2²⁰)
@@ -39,6 +40,7 @@ class Workload:
     outer: OuterSpec
     group_max: int = PEERS_PER_GROUP_MAX
     base_bytes: float = 0.0
+    learner_bytes: float = LEARNER_BYTES  # per parameter, without activations
 
     @property
     def elements(self) -> float:
@@ -57,7 +59,7 @@ class Workload:
     @property
     def state_bits(self) -> float:
         """Of one fragment's state, as whoever missed a version fetches it."""
-        return self.elements * STATE_BITS
+        return self.elements * ANCHOR_BITS * (2 if self.outer.momentum else 1)
 
 
 def transfer_seconds(

@@ -19,11 +19,8 @@ from peer.plan.swarm import PlannedSwarm
 WARMUP_PERIODS = 3.0  # H-step periods that are not counted: in the first, fragments are not due all at once
 ROUNDS_MAX = 20_000
 SECONDS_PER_DAY = 86_400
-LEARNER_BYTES = (
-    4 + 4 + 2.03
-)  # per parameter: value, gradient, 8-bit AdamW (docs/research/experiments.md); activations come on top
 SLOT_BYTES = 12.0  # per parameter of a fragment in flight, shared with the learner (`peer.learner.memory_estimate`)
-STEPS_KEPT = 2  # of every fragment, for those who missed one
+STEPS_HELD = 1  # in memory of every fragment, for those who missed one
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def predict(
         recovery_seconds=statistics.median(tally.recovery_seconds) if tally.recovery_seconds else None,
         captured=capture(n, hostile_share, len(people)),
         cells_captured=capture_cells(there, hostile_share) if uses_cells(work, there) else None,
-        learner_bytes=LEARNER_BYTES * work.parameters + work.base_bytes,
+        learner_bytes=work.learner_bytes * work.parameters + work.base_bytes,
         host_bytes=host_bytes(work),
         alternatives=alternatives(Surface.of(work, people, scenario.timetable, stop)),
     )
@@ -127,8 +124,8 @@ def host_bytes(work: Workload) -> float:
     """Memory beside the learner's: state of the whole model, and what rounds in flight hold of their fragments."""
     sent, returned = (CODEC_BITS[codec] / 8 for codec in (work.outer.contribution_codec, work.outer.result_codec))
     state = 8.0 if work.outer.momentum else 4.0
-    in_flight = SLOT_BYTES + 4.0 + 2 * state + 2 * (2 * sent + returned)
-    each = state + max(STEPS_KEPT * returned, 2.0)
+    in_flight = SLOT_BYTES + 8.0 + 3 * state + 2 * (2 * sent + returned)
+    each = state + max(STEPS_HELD * returned, 1.0)
     return each * work.parameters + work.pace.overlap * in_flight * work.elements
 
 

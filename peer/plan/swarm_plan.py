@@ -92,18 +92,21 @@ class PlanFile(_Strict):
         except ValidationError as error:
             raise UsageError(f"{source}: {_fault(error)}; see docs/reference/config.md") from None
         tokens = config.tokens_per_step if self.tokens_per_step is None else self.tokens_per_step
-        parameters, base_bytes = _sizes(config) if self.parameters is None else (self.parameters, 0.0)
-        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes)
+        own, base_bytes, kept_bytes = _sizes(config)
+        parameters, base_bytes = (own, base_bytes) if self.parameters is None else (self.parameters, 0.0)
+        return Workload(parameters, tokens, config.pace, config.outer, self.group_max, base_bytes, kept_bytes)
 
 
-def _sizes(config: RunConfig) -> tuple[float, float]:
-    """How many parameters are trained, and what the base beside them takes."""
+def _sizes(config: RunConfig) -> tuple[float, float, float]:
+    """How many parameters are trained, what the base beside them takes, and what a learner keeps of each."""
+    from peer.learner.memory_estimate import kept_bytes_per_parameter
     from peer.model.build import parameter_specs
     from peer.model.sketch import with_shapes
 
     known = with_shapes(config)
     base = 0.0 if known.adapter is None else float(known.adapter.base_bytes)
-    return float(sum(tensor.elements for tensor in parameter_specs(known.model))), base
+    trained = sum(tensor.elements for tensor in parameter_specs(known.model))
+    return float(trained), base, kept_bytes_per_parameter(known)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -29,7 +29,9 @@ from peer.chaos.executor import family
 from peer.export.source import known_run, saved_state
 from peer.export.verifier import verify_export
 from peer.export.writer import write_export
-from peer.learner.memory_estimate import footprint
+from peer.learner.memory_estimate import RUNTIME_BYTES, footprint, host_bytes
+from peer.learner.shared_memory import slots_bytes
+from peer.storage.anchors import layouts_of
 from peer.swarm.report import disagreement
 from peer.swarm.run import HOST, Swarm, SwarmOptions
 from peer.swarm.view import PlainLines
@@ -241,8 +243,9 @@ class Line:
 
 def lines(large: Measured, tiny: Measured) -> list[Line]:
     """What each place takes; the worse of the two peers."""
-    need = footprint(large.config)
-    count, host = need.parameters, need.bytes_in("host") / need.parameters
+    config, need = large.config, footprint(large.config, on_gpu=False)
+    shared = slots_bytes(layouts_of(config), config.pace.overlap) / 2  # each has half of it
+    count, disk = need.parameters, need.bytes_in("disk") / need.parameters
 
     def beyond(process: str, figure: Callable[[Sampler, str], int]) -> float:
         return (figure(large.sampler, process) - figure(tiny.sampler, process)) / count
@@ -252,13 +255,13 @@ def lines(large: Measured, tiny: Measured) -> list[Line]:
         return Line(what, peak, steady, foreseen)
 
     found = [
-        line("peer, beside its learner", ("peer-1 main", "peer-2 main"), host),
-        line("learner", ("peer-1 learner", "peer-2 learner"), need.bytes_in("device") / count),
-        line("host", (f"{HOST} main",), None),
+        line("peer, beside its learner", ("peer-1 main", "peer-2 main"), (need.bytes_in("host") - shared) / count),
+        line("learner", ("peer-1 learner", "peer-2 learner"), (need.bytes_in("device") + shared) / count),
+        line("host", (f"{HOST} main",), (host_bytes(config) - RUNTIME_BYTES) / count),
     ]
     for name, readings in sorted(large.sampler.disk.items()):
         sizes = [size / count for _, size in readings]
-        found.append(Line(f"disk of {name}", max(sizes), sizes[-1], need.bytes_in("disk") / count))
+        found.append(Line(f"disk of {name}", max(sizes), sizes[-1], None if name == HOST else disk))
     return found
 
 

@@ -140,10 +140,14 @@ def _follow(value: Tensor, gradient: Tensor | None = None) -> None:
 
 def _chunks(hidden: Tensor, targets: Tensor, head: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens in pieces of about one size, with so few logits that they fit; none shares memory with a gradient."""
-    most = LOGITS_AT_ONCE if hidden.is_cuda else PROCESSOR_LOGITS_AT_ONCE
-    count = math.ceil(len(targets) / max(1, most // _vocabulary(head)))
+    count = math.ceil(len(targets) / max(1, logits_at_once(hidden.is_cuda) // _vocabulary(head)))
     size = math.ceil(len(targets) / count)
     yield from zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
+
+
+def logits_at_once(on_gpu: bool) -> int:
+    """How many of them are held."""
+    return LOGITS_AT_ONCE if on_gpu else PROCESSOR_LOGITS_AT_ONCE
 
 
 def _vocabulary(head: nn.Module) -> int:

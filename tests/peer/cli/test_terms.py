@@ -115,7 +115,7 @@ def test_what_a_gpu_takes_over_needs_no_ram(tmp_path: Path) -> None:
     run = manifest()
     roomy, small = replace(MACHINE, gpu_bytes=1 << 34), replace(MACHINE, gpu_bytes=1000)
     assert memory_bytes(run.config, MACHINE) == memory_bytes(run.config, small)
-    assert memory_bytes(run.config, MACHINE) - memory_bytes(run.config, roomy) == least_bytes(run.config)
+    assert memory_bytes(run.config, MACHINE) - memory_bytes(run.config, roomy) == least_bytes(run.config, on_gpu=False)
     assert "GPU memory" in describe(run, NodeOptions(tmp_path), roomy)
     assert "GPU memory" not in describe(run, NodeOptions(tmp_path), small)
 

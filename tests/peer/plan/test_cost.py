@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,11 @@ from peer.numerics.codec import CODECS
 from peer.plan.cost import CODEC_BITS, Members, Workload, round_cost, statement_bits, transfer_seconds
 
 WORK = Workload(8e6, 1024, PaceSpec(), OuterSpec())
+
+
+def test_a_state_has_a_momentum_only_where_steps_look_at_one() -> None:
+    assert WORK.state_bits == 32 * WORK.elements
+    assert replace(WORK, outer=OuterSpec(momentum=0.9)).state_bits == 64 * WORK.elements
 
 
 def members(n: int, mbit: float = 20.0, reducers: int | None = None) -> Members:
